@@ -1,0 +1,36 @@
+"""``infercanary check-config``: read settings files as the probe and the exporter would, and start nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from infercanary.settings import UsageError
+
+
+@click.command(name="check-config")
+@click.option(
+    "--probe", "probes", multiple=True, type=click.Path(), help="A probe's settings file; may be repeated."
+)
+@click.option(
+    "--exporter", "exporters", multiple=True, type=click.Path(), help="An exporter's settings file."
+)
+def command(probes: tuple[str, ...], exporters: tuple[str, ...]) -> None:
+    """Check settings files without starting anything. Exit code 0 when all are good, 2 at the first mistake."""
+    if not probes and not exporters:
+        raise UsageError("check-config: name a file with --probe or --exporter")
+    sys.path.insert(0, os.getcwd())
+    if probes:
+        from infercanary.probe.config import read
+
+        for path in probes:
+            read(path)
+            click.echo(f"{path}: good")
+    if exporters:
+        from infercanary.exporter.config import load_config
+
+        for path in exporters:
+            load_config(path)
+            click.echo(f"{path}: good")

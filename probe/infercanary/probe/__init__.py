@@ -1,0 +1,16 @@
+"""The probe: runs canary inferences inside an inference container, and reports how long they took.
+
+In a server's own process::
+
+    from infercanary.probe import Probe, TorchTarget
+
+    probe = Probe({"resnet18": TorchTarget(model, example_input)})
+    probe.start()  # a daemon thread; it never raises into the host
+"""
+
+from infercanary.probe.probe import Probe
+from infercanary.probe.targets import Target
+from infercanary.probe.targets.torch import TorchTarget
+from infercanary.probe.timing import CudaClock, HostClock, Phase
+
+__all__ = ["CudaClock", "HostClock", "Phase", "Probe", "Target", "TorchTarget"]

@@ -1,0 +1,63 @@
+"""``probe.yaml``: which canaries to run, and how often."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from infercanary.probe.probe import Probe
+from infercanary.probe.serve import split
+from infercanary.probe.targets import make
+from infercanary.settings import UsageError, load
+
+Positive = Annotated[float, Meta(gt=0)]
+
+
+class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One canary: the target's name and its options."""
+
+    target: str
+    options: dict[str, Any] = {}
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file; every key but ``canaries`` has a default that is safe."""
+
+    canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
+    listen: str = "0.0.0.0:9798"
+    interval_seconds: Annotated[float, Meta(ge=0.1)] = 10.0
+    duty_cap: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    timeout_seconds: Positive = 30.0
+    open_timeout_seconds: Positive = 600.0
+
+
+def read(path: str | os.PathLike[str]) -> Probe:
+    """The probe that the file describes, not started. Raises :class:`UsageError` in one line."""
+    config = load(path, Config)
+    if not config.listen.startswith("unix://"):
+        try:
+            split(config.listen)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
+    targets = {}
+    for name, canary in config.canaries.items():
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise UsageError(
+                f"{path}: canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
+            )
+        try:
+            targets[name] = make(canary.target, canary.options)
+        except UsageError as error:
+            raise UsageError(f"{path}: canaries.{name}.{error}") from None
+    return Probe(
+        targets,
+        listen=config.listen,
+        interval_seconds=config.interval_seconds,
+        duty_cap=config.duty_cap,
+        timeout_seconds=config.timeout_seconds,
+        open_timeout_seconds=config.open_timeout_seconds,
+    )

@@ -1,0 +1,130 @@
+"""The environment fingerprint: what an image or a host may have changed under the model.
+
+What belongs to an engine (torch's build, its threads) is told by its target; this is the rest. Components are
+small facts that can be compared one by one: when latency moved, those that differ are the suspects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+from infercanary.probe.report import Metric
+
+ENVIRONMENT = Metric(
+    "infercanary_environment_info",
+    "gauge",
+    "One component of the environment fingerprint (a library's version, a setting); always 1.",
+    ("component", "version"),
+)
+
+_LIBRARIES = (
+    "accelerate",
+    "deepspeed",
+    "flash-attn",
+    "infercanary",
+    "jax",
+    "numpy",
+    "nvidia-cublas-cu12",
+    "nvidia-cuda-runtime-cu12",
+    "nvidia-cudnn-cu12",
+    "nvidia-nccl-cu12",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "openvino",
+    "tensorrt",
+    "torchvision",
+    "transformers",
+    "triton",
+    "tritonclient",
+    "vllm",
+    "xformers",
+)
+
+# Only names that are known to change speed: an environment holds secrets too.
+_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
+    "DNNL_MAX_CPU_ISA",
+    "GOMP_CPU_AFFINITY",
+    "GOMP_SPINCOUNT",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "LD_PRELOAD",
+    "MALLOC_ARENA_MAX",
+    "MALLOC_CONF",
+    "MKL_NUM_THREADS",
+    "NCCL_P2P_DISABLE",
+    "NVIDIA_TF32_OVERRIDE",
+    "NVIDIA_VISIBLE_DEVICES",
+    "OMP_DYNAMIC",
+    "OMP_NUM_THREADS",
+    "OMP_PLACES",
+    "OMP_PROC_BIND",
+    "OMP_SCHEDULE",
+    "OMP_WAIT_POLICY",
+    "OPENBLAS_NUM_THREADS",
+    "PYTHONMALLOC",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_CUDNN_V8_API_DISABLED",
+)
+
+_MAX_LENGTH = 200  # characters of a value; a label, not a text
+
+
+def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
+    """Component → version or setting, sorted; ``engines`` is what the targets told of theirs."""
+    found = {
+        "python": platform.python_version(),
+        "python_implementation": platform.python_implementation(),
+        "libc": " ".join(platform.libc_ver()).strip() or "unknown",
+        "os": _os_name(),
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "cpu_model": _cpu_model(),
+        "gil": "off" if not getattr(sys, "_is_gil_enabled", lambda: True)() else "on",
+    }
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    found |= engines
+    return {name: value[:_MAX_LENGTH] for name, value in sorted(found.items())}
+
+
+def identity(environment: Mapping[str, str]) -> str:
+    """A short name for exactly this environment: equal environments, equal names."""
+    text = "\n".join(f"{name}={value}" for name, value in sorted(environment.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "unknown")
+    except OSError:
+        return "unknown"
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return "unknown"
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )

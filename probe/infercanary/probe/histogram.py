@@ -1,0 +1,66 @@
+"""What the probe counts: the values of its metrics since it started.
+
+Not ``prometheus_client``: a server that sets ``PROMETHEUS_MULTIPROC_DIR`` (vLLM does) switches that library to
+shared files for the whole process, and the probe's values would leak into the server's own metrics.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from infercanary.probe.report import LADDER, Family, HistogramValue, Metric
+
+
+class Histogram:
+    """Counts observations (seconds) per rung of :data:`~infercanary.probe.report.LADDER` since it was made."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LADDER) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Add one observation; an upper bound is inclusive, as Prometheus' ``le`` is."""
+        self._counts[bisect_left(LADDER, seconds)] += 1
+        self._sum += seconds
+
+    def value(self) -> HistogramValue:
+        """A snapshot."""
+        return HistogramValue(tuple(self._counts), self._sum)
+
+
+class Tally:
+    """The labelled values of some metrics; one thread writes, and takes the snapshots."""
+
+    def __init__(self) -> None:
+        self._values: dict[Metric, dict[tuple[str, ...], float | Histogram]] = {}
+
+    def add(self, metric: Metric, amount: float, *labels: str) -> None:
+        """Count ``amount`` more (0 makes the series exist, so that its first increase is seen)."""
+        points = self._values.setdefault(metric, {})
+        value = points.get(labels, 0.0)
+        assert not isinstance(value, Histogram)
+        points[labels] = value + amount
+
+    def set(self, metric: Metric, value: float, *labels: str) -> None:
+        """Set a gauge."""
+        self._values.setdefault(metric, {})[labels] = float(value)
+
+    def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
+        """Add one observation to a histogram."""
+        histogram = self._values.setdefault(metric, {}).setdefault(labels, Histogram())
+        assert isinstance(histogram, Histogram)
+        histogram.observe(seconds)
+
+    def forget(self, metric: Metric, *labels: str) -> None:
+        """Take away the points whose labels begin so: what is no longer known is missing, not zero."""
+        points = self._values.get(metric, {})
+        for known in [known for known in points if known[: len(labels)] == labels]:
+            del points[known]
+
+    def families(self) -> Iterable[Family]:
+        """A snapshot of everything."""
+        for metric, points in self._values.items():
+            yield metric.family(
+                {labels: v.value() if isinstance(v, Histogram) else v for labels, v in points.items()}
+            )

@@ -1,0 +1,151 @@
+"""The contract between a probe and the exporter: what ``GET /report?since=<cursor>`` answers.
+
+This is the only module of the probe that the exporter imports. A report is self-describing: a new metric is
+one :class:`Metric` beside the code that fills it, and the exporter need not change. Everything in a report
+is cumulative since the probe started (``boot_id``), except ``runs``, which holds the raw runs after the
+caller's cursor, so that whoever keeps them takes each exactly once by (``boot_id``, ``Run.sequence``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+PATH = "/report"
+DEFAULT_PORT = 9798
+
+Kind = Literal["counter", "gauge", "histogram"]
+
+# One geometric ladder for the whole fleet, so that `sum by (le)` is always right: 50 µs × 2^(k/4), 82 bounds
+# up to 62 s, exact at each doubling. A rung is 19 % wide: linear interpolation inside one is off by 9.5 % at
+# the very worst, under 5 % for a spread of 3 % or more (docs/adr/0003-bucket-ladder.md).
+LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.4g}") for k in range(82))
+
+
+class HistogramValue(msgspec.Struct, frozen=True, array_like=True):
+    """Observations so far: ``counts`` per rung of :data:`LADDER` plus one beyond it (not cumulative), ``sum`` in s."""
+
+    counts: tuple[int, ...]
+    sum: float
+
+
+class Point(msgspec.Struct, frozen=True, array_like=True):
+    """One labelled value of a family; ``labels`` are the values of ``Family.labels``, in their order."""
+
+    labels: tuple[str, ...]
+    value: float | HistogramValue
+
+
+class Family(msgspec.Struct, frozen=True):
+    """A metric and its points. Counters' names end in ``_total``; units are base units."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+    points: tuple[Point, ...]
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """The declaration of one metric: kept beside the code that fills it, and read by the documentation."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def family(
+        self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue
+    ) -> Family:
+        """The family for ``points`` (label values → value; a bare value where there are no labels).
+
+        What is not finite is left out: a value that is not known is a missing point, never a NaN or a zero.
+        """
+        if not isinstance(points, Mapping):
+            points = {(): points}
+        return Family(
+            self.name,
+            self.kind,
+            self.help,
+            self.labels,
+            tuple(
+                Point(labels, value)
+                for labels, value in points.items()
+                if isinstance(value, HistogramValue) or math.isfinite(value)
+            ),
+        )
+
+
+LATENCY = Metric(
+    "infercanary_latency_seconds",
+    "histogram",
+    "Wall time of one canary inference (a repeat), by the host's monotonic clock.",
+    ("canary",),
+)
+PHASE = Metric(
+    "infercanary_phase_seconds",
+    "histogram",
+    "Time of one phase of a repeat: h2d, compute and d2h by the device's clock, launch (host time to enqueue) "
+    "and queue (waiting before and between) by the host's.",
+    ("canary", "phase"),
+)
+
+Outcome = Literal["ok", "raised", "timed_out", "not_finite"]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One scheduled round of one canary.
+
+    ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them.
+    Times are Unix seconds; ``scheduled_at`` is the intended start, ``started_at`` the actual one.
+    """
+
+    sequence: int
+    canary: str
+    scheduled_at: float
+    started_at: float
+    outcome: Outcome
+    latencies: tuple[float, ...] = ()
+    phases: dict[str, float] = {}
+    tags: tuple[str, ...] = ()
+    detail: str = ""
+
+
+class Report(msgspec.Struct, frozen=True):
+    """A probe's whole answer.
+
+    ``cursor`` is opaque: pass it as ``since`` next time. A cursor of another boot, or none, gets every run
+    that is still in the ring. ``lost_runs`` counts those that fell out of the ring before this caller came.
+    ``environment`` is the fingerprint: component → version or setting.
+    """
+
+    schema_version: int
+    boot_id: str
+    started_at: float
+    cursor: str
+    lost_runs: int
+    families: tuple[Family, ...]
+    environment: dict[str, str]
+    runs: tuple[Run, ...]
+
+
+_decoder = msgspec.json.Decoder(Report)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(report: Report) -> bytes:
+    """The report as JSON."""
+    return _encoder.encode(report)
+
+
+def decode(body: bytes) -> Report:
+    """The report in ``body``.
+
+    Raises :class:`msgspec.DecodeError` (of which ``ValidationError`` is one) where it is not one. Sizes,
+    names and label values are the caller's to judge: a probe is untrusted input.
+    """
+    return _decoder.decode(body)

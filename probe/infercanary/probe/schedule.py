@@ -1,0 +1,90 @@
+"""When to run: absolute jittered slots, and the budget that keeps the probe's duty under its cap.
+
+Both are pure: the caller passes the time (seconds of any monotonic clock), and sleeps.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+
+
+class Schedule:
+    """Slots at ``start + k × interval``, each moved by up to ±``jitter`` of the interval.
+
+    Slots are absolute, so that a late run does not push all later ones; jitter keeps canaries of many
+    containers, and anything periodic on the host, from locking into step. A slot that passed while a run was
+    still going is missed: it is counted, never made up in a burst.
+    """
+
+    def __init__(
+        self, interval: float, start: float, jitter: float = 0.2, rng: random.Random | None = None
+    ) -> None:
+        self.interval = interval
+        self._start = start
+        self._jitter = jitter
+        self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
+        self._slot = 0
+
+    def next(self, now: float) -> tuple[float, int]:
+        """The next slot's jittered time and how many slots were missed since the last one."""
+        due = max(self._slot + 1, math.ceil((now - self._start) / self.interval))
+        missed = due - self._slot - 1
+        self._slot = due
+        offset = self._rng.uniform(-self._jitter, self._jitter) * self.interval
+        return max(now, self._start + due * self.interval + offset), missed
+
+    def stretch(self, interval: float, now: float) -> None:
+        """Go on with another interval: the next slot is one ``interval`` after ``now``."""
+        self.interval, self._start, self._slot = interval, now, 0
+
+
+class Budget:
+    """Keeps busy time under ``cap`` of elapsed time: a bucket that fills with ``cap`` seconds each second.
+
+    It holds at most one ``depth`` (seconds of busy time), so that a long idle time does not buy a burst.
+    """
+
+    def __init__(self, cap: float, now: float) -> None:
+        self.cap = cap
+        self._level = 0.0
+        self._at = now
+        self._depth = math.inf
+
+    def ready_at(self, cost: float, now: float) -> float:
+        """The earliest time at which ``cost`` busy seconds are affordable (``now`` if they are already)."""
+        self._depth = cost
+        self._fill(now)
+        return now + max(0.0, cost - self._level) / self.cap
+
+    def spend(self, cost: float, now: float) -> None:
+        """Book ``cost`` busy seconds; the level may go below zero, and is then paid back first."""
+        self._fill(now)
+        self._level -= cost
+
+    def _fill(self, now: float) -> None:
+        self._level = min(self._depth, self._level + (now - self._at) * self.cap)
+        self._at = now
+
+
+MIN_REPEATS, MAX_REPEATS = 5, 50
+
+
+def plan(
+    repeat_costs: list[float], interval: float, cap: float, jitter: float = 0.2
+) -> tuple[list[int], float]:
+    """How often each canary repeats in a round, and the interval that the duty cap then needs.
+
+    ``repeat_costs`` are each canary's busy seconds per repeat. Each gets an equal share of the round's budget
+    (``cap × interval``, less the jitter by which two slots may come closer), in 5 to 50 repeats; where even 5
+    do not fit, the interval grows.
+    """
+    if not repeat_costs:
+        return [], interval
+    share = cap * interval * (1 - jitter) / len(repeat_costs)
+    repeats = [
+        MAX_REPEATS if cost <= 0 else max(MIN_REPEATS, min(MAX_REPEATS, int(share / cost)))
+        for cost in repeat_costs
+    ]
+    busy = sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))
+    return repeats, max(interval, busy / cap * (1 + jitter / 2))

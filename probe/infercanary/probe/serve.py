@@ -1,0 +1,153 @@
+"""The probe's door: one GET on a TCP port or a UNIX socket. It never calls out.
+
+The standard library's server, in a daemon thread: the probe lives in other people's processes, next to any event
+loop or none. What a caller controls is bounded: time, connections, and (by ``http.server``) line and header sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import stat
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from infercanary.probe.report import PATH
+from infercanary.settings import UsageError
+
+_MAX_CONNECTIONS = 8
+_SECONDS = 5.0
+
+Answer = Callable[[str], bytes]
+"""From the caller's cursor ("" for none) to the report as JSON."""
+
+
+class Server:
+    """Serves ``answer`` on ``listen`` (``host:port`` or ``unix:///path``) until :meth:`close`.
+
+    Raises :class:`UsageError` where it cannot listen there. Port 0 takes a free one; ``address`` says which.
+    """
+
+    def __init__(self, listen: str, answer: Answer) -> None:
+        self._path: Path | None = None
+        handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
+        try:
+            if listen.startswith("unix://"):
+                self._path = Path(listen.removeprefix("unix://"))
+                _clear_stale(self._path)
+                self._server: _Server = _UnixServer(str(self._path), handler)
+                # The exporter runs as another user, in another container, and only reads.
+                self._path.chmod(0o666)
+                self.address = listen
+            else:
+                host, port = split(listen)
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                self._server = type("TcpServer", (_Server,), {"address_family": family})(
+                    (host, port), handler
+                )
+                self.address = f"http://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(
+                f"listen: cannot listen on {listen} ({reason}); free it or choose another"
+            ) from None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever,
+            kwargs={"poll_interval": 0.2},
+            name="infercanary-serve",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(_SECONDS)
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+
+def split(listen: str) -> tuple[str, int]:
+    """``host:port`` (``[::]:9798`` for IPv6) in its parts. Raises :class:`UsageError`."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"listen: `{listen}` is neither host:port (0.0.0.0:9798) nor unix:///path")
+    return host.strip("[]"), int(port)
+
+
+def _clear_stale(path: Path) -> None:
+    """Remove a socket that nobody listens on any more; a live one, or a file, is left for bind to refuse."""
+    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+        return
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    allow_reuse_address = True
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *args: Any) -> None:
+        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._slots.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A caller that goes away is no error of the host's; nothing is printed into its output."""
+
+
+class _UnixServer(_Server):
+    address_family = socket.AF_UNIX
+
+    def get_request(self) -> tuple[Any, Any]:
+        request, _ = super().get_request()
+        return request, ("unix", 0)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    answer: Answer
+    timeout = _SECONDS
+    server_version = "infercanary-probe"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        if url.path == PATH:
+            since = parse_qs(url.query).get("since", [""])[-1]
+            self._send(200, "application/json", type(self).answer(since))
+        elif url.path == "/-/healthy":
+            self._send(200, "text/plain", b"ok\n")
+        else:
+            self._send(404, "text/plain", f"the report is at {PATH}\n".encode())
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """No access log in the host's output."""

@@ -1,0 +1,99 @@
+"""Targets: what the probe executes and times. A new one is one file here, named in config.
+
+``target: torch`` names a built-in, ``target: package.module:attribute`` anyone's: both are found and called
+in the same way, with the keys under ``options`` as arguments.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from infercanary.probe.timing import Clock, Phase
+from infercanary.settings import UsageError
+
+BUILT_IN = {"torch": "infercanary.probe.targets.torch:TorchTarget"}
+
+
+class Target(Protocol):
+    """One thing to execute and time. All methods are called from one thread of the probe's own."""
+
+    @property
+    def clock(self) -> Clock:
+        """What times a repeat; read after :meth:`open`."""
+        ...
+
+    def open(self) -> None:
+        """Load whatever :meth:`run` needs. Raises :class:`~infercanary.settings.UsageError` for a user's mistake."""
+        ...
+
+    def run(self, phase: Phase) -> Any:
+        """One inference, its parts inside ``with phase(name):``; returns the result."""
+        ...
+
+    def values(self, result: Any) -> Sequence[float]:
+        """At most 1,024 fixed places of a result, as numbers; some value is not finite if anything in it is not."""
+        ...
+
+    def environment(self) -> Mapping[str, str]:
+        """What of the engine may change latency: component → version or setting. Read after :meth:`open`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what :meth:`open` took."""
+        ...
+
+
+def attribute(reference: str) -> Any:
+    """What ``package.module:attribute`` names. Raises :class:`UsageError` in one line."""
+    module_name, _, path = reference.partition(":")
+    if not module_name or not path:
+        raise UsageError(f"`{reference}` is not of the form package.module:attribute")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise UsageError(
+                f"no module `{error.name}`; install it, or start where it is found (the working directory is searched)"
+            ) from None
+        raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise UsageError(f"module `{module_name}` has no `{path}`")
+        found = getattr(found, name)
+    return found
+
+
+def make(target: str, options: Mapping[str, Any]) -> Target:
+    """The target that config names, made with its options. Raises :class:`UsageError` in one line."""
+    reference = BUILT_IN.get(target, target)
+    if ":" not in reference:
+        raise UsageError(
+            f"target: no target `{target}`; built in: {', '.join(BUILT_IN)}; or package.module:attribute"
+        )
+    try:
+        factory = attribute(reference)
+    except UsageError as error:
+        raise UsageError(f"target: {error}") from None
+    if not callable(factory):
+        raise UsageError(
+            f"target: `{reference}` is not callable; name a class or a function that makes a target"
+        )
+    signature = inspect.signature(factory)
+    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        for key in options:
+            if key not in signature.parameters:
+                raise UsageError(
+                    f"options: unknown key `{key}`; known keys: {', '.join(signature.parameters)}"
+                )
+    for name, parameter in signature.parameters.items():
+        keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if keyed and parameter.default is parameter.empty and name not in options:
+            raise UsageError(f"options: the required key `{name}` is missing")
+    try:
+        made: Target = factory(**options)
+    except UsageError as error:
+        raise UsageError(f"options: {error}") from None
+    return made

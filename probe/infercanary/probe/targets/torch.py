@@ -1,0 +1,242 @@
+"""The PyTorch target: a model object, a ``module:attribute`` factory, a TorchScript or a ``torch.export`` file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from infercanary.probe.targets import attribute
+from infercanary.probe.timing import Clock, CudaClock, HostClock, Phase
+from infercanary.settings import UsageError, convert
+
+_MAX_VALUES = 1024
+
+
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    high: int = 2
+
+
+class TorchTarget:
+    """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
+
+    ``model``   a callable (the server's own model object: it is neither moved nor switched to eval), or text:
+                ``package.module:factory``, a TorchScript file (``.pt``, ``.ts``), a ``torch.export`` file (``.pt2``).
+    ``inputs``  tensors, or specifications (``{"shape": [1, 3, 224, 224], "dtype": "float32"}``) drawn from ``seed``.
+    ``device``  ``cpu``, ``cuda`` or ``cuda:N``: where the inputs go, and a model that is loaded here.
+    ``mode``    ``eager`` or ``compile`` (``torch.compile``).
+    """
+
+    def __init__(
+        self,
+        model: str | Callable[..., Any],
+        inputs: Sequence[Any] | Any,
+        device: str = "cpu",
+        mode: Literal["eager", "compile"] = "eager",
+        seed: int = 0,
+    ) -> None:
+        if not callable(model) and not (isinstance(model, str) and model):
+            raise UsageError(
+                "model: name `package.module:factory` or a .pt, .ts or .pt2 file, or pass the model"
+            )
+        if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
+        if mode not in ("eager", "compile"):
+            raise UsageError(f"mode: `{mode}` is neither eager nor compile")
+        if not isinstance(seed, int):
+            raise UsageError(f"seed: `{seed}` is not a whole number")
+        if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
+            raise UsageError("inputs: a list is needed, one entry for each argument of the model")
+        self._source = model
+        # A tensor has a length too: it is one input.
+        entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)
+        self._inputs = [
+            convert(e, TensorSpec, f"inputs[{i}]") if isinstance(e, Mapping) else e
+            for i, e in enumerate(entries)
+        ]
+        for i, entry in enumerate(self._inputs):
+            if not isinstance(entry, TensorSpec) and not hasattr(entry, "dtype"):
+                raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
+        self._device_name = device
+        self._mode = mode
+        self._seed = seed
+        self.clock: Clock = HostClock()
+
+    def open(self) -> None:
+        """Import torch, load the model, make the inputs."""
+        try:
+            import torch
+        except ImportError as error:
+            raise UsageError(f"torch cannot be imported ({error}); install infercanary[torch]") from None
+        self._torch = torch
+        self._device = torch.device(self._device_name)
+        if self._device.type == "cuda":
+            self._require_cuda()
+        host_inputs = [self._tensor(i, entry) for i, entry in enumerate(self._inputs)]
+        model = self._load()
+        self._model = torch.compile(model) if self._mode == "compile" else model
+        if self._device.type == "cuda":
+            self.clock = CudaClock(torch.cuda, self._device)
+            self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
+            self._device_inputs = [torch.empty_like(t, device=self._device) for t in self._host_inputs]
+            self._host_outputs: list[Any] = []
+            self._run = self._run_cuda
+        else:
+            self._device_inputs = host_inputs
+            self._run = self._run_cpu
+
+    def run(self, phase: Phase) -> Any:
+        """One forward pass; on CUDA with the copies to the device and back."""
+        with self._torch.inference_mode():
+            return self._run(phase)
+
+    def values(self, result: Any) -> list[float]:
+        """Evenly spread places of all tensors in the result, and a NaN if anything in them is not finite."""
+        tensors = [t.detach().reshape(-1).double() for t in _tensors(self._torch, result)]
+        if not tensors:
+            return []
+        flat = self._torch.cat(tensors)
+        chosen: list[float] = flat[:: max(1, -(-flat.numel() // _MAX_VALUES))].tolist()
+        if not bool(self._torch.isfinite(flat).all()):
+            chosen[-1] = float("nan")
+        return chosen
+
+    def environment(self) -> dict[str, str]:
+        """torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
+        torch = self._torch
+        flags = dict(
+            re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
+        )
+        found = {
+            "torch": torch.__version__,
+            "torch_cuda": torch.version.cuda or "none (CPU-only build)",
+            "torch_git": str(torch.version.git_version)[:12],
+            "torch_build": " ".join(f"{k}={v}" for k, v in sorted(flags.items())),
+            "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "torch_intra_op_threads": str(torch.get_num_threads()),
+            "torch_inter_op_threads": str(torch.get_num_interop_threads()),
+            "torch_float32_matmul_precision": torch.get_float32_matmul_precision(),
+            "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
+            "torch_device": str(self._device),
+            "torch_mode": self._mode,
+        }
+        if torch.backends.mkldnn.is_available():
+            found["torch_mkldnn"] = str(torch.backends.mkldnn.enabled).lower()
+        if self._device.type == "cuda":
+            found |= {
+                "torch_cuda_device": torch.cuda.get_device_name(self._device),
+                "torch_cuda_capability": ".".join(map(str, torch.cuda.get_device_capability(self._device))),
+                "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark).lower(),
+                "torch_tf32": str(torch.backends.cuda.matmul.allow_tf32).lower(),
+            }
+        if torch.version.cuda and torch.backends.cudnn.is_available():
+            found["torch_cudnn"] = str(torch.backends.cudnn.version())
+        return found
+
+    def close(self) -> None:
+        """Drop the model and the buffers."""
+        self._model = None
+        self._device_inputs = self._host_inputs = self._host_outputs = []
+
+    def _run_cpu(self, phase: Phase) -> Any:
+        with phase("compute"):
+            return self._model(*self._device_inputs)
+
+    def _run_cuda(self, phase: Phase) -> Any:
+        with phase("h2d"):
+            for device, host in zip(self._device_inputs, self._host_inputs, strict=True):
+                device.copy_(host, non_blocking=True)
+        with phase("compute"):
+            outputs = list(_tensors(self._torch, self._model(*self._device_inputs)))
+        if not _same_shapes(outputs, self._host_outputs):
+            self._host_outputs = [
+                self._torch.empty(o.shape, dtype=o.dtype, device="cpu", pin_memory=True) for o in outputs
+            ]
+        with phase("d2h"):
+            for host, device in zip(self._host_outputs, outputs, strict=True):
+                host.copy_(device, non_blocking=True)
+        return self._host_outputs
+
+    def _load(self) -> Any:
+        if not isinstance(self._source, str):
+            return self._source
+        torch = self._torch
+        if Path(self._source).suffix in (".pt", ".ts", ".torchscript", ".pt2"):
+            if not Path(self._source).is_file():
+                raise UsageError(f"model: no file `{self._source}`")
+            try:
+                if self._source.endswith(".pt2"):
+                    return torch.export.load(self._source).module().to(self._device)
+                return torch.jit.load(self._source, map_location=self._device).eval()
+            except (RuntimeError, ValueError, OSError, KeyError, EOFError) as error:
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+                raise UsageError(f"model: `{self._source}` cannot be loaded: {reason}") from None
+        try:
+            factory = attribute(self._source)
+        except UsageError as error:
+            raise UsageError(f"model: {error}") from None
+        if not callable(factory):
+            raise UsageError(
+                f"model: `{self._source}` is not callable; name a function or class that makes the model"
+            )
+        with torch.random.fork_rng(devices=[]):  # the host's random state is not touched
+            torch.manual_seed(self._seed)
+            model = factory()
+        if not callable(model):
+            raise UsageError(
+                f"model: `{self._source}()` gave a {type(model).__name__}, which cannot be called"
+            )
+        return model.to(self._device).eval() if isinstance(model, torch.nn.Module) else model
+
+    def _tensor(self, index: int, entry: Any) -> Any:
+        if not isinstance(entry, TensorSpec):
+            return entry
+        torch = self._torch
+        dtype = getattr(torch, entry.dtype, None)
+        if not isinstance(dtype, torch.dtype):
+            raise UsageError(
+                f"inputs[{index}].dtype: torch has no dtype `{entry.dtype}`; float32, int64, ... are known"
+            )
+        # Own generator and stream of numbers per input: the host's random state is not touched.
+        generator = torch.Generator().manual_seed(self._seed + index)
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.randn(entry.shape, generator=generator).to(dtype)
+        return torch.randint(0, entry.high, entry.shape, generator=generator).to(dtype)
+
+    def _require_cuda(self) -> None:
+        torch = self._torch
+        if not torch.cuda.is_available():
+            why = (
+                f"torch {torch.__version__} is a CPU-only build; install a CUDA build of torch"
+                if torch.version.cuda is None
+                else f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no device; "
+                "check the driver, and that the container was started with the GPU"
+            )
+            raise UsageError(f"device: `{self._device_name}` was asked for, but {why}, or set `device: cpu`")
+        if self._device.index is not None and self._device.index >= torch.cuda.device_count():
+            raise UsageError(
+                f"device: `{self._device_name}` was asked for; torch sees {torch.cuda.device_count()}"
+            )
+
+
+def _tensors(torch: Any, result: Any) -> Iterator[Any]:
+    """All tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        for value in result.values():
+            yield from _tensors(torch, value)
+    elif isinstance(result, (tuple, list)):
+        for value in result:
+            yield from _tensors(torch, value)
+
+
+def _same_shapes(outputs: list[Any], buffers: list[Any]) -> bool:
+    return [(o.shape, o.dtype) for o in outputs] == [(b.shape, b.dtype) for b in buffers]
