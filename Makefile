@@ -1,0 +1,52 @@
+# InferCanary. `make demo` and `make test` need Python 3.10 to 3.13 and nothing else; the rest is installed into .venv.
+PYTHON ?= python3
+ARGS ?=
+# A smaller torch without CUDA: make demo TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
+TORCH_INDEX_URL ?=
+PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt \
+	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo venv test lint format bench clean
+
+help: ## this text
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where installed) on this machine; ARGS="--duration 60"
+	@.venv/bin/infercanary demo $(ARGS)
+
+venv: .venv/dev ## everything, into .venv
+
+test: .venv/dev ## all tests; those that need Docker are skipped, in one line, where there is none; ARGS="-k name"
+	.venv/bin/python -m pytest $(ARGS)
+
+lint: .venv/dev ## ruff, mypy --strict, the import contracts
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+
+format: .venv/dev ## ruff's formatting and safe fixes
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+bench: .venv/dev ## what is fast, measured side by side with a named peer
+	.venv/bin/python benchmarks/exposition.py
+	.venv/bin/python benchmarks/overhead.py
+
+clean: ## remove what was installed and cached here
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.venv/bin/python:
+	@echo "Making a virtual environment in .venv with $(PYTHON) …"
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing InferCanary and torch into .venv; a first time takes a minute or a few …"
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+.venv/dev: .venv/bin/python pyproject.toml constraints.txt
+	@echo "Installing InferCanary with everything it is developed with into .venv …"
+	$(PIP) --editable '.[dev]'
+	@touch $@ .venv/demo

@@ -1,0 +1,53 @@
+"""Load for the example server: sequential requests at a given pace, and what they took.
+
+Open loop: request k is due at k / rate, and its latency counts from then, so that a server that stalls cannot
+hide it (coordinated omission). ``--rate 0`` sends the next request when the last one is answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+
+import aiohttp
+
+_IMAGE = bytes(4 * 3 * 224 * 224)
+
+
+async def load(url: str, seconds: float, rate: float, warm_up: int = 5) -> list[float]:
+    """Latencies in seconds of the requests sent within ``seconds``; raises where a request fails."""
+    latencies: list[float] = []
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+
+        async def one() -> None:
+            async with session.post(url, data=_IMAGE) as response:
+                await response.read()
+
+        for _ in range(warm_up):
+            await one()
+        begin = time.perf_counter()
+        while (now := time.perf_counter()) < begin + seconds:
+            due = begin + len(latencies) / rate if rate else now
+            await asyncio.sleep(max(0.0, due - now))
+            await one()
+            latencies.append(time.perf_counter() - due)
+    return latencies
+
+
+def main() -> None:
+    """Print one JSON object: requests, and p50, p90, p99 in seconds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--url", default="http://127.0.0.1:8000/predict")
+    parser.add_argument("--seconds", type=float, default=10, help="how long (default: %(default)s)")
+    parser.add_argument("--rate", type=float, default=0, help="requests a second; 0: back to back (default)")
+    args = parser.parse_args()
+    latencies = asyncio.run(load(args.url, args.seconds, args.rate))
+    cuts = statistics.quantiles(latencies, n=100, method="inclusive")
+    print(json.dumps({"requests": len(latencies), "p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}))
+
+
+if __name__ == "__main__":
+    main()

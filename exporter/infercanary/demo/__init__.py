@@ -1,0 +1,1 @@
+"""The whole of InferCanary on one machine, without Docker."""

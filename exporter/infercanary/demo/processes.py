@@ -1,0 +1,113 @@
+"""The demo's processes: started in order, each waited for, and none left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from infercanary.settings import UsageError
+
+
+class Processes:
+    """Children with their logs in one temporary folder; leaving the context ends them all, newest first."""
+
+    def __enter__(self) -> Processes:
+        self._stack = ExitStack()
+        self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="infercanary-demo-")))
+        self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stack:
+            for _, child in reversed(self._children):
+                child.terminate()
+            for _, child in reversed(self._children):
+                try:
+                    child.wait(5)
+                except subprocess.TimeoutExpired:
+                    child.kill()
+                    child.wait()
+
+    def start(self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str) -> None:
+        """Start a child. It has a session of its own, so that Ctrl-C reaches the demo alone, which then ends it."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            child = subprocess.Popen(  # noqa: S603 - our own commands
+                command,
+                cwd=cwd or self.folder,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children.append((name, child))
+
+    def wait_for(self, name: str, url: str, seconds: float) -> None:
+        """Until ``url`` answers 200. Raises :class:`UsageError` with the end of the child's log if it does not."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.check()
+            try:
+                with urllib.request.urlopen(url, timeout=2):  # noqa: S310 - a fixed http URL on loopback
+                    return
+            except (OSError, urllib.error.URLError):
+                time.sleep(0.2)
+        raise UsageError(f"the {name} does not answer at {url}: {self._end_of_log(name)}")
+
+    def check(self) -> None:
+        """Raises :class:`UsageError` where a child has ended."""
+        for name, child in self._children:
+            if child.poll() is not None:
+                raise UsageError(f"the {name} ended with code {child.returncode}: {self._end_of_log(name)}")
+
+    def _end_of_log(self, name: str) -> str:
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
+
+
+def free_port(preferred: int) -> int:
+    """``preferred`` on the loopback interface, or any free port where it is taken."""
+    for port in (preferred, 0):
+        with socket.socket() as candidate:
+            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                candidate.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(candidate.getsockname()[1])
+    raise UsageError("demo: no free port on 127.0.0.1")
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does, so that its children end too."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def example() -> Path:
+    """The ResNet-18 example: beside this file in an installed wheel, in ``examples/`` in a checkout."""
+    here = Path(__file__).resolve()
+    for folder in (here.parent / "resnet18", here.parents[3] / "examples" / "resnet18"):
+        if (folder / "server.py").is_file():
+            return folder
+    raise UsageError(f"demo: the example is not beside {here.parent}; run it from a checkout (make demo)")
