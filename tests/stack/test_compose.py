@@ -1,0 +1,253 @@
+"""Canaries in real containers, found through a real Docker, seen by a real Prometheus."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+from harness import ENVIRONMENT, EXPORTER, Stack, compose, eventually, get, run
+
+SERVICES = ("classify", "moderate")
+P50 = "histogram_quantile(0.5, sum by (service, le) (rate(infercanary_latency_seconds_bucket[1m])))"
+
+
+def test_both_services_are_up_with_their_identity(stack: Stack) -> None:
+    eventually(
+        "both probes are up",
+        60,
+        lambda: {labels["service"] for labels, up in stack.samples("infercanary_up") if up} == set(SERVICES),
+    )
+    for service in SERVICES:
+        [(info, _)] = stack.samples("infercanary_container_info", service=service)
+        name = stack.container(service)
+        assert info["container"] == name
+        assert info["image"] == "infercanary-example:dev"
+        assert info["image_id"] == run("docker", "inspect", "--format", "{{.Image}}", name).strip()
+        full_id = run("docker", "inspect", "--format", "{{.Id}}", name).strip()
+        assert info["container_id"] and full_id.startswith(info["container_id"])
+
+
+def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> None:
+    """Within 10 % for each service: the canary while no load is on it, the client from outside."""
+    eventually(
+        "a minute of runs",
+        180,
+        lambda: all(
+            (stack.value("infercanary_runs_total", service=service, outcome="ok") or 0) >= 4
+            for service in SERVICES
+        ),
+    )
+    time.sleep(60)  # the rate's window, without load
+    canary = {labels["service"]: value for labels, value in stack.query(P50)}
+    assert set(canary) == set(SERVICES)
+    for service, port in zip(SERVICES, (8001, 8002), strict=True):
+        url = f"http://127.0.0.1:{port}/predict"
+        printed = run(
+            sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "10", "--rate", "4"
+        )
+        measured = json.loads(printed)["p50"]
+        assert canary[service] == pytest.approx(measured, rel=0.10), (service, canary[service], measured)
+
+
+def test_the_digest_of_a_pushed_image_is_shown(stack: Stack, registry: str) -> None:
+    reference = f"{registry}/infercanary-example:dev"
+    run("docker", "tag", "infercanary-example:dev", reference)
+    run("docker", "push", reference, seconds=300)
+    try:
+        [digest] = re.findall(
+            r"sha256:[0-9a-f]{64}", run("docker", "inspect", "--format", "{{.RepoDigests}}", reference)
+        )
+        eventually(
+            "the digest that the registry gave",
+            60,
+            lambda: all(
+                labels["image_digest"].endswith(digest)
+                for labels, _ in stack.samples("infercanary_container_info")
+            ),
+        )
+        assert stack.query(f'infercanary_container_info{{image_digest=~".*{digest}"}}') or eventually(
+            "Prometheus has it too",
+            30,
+            lambda: stack.query(f'infercanary_container_info{{image_digest=~".*{digest}"}}'),
+        )
+    finally:
+        run("docker", "rmi", reference)
+
+
+def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
+    service = "moderate"
+    name = stack.container(service)
+    counted = stack.value("infercanary_latency_seconds_count", service=service)
+    [(before, _)] = stack.samples("infercanary_container_info", service=service)
+    assert counted
+
+    run("docker", "rm", "--force", name)
+    # Two polls of five seconds.
+    eventually(
+        "its series are gone",
+        10,
+        lambda: f'container="{name}"' not in get(f"{EXPORTER}/metrics").decode(),
+    )
+    assert stack.value("infercanary_up", service="classify") == 1
+
+    dockerfile = "FROM infercanary-example:dev\nENV UPGRADED=1\n"
+    subprocess.run(
+        ["docker", "build", "--tag", "infercanary-example:next", "-"],
+        input=dockerfile, text=True, check=True, capture_output=True, env=ENVIRONMENT, timeout=120,
+    )  # fmt: skip
+    compose("up", "--detach", "--no-build", "--no-deps", "--wait", service, EXAMPLE_TAG="next")
+    [(after, _)] = eventually(
+        "it is found again",
+        30,
+        lambda: (
+            stack.value("infercanary_up", service=service) == 1
+            and stack.samples("infercanary_container_info", service=service)
+        ),
+    )
+    assert after["container"] == before["container"]
+    assert after["image"] == "infercanary-example:next"
+    assert after["image_id"] != before["image_id"]
+    assert after["container_id"] != before["container_id"]
+    # The probe's counters started anew; to Prometheus it is the same series with a reset.
+    assert (stack.value("infercanary_latency_seconds_count", service=service) or 0) < counted
+    eventually(
+        "the series goes on in Prometheus",
+        120,
+        lambda: [
+            labels
+            for labels, _ in stack.query(
+                f'resets(infercanary_latency_seconds_count{{container="{name}"}}[15m]) > 0'
+            )
+            if labels["service"] == service
+        ],
+    )
+
+
+def test_a_stopped_probe_costs_only_itself(stack: Stack) -> None:
+    name = stack.container("classify")
+    run("docker", "kill", "--signal", "STOP", name)
+    try:
+        eventually("it is reported down", 20, lambda: stack.value("infercanary_up", service="classify") == 0)
+        assert not stack.samples("infercanary_run_median_seconds", service="classify")
+        for _ in range(5):
+            begin = time.monotonic()
+            assert stack.value("infercanary_up", service="moderate") == 1
+            assert time.monotonic() - begin < 1
+            age = stack.value("infercanary_report_age_seconds", service="moderate")
+            assert age is not None and age < 12
+            time.sleep(1)
+    finally:
+        run("docker", "kill", "--signal", "CONT", name)
+    eventually("it is up again", 75, lambda: stack.value("infercanary_up", service="classify") == 1)
+
+
+@pytest.mark.parametrize("what", ["exporter", "prometheus", "docker"])
+def test_everything_comes_back_and_nothing_is_counted_twice(stack: Stack, what: str) -> None:
+    def counts(report: dict[str, object]) -> float:
+        families: list[dict[str, list[list[object]]]] = report["families"]  # type: ignore[assignment]
+        latency = next((f for f in families if f["name"] == "infercanary_latency_seconds"), None)
+        return sum(sum(point[1][0]) for point in latency["points"]) if latency else 0  # type: ignore[index,arg-type]
+
+    before = counts(stack.probe_report("classify"))
+    if what == "docker":
+        restart = os.environ.get("INFERCANARY_RESTART_DOCKER")
+        if not restart:
+            pytest.skip(
+                "set INFERCANARY_RESTART_DOCKER to the command that restarts this machine's Docker daemon"
+            )
+        run(*shlex.split(restart), seconds=180)
+        eventually(
+            "Docker answers",
+            60,
+            lambda: subprocess.run(["docker", "info"], capture_output=True).returncode == 0,
+        )
+    else:
+        compose("restart", "--timeout", "5", what)
+
+    def exact() -> bool:
+        """Between two looks at the probe itself, the exporter's count lies between theirs."""
+        low = counts(stack.probe_report("classify"))
+        shown = stack.value("infercanary_latency_seconds_count", service="classify")
+        high = counts(stack.probe_report("classify"))
+        return shown is not None and before <= shown <= high and shown >= low - 10
+
+    eventually("the exporter counts what the probe counts", 90, exact)
+    eventually("discovery works", 60, lambda: stack.value("infercanary_discovery_up") == 1)
+    eventually(
+        "Prometheus scrapes the exporter and both probes are up",
+        90,
+        lambda: (
+            [v for _, v in stack.query('up{job="infercanary"}')] == [1.0]
+            and {labels["service"] for labels, up in stack.query("infercanary_up") if up} == set(SERVICES)
+        ),
+    )
+    for service in SERVICES:
+        [(_, series)] = stack.query(f'count(infercanary_latency_seconds_count{{service="{service}"}})')
+        assert series == 1
+    # Over the restart Prometheus saw no more than the probe did.
+    [(_, increase)] = stack.query('max(increase(infercanary_latency_seconds_count{service="classify"}[10m]))')
+    assert increase <= counts(stack.probe_report("classify")) * 1.2 + 10
+
+
+def test_the_stack_is_hardened(stack: Stack) -> None:
+    containers = json.loads(run("docker", "inspect", *compose("ps", "--quiet").split()))
+    assert len(containers) == 5
+    for container in containers:
+        name, host = container["Name"], container["HostConfig"]
+        assert container["Config"]["User"].split(":")[0] not in ("", "0", "root"), name
+        assert host["ReadonlyRootfs"], name
+        assert host["CapDrop"] == ["ALL"], name
+        assert "no-new-privileges:true" in host["SecurityOpt"], name
+        assert host["Memory"] > 0 and host["NanoCpus"] > 0 and host["PidsLimit"] > 0, name
+        assert not host["Privileged"] and not host["CapAdd"], name
+        bound = [b["HostIp"] for bindings in (host["PortBindings"] or {}).values() for b in bindings]
+        assert set(bound) <= {"127.0.0.1"}, name
+
+
+def test_the_exporter_reaches_nothing_of_docker_but_its_lists(stack: Stack) -> None:
+    """Tried from inside the exporter's container, as someone who has taken it over would."""
+    code = """
+import sys, urllib.request, urllib.error
+request = urllib.request.Request("http://socket-proxy:2375" + sys.argv[2], method=sys.argv[1])
+try:
+    print(urllib.request.urlopen(request, timeout=10).status)
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
+
+    def status(method: str, path: str) -> int:
+        return int(compose("exec", "-T", "exporter", "python", "-c", code, method, path))
+
+    name = stack.container("classify")
+    assert status("GET", "/containers/json") == 200
+    assert status("GET", "/version") == 200
+    for method, path in [
+        ("GET", f"/containers/{name}/json"),
+        ("GET", f"/containers/json/../{name}/json"),
+        ("GET", f"//containers/{name}/json"),
+        ("GET", f"/containers/{name}/logs?stdout=1"),
+        ("GET", f"/v1.41/containers/{name}/archive?path=/etc/passwd"),
+        ("GET", "/info"),
+        ("GET", "/secrets"),
+        ("POST", "/containers/create"),
+        ("POST", f"/containers/{name}/stop"),
+        ("POST", "/containers/json"),
+        ("DELETE", f"/containers/{name}"),
+    ]:
+        assert status(method, path) == 403, (method, path)
+
+
+def test_the_status_page_shows_both(stack: Stack) -> None:
+    page = eventually("the page", 10, lambda: get(f"{EXPORTER}/").decode())
+    for service in SERVICES:
+        assert stack.container(service) in page
+    with contextlib.closing(urllib.request.urlopen(f"{EXPORTER}/-/ready", timeout=5)) as response:
+        assert response.status == 200
