@@ -1,6 +1,6 @@
 """A small inference server with the probe in its own process, on the same model object.
 
-``POST /predict`` takes 3 × 224 × 224 little-endian float32 numbers and answers the most likely class. The three
+``POST /predict`` takes an image as 3 × 224 × 224 bytes (channels first) and answers the most likely class. The three
 lines that a server needs for InferCanary are marked. Settings by environment: HOST, PORT, DEVICE (cpu), PROBE (on),
 PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP.
 """
@@ -22,22 +22,22 @@ from infercanary.probe import Probe, TorchTarget  # 1
 MODEL = web.AppKey("model", torch.nn.Module)
 DEVICE = web.AppKey("device", torch.device)
 POOL = web.AppKey("pool", ThreadPoolExecutor)
-_BYTES = 4 * SHAPE[1] * SHAPE[2] * SHAPE[3]
+_BYTES = SHAPE[1] * SHAPE[2] * SHAPE[3]
 
 
 async def predict(request: web.Request) -> web.Response:
     """One image in, one class out."""
     body = await request.read()
     if len(body) != _BYTES:
-        raise web.HTTPBadRequest(text=f"send {_BYTES} bytes: {SHAPE[1:]} float32 numbers; got {len(body)}\n")
+        raise web.HTTPBadRequest(text=f"send {_BYTES} bytes, {SHAPE[1:]}; got {len(body)}\n")
     label = await asyncio.get_running_loop().run_in_executor(request.app[POOL], _infer, request.app, body)
     return web.json_response({"class": label})
 
 
 def _infer(app: web.Application, body: bytes) -> int:
     with torch.inference_mode():
-        image = torch.frombuffer(bytearray(body), dtype=torch.float32).reshape(SHAPE).to(app[DEVICE])
-        return int(app[MODEL](image).argmax())
+        image = torch.frombuffer(bytearray(body), dtype=torch.uint8).reshape(SHAPE).to(app[DEVICE])
+        return int(app[MODEL](image.float() / 255).argmax())
 
 
 async def healthy(_: web.Request) -> web.Response:

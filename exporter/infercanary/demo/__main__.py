@@ -10,6 +10,7 @@ import urllib.request
 import click
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -100,14 +101,15 @@ def _start_prometheus(console: Console, processes: Processes, exporter: int) -> 
 def _watch(console: Console, processes: Processes, url: str, duration: float | None) -> None:
     """Redraw the table each second; where the output is no terminal, print it once, at the end."""
     end = time.monotonic() + duration if duration else float("inf")
-    console.print("The model warms up; a canary run follows every few seconds. Ctrl-C ends the demo.\n")
+    console.print("A canary run follows every few seconds; Ctrl-C ends the demo.\n")
     with Live(console=console, auto_refresh=False) as live:
         while True:
             processes.check()
             live.update(_table(_scrape(url)), refresh=True)
             if time.monotonic() >= end:
-                return
+                break
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
+    console.print()
 
 
 def _scrape(url: str) -> Values:
@@ -121,9 +123,9 @@ def _scrape(url: str) -> Values:
 
 
 def _table(values: Values) -> Table:
-    table = Table("service", "container", "canary", "state", title="Canary latency now", title_justify="left")
-    for column in ("median", "minimum", "IQR", "runs", "interval", "duty"):
-        table.add_column(column, justify="right")
+    table = Table("service", "container", "canary", "state", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("median", "min", "IQR", "runs", "every", "duty"):
+        table.add_column(column, justify="right", no_wrap=True)
     for labels, active in values.get("infercanary_canary_state", {}).items():
         known = dict(labels)
         if not active:

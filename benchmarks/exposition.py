@@ -1,0 +1,246 @@
+"""How fast is a scrape of 1,000 containers, and what does it cost the event loop?
+
+Simulated containers report at the default cadence into a real exporter, through the code that a poll runs
+after its download. A second process scrapes it through HTTP, with gzip off and on. Beside it, in the same run,
+``prometheus_client.generate_latest`` writes the same families, which it is given ready-made.
+
+    python benchmarks/exposition.py [--containers 1000] [--rounds 7]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import http.client
+import logging
+import multiprocessing
+import random
+import statistics
+import time
+from collections.abc import AsyncIterator, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import asynccontextmanager
+from functools import cache
+
+import click
+import psutil
+import structlog
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.collect import Probe
+from infercanary.exporter.config import Config, Docker
+from infercanary.exporter.discovery import Container
+from infercanary.probe.report import (
+    LADDER,
+    LATENCY,
+    PHASE,
+    SCHEMA_VERSION,
+    Family,
+    HistogramValue,
+    Report,
+    Run,
+    encode,
+)
+from infercanary.probe.report import Metric as Declaration
+
+_GAUGES = [
+    Declaration(f"infercanary_simulated_{n}_ratio", "gauge", f"Simulated {n}.", ("canary",))
+    for n in range(40)
+]
+_COUNTERS = [
+    Declaration(f"infercanary_simulated_{n}_seconds_total", "counter", f"Simulated {n}.", ("canary",))
+    for n in range(18)
+]
+
+LINES = 3 * (len(LADDER) + 3) + len(_GAUGES) + len(_COUNTERS) + 4  # 4 are the exporter's own
+_SCRAPES = 4  # of each encoding in a round
+_buffer = bytearray(1 << 20)
+
+
+def histogram(seed: random.Random, observations: int) -> HistogramValue:
+    """``observations`` around some rung, as a latency spreads."""
+    counts = [0] * (len(LADDER) + 1)
+    for _ in range(observations):
+        counts[max(0, min(len(LADDER), round(seed.gauss(30, 2))))] += 1
+    return HistogramValue(tuple(counts), observations * 0.0123)
+
+
+def report(container: int, tick: int) -> Report:
+    """What the simulated probe of ``container`` answers at its ``tick``-th poll."""
+    seed = random.Random(container)
+    observations = 200 + 20 * tick
+    families: list[Family] = [
+        LATENCY.family({("resnet18",): histogram(seed, observations)}),
+        PHASE.family({("resnet18", phase): histogram(seed, observations) for phase in ("compute", "launch")}),
+        *(metric.family({("resnet18",): seed.random() + tick}) for metric in _GAUGES),
+        *(metric.family({("resnet18",): seed.random() * 1e4 + tick}) for metric in _COUNTERS),
+    ]
+    run = Run(tick, "resnet18", 0.0, 0.0, "ok", tuple(seed.gauss(0.0123, 0.0002) for _ in range(20)))
+    return Report(SCHEMA_VERSION, f"boot-{container}", 0.0, str(tick), 0, tuple(families), {}, (run,))
+
+
+def identity(container: int) -> dict[str, str]:
+    return {"service": f"service-{container % 20}", "container": f"service-{container % 20}-{container}"}
+
+
+@cache
+def ready_made(containers: int) -> list[Metric]:
+    """The families of all containers as prometheus_client wants them."""
+    merged: dict[str, Metric] = {}
+    for container in range(containers):
+        who = identity(container)
+        probe = Probe(Container(service=who["service"], name=who["container"], id=f"{container:064x}"))
+        for family in (*report(container, 0).families, *probe.families()):
+            names = [*who, *family.labels]
+            if family.kind == "histogram":
+                metric: Metric = HistogramMetricFamily(family.name, family.help, labels=names)
+            elif family.kind == "counter":
+                metric = CounterMetricFamily(family.name, family.help, labels=names)
+            else:
+                metric = GaugeMetricFamily(family.name, family.help, labels=names)
+            metric = merged.setdefault(family.name, metric)
+            for point in family.points:
+                labels = [*who.values(), *point.labels]
+                value: object = point.value
+                if isinstance(point.value, HistogramValue):
+                    bounds = [*map(floatToGoString, LADDER), "+Inf"]
+                    total, cumulative = 0, []
+                    for bound, count in zip(bounds, point.value.counts, strict=True):
+                        total += count
+                        cumulative.append((bound, float(total)))
+                    metric.add_metric(labels, cumulative, point.value.sum)  # type: ignore[attr-defined]
+                else:
+                    metric.add_metric(labels, value)  # type: ignore[attr-defined]
+    return [*merged.values()]
+
+
+def baseline(containers: int) -> float:
+    """Seconds that ``generate_latest`` takes for the families of all containers."""
+
+    class Given(Collector):
+        def collect(self) -> Iterable[Metric]:
+            return ready_made(containers)
+
+    ready_made(containers)
+    started = time.perf_counter()
+    generate_latest(Given())
+    return time.perf_counter() - started
+
+
+def scrape(port: int, encoding: str) -> tuple[float, int]:
+    """Seconds from the request to the last byte, and the bytes."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    started = time.perf_counter()
+    connection.request("GET", "/metrics", headers={"Accept-Encoding": encoding})
+    response = connection.getresponse()
+    size = 0
+    while count := response.readinto(_buffer):
+        size += count
+    seconds = time.perf_counter() - started
+    connection.close()
+    return seconds, size
+
+
+class Stalls:
+    """How late the event loop is, looked at every millisecond."""
+
+    def __init__(self) -> None:
+        self.late: list[float] = []
+
+    async def watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + 0.001
+            await asyncio.sleep(0.001)
+            self.late.append(loop.time() - due)
+
+
+async def report_for_ever(app: web.Application, probe: Probe, bodies: list[bytes], seconds: float) -> None:
+    """Answer for one probe every ``seconds``."""
+    collector = app[EXPORTER].collector
+    await asyncio.sleep(random.uniform(0, seconds))
+    while True:
+        for body in bodies:
+            await collector.absorb(probe, body)
+            collector.show(probe)
+            await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def exporter(containers: int) -> AsyncIterator[int]:
+    """An exporter whose probes report at the default cadence; yields its port."""
+    gc.collect()
+    gc.freeze()  # as the command does
+    config = Config(docker=Docker(enabled=False))
+    app = create_app(config)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    tasks = []
+    collector = app[EXPORTER].collector
+    for number in range(containers):
+        names = identity(number)
+        probe = Probe(Container(service=names["service"], name=names["container"], id=f"{number:064x}"))
+        collector.probes[probe.key] = probe
+        bodies = [encode(report(number, tick)) for tick in range(3)]
+        await collector.absorb(probe, bodies[0])
+        probe.polled = True
+        collector.show(probe)
+        tasks.append(asyncio.create_task(report_for_ever(app, probe, bodies, config.poll_seconds)))
+    yield runner.addresses[0][1]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await runner.cleanup()
+
+
+async def measure(containers: int, rounds: int) -> None:
+    loop = asyncio.get_running_loop()
+    reference: list[float] = []
+    seconds: dict[str, list[float]] = {"identity": [], "gzip": []}
+    stalls = {encoding: Stalls() for encoding in seconds}
+    sizes = {}
+    async with exporter(containers) as port:
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
+            await loop.run_in_executor(other, baseline, containers)
+            for _ in range(rounds):  # in turn, so that a noisy neighbour meets all of them
+                reference.append(await loop.run_in_executor(other, baseline, containers))
+                for encoding, took in seconds.items():
+                    watch = asyncio.create_task(stalls[encoding].watch())
+                    for _ in range(_SCRAPES):
+                        one, sizes[encoding] = await loop.run_in_executor(other, scrape, port, encoding)
+                        took.append(one)
+                        await asyncio.sleep(0.1)
+                    watch.cancel()
+        memory = psutil.Process().memory_info().rss
+
+    theirs = statistics.median(reference)
+    print(f"{containers} containers, {LINES * containers:,} lines, medians of {rounds} rounds")
+    print(f"generate_latest  {theirs * 1e3:9.1f} ms   of families ready-made, without HTTP")
+    for encoding, took in seconds.items():
+        ours = statistics.median(took)
+        print(
+            f"HTTP, {encoding:<8}   {ours * 1e3:9.1f} ms   {theirs / ours:.1f} times faster; "
+            f"slowest {max(took) * 1e3:.1f} ms; {sizes[encoding] / 1e6:.1f} MB; "
+            f"event loop stalled at most {max(stalls[encoding].late) * 1e3:.1f} ms"
+        )
+    print(f"memory of the exporter   {memory / 2**20:.0f} MiB")
+
+
+@click.command()
+@click.option("--containers", default=1000, show_default=True)
+@click.option("--rounds", default=7, show_default=True)
+def main(containers: int, rounds: int) -> None:
+    """Time scrapes beside prometheus_client's generate_latest."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    asyncio.run(measure(containers, rounds))
+
+
+if __name__ == "__main__":
+    main()

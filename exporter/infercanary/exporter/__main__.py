@@ -1,0 +1,117 @@
+"""``infercanary exporter``: the command that runs the exporter until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import click
+import structlog
+from aiohttp import web
+
+from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.config import Config, check, listen_address
+from infercanary.settings import UsageError
+
+log = structlog.get_logger(__name__)
+
+_DRAIN_SECONDS = 2.0
+
+
+@click.command(name="exporter")
+@click.option(
+    "--config", "path", type=click.Path(path_type=Path), help="exporter.yaml; without it, the defaults."
+)
+@click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: 0.0.0.0:9797]")
+@click.option(
+    "--log-format", type=click.Choice(["logfmt", "json", "console"]), default="logfmt", show_default=True
+)
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def command(path: Path | None, listen: str | None, log_format: str, log_level: str) -> None:
+    """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
+    config = check(path) if path else Config()
+    place = f"{path}: listen" if path and not listen else "--listen"
+    with listen_on(*listen_address(listen or config.listen, place), place) as sock:
+        configure_logging(log_format, log_level)
+        asyncio.run(serve(config, path, sock))
+
+
+def listen_on(host: str, port: int, place: str) -> socket.socket:
+    """A socket that listens there. Raises :class:`UsageError`."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=128)
+    except OSError as error:
+        reason = str(error.strerror).partition(" (")[0]  # Python appends the address
+        raise UsageError(
+            f"{place}: cannot listen on {host}:{port} ({reason}); stop what uses it, "
+            "or choose another address with --listen"
+        ) from None
+
+
+async def serve(config: Config, path: Path | None, sock: socket.socket) -> None:
+    """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config."""
+    gc.collect()
+    gc.freeze()  # the modules stay for ever; without them a full collection stops the event loop a third as long
+    stop = asyncio.Event()
+    app = create_app(config, path)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, app)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_SECONDS)
+    await runner.setup()
+    try:
+        await web.SockSite(runner, sock).start()
+        host, port = sock.getsockname()[:2]
+        log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        await runner.cleanup()
+
+
+def _reload(app: web.Application) -> None:
+    with suppress(UsageError):  # logged, and shown by the metric
+        app[EXPORTER].live.reload()
+
+
+def configure_logging(style: str, level: str) -> None:
+    """Log in ``style`` to stderr, libraries included."""
+    renderers: dict[str, structlog.typing.Processor] = {
+        "logfmt": structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+        "json": structlog.processors.JSONRenderer(),
+        "console": structlog.dev.ConsoleRenderer(),
+    }
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso"),
+    ]
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                structlog.processors.format_exc_info,
+                renderers[style],
+            ],
+        )
+    )
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+if __name__ == "__main__":
+    command()

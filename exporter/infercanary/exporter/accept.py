@@ -1,0 +1,144 @@
+"""What the exporter takes from a report. A probe is untrusted input: what is wrong is left out and counted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+from infercanary.exporter.config import Limits
+from infercanary.exporter.expose import base_name, samples
+from infercanary.probe.report import LADDER, LATENCY, PHASE, Family, HistogramValue, Kind, Report, Run
+
+Reason = Literal[
+    "name",
+    "reserved",
+    "conflict",
+    "help",
+    "labels",
+    "label_value",
+    "duplicate",
+    "value",
+    "too_many",
+    "run",
+    "environment",
+]
+
+_NAME = re.compile(r"infercanary_[a-z0-9_]+")
+_LABEL = re.compile(r"[a-z_][a-z0-9_]*")
+_SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
+_TAKEN_LABELS = frozenset({"service", "container", "le", "quantile", "job", "instance"})
+_PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
+_MAX_COUNT = 2**53  # beyond it a float, which is what Prometheus keeps, skips integers
+_MAX_HELP = 1024
+_MAX_ENVIRONMENT = 200
+_MAX_SETTING = 4096
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The part of a report that is sound, and how often something else was left out, by reason."""
+
+    families: list[Family]
+    runs: list[Run]
+    environment: dict[str, str]
+    rejected: Counter[Reason]
+
+
+def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepted:
+    """The sound part of ``report``; ``reserved`` are the base names of the exporter's own metrics."""
+    rejected: Counter[Reason] = Counter()
+    families: dict[str, Family] = {}
+    budget = limits.samples
+    for family in report.families:
+        base = base_name(family.name, family.kind)
+        reason = _fault(family, limits)
+        if reason is None and base in reserved:
+            reason = "reserved"
+        elif reason is None and base in families:
+            reason = "duplicate"
+        elif reason is None and (len(families) == limits.families or (size := samples(family)) > budget):
+            reason = "too_many"
+        if reason is None:
+            families[base] = family
+            budget -= size
+        else:
+            rejected[reason] += 1
+    runs = [run for run in report.runs[: limits.runs] if _sound_run(run, limits)]
+    environment = {
+        component: setting
+        for component, setting in list(report.environment.items())[:_MAX_ENVIRONMENT]
+        if len(component) <= _MAX_SETTING and len(setting) <= _MAX_SETTING
+    }
+    rejected["run"] += len(report.runs) - len(runs)
+    rejected["environment"] += len(report.environment) - len(environment)
+    return Accepted([*families.values()], runs, environment, +rejected)
+
+
+def _fault(family: Family, limits: Limits) -> Reason | None:
+    """Why ``family``, looked at alone, cannot be shown; None where it can."""
+    if len(family.name) > limits.label_bytes or not _NAME.fullmatch(family.name):
+        return "name"
+    stem = base_name(family.name, family.kind)
+    if stem.endswith(_SUFFIXES) or (family.kind == "counter" and stem == family.name):
+        return "name"
+    pinned = _PINNED.get(family.name)
+    if pinned is not None and pinned != (family.kind, family.labels):
+        return "conflict"
+    if not family.help or not _printable(family.help, _MAX_HELP):
+        return "help"
+    if len(family.labels) > limits.labels or len(set(family.labels)) < len(family.labels):
+        return "labels"
+    for name in family.labels:
+        if not _sound_label(name):
+            return "labels"
+    for point in family.points:
+        if len(point.labels) != len(family.labels):
+            return "labels"
+        for text in point.labels:
+            if not _printable(text, limits.label_bytes):
+                return "label_value"
+        if not _sound_value(point.value, family.kind):
+            return "value"
+    if len({point.labels for point in family.points}) < len(family.points):
+        return "duplicate"
+    return None
+
+
+def _sound_label(name: str) -> bool:
+    return (
+        _LABEL.fullmatch(name) is not None
+        and len(name) <= 64
+        and not name.startswith("__")
+        and name not in _TAKEN_LABELS
+    )
+
+
+def _sound_value(value: float | HistogramValue, kind: Kind) -> bool:
+    if isinstance(value, HistogramValue):
+        return (
+            kind == "histogram"
+            and len(value.counts) == len(LADDER) + 1
+            and min(value.counts) >= 0
+            and sum(value.counts) <= _MAX_COUNT
+            and math.isfinite(value.sum)
+            and value.sum >= 0
+        )
+    return kind != "histogram" and math.isfinite(value) and (kind == "gauge" or value >= 0)
+
+
+def _sound_run(run: Run, limits: Limits) -> bool:
+    return (
+        _printable(run.canary, limits.label_bytes)
+        and 0 <= run.sequence <= _MAX_COUNT
+        and math.isfinite(run.started_at)
+        and all(0 <= seconds < math.inf for seconds in run.latencies)
+    )
+
+
+def _printable(text: str, most_bytes: int) -> bool:
+    """Printable text has no line ends, control characters or lone surrogates, and so reads the same everywhere."""
+    return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes

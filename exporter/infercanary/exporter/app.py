@@ -1,0 +1,190 @@
+"""The exporter as an aiohttp application: what lives as long as it does, and what it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections import deque
+from collections.abc import AsyncIterator
+from importlib.metadata import version
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+from prometheus_client import ProcessCollector
+
+from infercanary.exporter import collect, discovery, expose, reload, scrape, status
+from infercanary.exporter.collect import Collector
+from infercanary.exporter.config import Config
+from infercanary.exporter.discovery import Container, Discovery
+from infercanary.exporter.expose import Exposition, Pieces
+from infercanary.exporter.reload import LiveConfig
+from infercanary.probe.report import Family, Metric
+from infercanary.settings import UsageError
+
+log = structlog.get_logger(__name__)
+
+BUILD = Metric(
+    "infercanary_build_info", "gauge", "1, with the version of the exporter.", ("version", "python")
+)
+LAG = Metric(
+    "infercanary_event_loop_lag_seconds",
+    "gauge",
+    "Longest time over the last 30 s by which the exporter's event loop was late.",
+)
+METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS)
+
+VERSION = version("infercanary")
+_RESERVED = frozenset(expose.base_name(metric.name, metric.kind) for metric in METRICS)
+_SELF = ("", "")  # the key of the exporter's own series, which have no service and no container
+_TICK_SECONDS = 0.1
+_TICKS = 300
+
+_SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class Exporter:
+    """Everything that runs while the exporter does, wired together."""
+
+    def __init__(self, config: Config, path: Path | None) -> None:
+        self.exposition = Exposition()
+        self.live = LiveConfig(config, path, self._reconfigure)
+        self.collector = Collector(config, self.exposition, _RESERVED)
+        self.discovery = Discovery(config.docker, self._follow) if config.docker.enabled else None
+        self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
+        self._lines: dict[str, expose.Lines] = {}
+        self._process = ProcessCollector(registry=None)
+        self._ready = False
+
+    async def run(self, _app: web.Application) -> AsyncIterator[None]:
+        """Discover and poll until the application stops."""
+        tasks = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self.live.watch())]
+        self._follow()
+        if self.discovery:
+            self.discovery.start()
+        yield
+        if self.discovery:
+            await self.discovery.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.collector.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether Docker was asked once and each probe found was polled once; then true for ever."""
+        tried = self.discovery is None or self.discovery.tried
+        self._ready = self._ready or (tried and all(probe.polled for probe in self.collector.probes.values()))
+        return self._ready
+
+    def snapshot(self, *, in_openmetrics: bool) -> list[Pieces]:
+        """The whole exposition at this moment."""
+        for family in self._families():
+            lines = self._lines[family.name] = expose.write(family, {}, self._lines.get(family.name))
+            self.exposition.put(_SELF, lines)
+        last = expose.text(self._process.collect(), in_openmetrics=in_openmetrics).encode()
+        if in_openmetrics:
+            last += b"# EOF\n"
+        return [*self.exposition.snapshot(in_openmetrics=in_openmetrics), Pieces([last], len(last))]
+
+    def _families(self) -> list[Family]:
+        return [
+            BUILD.family({(VERSION, platform.python_version()): 1.0}),
+            LAG.family(max(self._lags)),
+            *self.live.families(),
+            *self.collector.families(),
+            *(self.discovery.families() if self.discovery else ()),
+        ]
+
+    def _reconfigure(self, config: Config) -> None:
+        self.collector.config = config
+        self._follow()
+
+    def _follow(self) -> None:
+        """Follow what Docker found and what the config lists; where both name the same, the config knows better."""
+        config = self.live.current
+        found = self.discovery.containers if self.discovery else ()
+        listed = [Container(service=p.service, name=p.container, url=p.url) for p in config.probes]
+        wanted = {(container.service, container.name): container for container in (*found, *listed)}
+        if len(wanted) > config.limits.probes:
+            log.warning(
+                "not all probes are polled; raise limits.probes",
+                found=len(wanted),
+                polled=config.limits.probes,
+            )
+        self.collector.follow([*wanted.values()][: config.limits.probes])
+
+    async def _measure_lag(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _TICK_SECONDS
+            await asyncio.sleep(_TICK_SECONDS)
+            self._lags.append(max(0.0, loop.time() - due))
+
+
+EXPORTER = web.AppKey("exporter", Exporter)
+
+routes = web.RouteTableDef()
+
+
+@routes.get("/metrics")
+async def metrics(request: web.Request) -> web.StreamResponse:
+    """What Prometheus scrapes."""
+    content_type = scrape.negotiate(request.headers.get("Accept", ""))
+    parts = request.app[EXPORTER].snapshot(in_openmetrics=content_type == scrape.OPENMETRICS)
+    return await scrape.send(request, parts, content_type)
+
+
+@routes.get("/")
+async def page(request: web.Request) -> web.Response:
+    """What people read."""
+    exporter = request.app[EXPORTER]
+    found = exporter.discovery
+    docker_up = found.up if found is not None else None
+    text = await status.page(exporter.collector.probes.values(), docker_up=docker_up, version=VERSION)
+    return web.Response(text=text, content_type="text/html")
+
+
+@routes.get("/-/healthy")
+async def healthy(_request: web.Request) -> web.Response:
+    """The process is alive and its event loop turns."""
+    return web.Response(text="healthy\n")
+
+
+@routes.get("/-/ready")
+async def ready(request: web.Request) -> web.Response:
+    """A scrape would show every probe."""
+    if request.app[EXPORTER].ready:
+        return web.Response(text="ready\n")
+    return web.Response(status=503, text="not every probe was polled yet\n")
+
+
+@routes.post("/-/reload")
+@routes.put("/-/reload")
+async def reload_config(request: web.Request) -> web.Response:
+    """Load the config file again."""
+    try:
+        request.app[EXPORTER].live.reload()
+    except UsageError as error:
+        return web.Response(status=400, text=f"{error}\n")
+    return web.Response(text="reloaded\n")
+
+
+async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_SECURITY_HEADERS)
+
+
+def create_app(config: Config, config_path: Path | None = None) -> web.Application:
+    """The exporter for ``config``, which was read from ``config_path`` if it can be reloaded."""
+    app = web.Application(client_max_size=64 << 10)
+    app[EXPORTER] = Exporter(config, config_path)
+    app.cleanup_ctx.append(app[EXPORTER].run)
+    app.on_response_prepare.append(_add_security_headers)
+    app.add_routes(routes)
+    return app

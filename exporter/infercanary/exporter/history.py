@@ -1,0 +1,56 @@
+"""The last runs of each canary, in short: what the status page draws."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from statistics import median
+
+import msgspec
+
+from infercanary.probe.report import Outcome, Run
+
+_RUNS = 120
+_CANARIES = 16
+
+
+class RunSummary(msgspec.Struct, frozen=True):
+    """One run. Latencies in seconds, over the run's repeats; None where no repeat ended."""
+
+    canary: str
+    started_at: float
+    outcome: Outcome
+    detail: str
+    median: float | None
+    low: float | None
+    p90: float | None
+
+
+def summarise(run: Run) -> RunSummary:
+    """``run`` in short; p90 is the nearest rank."""
+    latencies = sorted(run.latencies)
+    return RunSummary(
+        run.canary,
+        run.started_at,
+        run.outcome,
+        run.detail[:500],
+        median(latencies) if latencies else None,
+        latencies[0] if latencies else None,
+        latencies[-1 - len(latencies) // 10] if latencies else None,
+    )
+
+
+class History:
+    """The last runs of each of the canaries seen last, bounded in both."""
+
+    def __init__(self) -> None:
+        self.canaries: dict[str, deque[RunSummary]] = {}
+
+    def take(self, summaries: Iterable[RunSummary]) -> None:
+        """Add ``summaries``, oldest first."""
+        for summary in summaries:
+            runs = self.canaries.pop(summary.canary, None) or deque(maxlen=_RUNS)
+            runs.append(summary)
+            self.canaries[summary.canary] = runs
+            if len(self.canaries) > _CANARIES:
+                del self.canaries[next(iter(self.canaries))]

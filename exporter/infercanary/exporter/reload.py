@@ -1,0 +1,86 @@
+"""The config in force, and its replacement while running: on a change of the file, a request, or SIGHUP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from infercanary.exporter.config import Config, check
+from infercanary.probe.report import Family, Metric
+from infercanary.settings import UsageError
+
+log = structlog.get_logger(__name__)
+
+RELOAD_OK = Metric(
+    "infercanary_config_last_reload_successful", "gauge", "1 if the last load of the config worked, else 0."
+)
+RELOAD_TIME = Metric(
+    "infercanary_config_last_reload_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the last load of the config that worked.",
+)
+METRICS = (RELOAD_OK, RELOAD_TIME)
+
+_FIXED = ("listen", "docker")
+_WATCH_SECONDS = 1.0
+
+
+class LiveConfig:
+    """Holds ``current``; a bad file leaves it as it was."""
+
+    def __init__(self, config: Config, path: Path | None, changed: Callable[[Config], None]) -> None:
+        self.current = config
+        self._path = path
+        self._changed = changed
+        self._ok = True
+        self._loaded_at = time.time()
+        self._stamp = self._file_stamp()
+
+    def reload(self) -> None:
+        """Load the file again and put it in force. Raises :class:`UsageError`, and then keeps the old one."""
+        if self._path is None:
+            raise UsageError("there is no config file to reload; start the exporter with --config PATH")
+        self._stamp = self._file_stamp()
+        try:
+            new = check(self._path)
+        except UsageError as error:
+            self._ok = False
+            log.error("config not reloaded, the old one stays", error=str(error))
+            raise
+        self._ok = True
+        self._loaded_at = time.time()
+        if unapplied := [key for key in _FIXED if getattr(new, key) != getattr(self.current, key)]:
+            log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
+        self.current = msgspec.structs.replace(new, **{key: getattr(self.current, key) for key in _FIXED})
+        log.info("config reloaded", probes=len(self.current.probes))
+        self._changed(self.current)
+
+    async def watch(self) -> None:
+        """Reload whenever the file becomes another one."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            if self._file_stamp() != self._stamp:
+                try:
+                    self.reload()
+                except UsageError:
+                    continue  # logged, and shown by the metric
+
+    def families(self) -> list[Family]:
+        """What the metrics say of the config."""
+        return [RELOAD_OK.family(float(self._ok)), RELOAD_TIME.family(self._loaded_at)]
+
+    def _file_stamp(self) -> tuple[int, ...]:
+        """Changes with the file, also where a symlink is swapped (Kubernetes) or the file is replaced (editors)."""
+        if self._path is None:
+            return ()
+        try:
+            stat = os.stat(self._path)
+        except OSError:
+            return ()
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino

@@ -1,0 +1,97 @@
+"""The HTTP side of a scrape: which format the client asks for, and the exposition sent piece by piece."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from aiohttp import web
+
+from infercanary.exporter.expose import Pieces
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+TEXT_1 = "text/plain; version=1.0.0; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+_OFFERS = (
+    (TEXT, "text/plain", "0.0.4"),
+    (OPENMETRICS, "application/openmetrics-text", "1.0.0"),
+    (TEXT_1, "text/plain", "1.0.0"),
+)
+_BLOCK_BYTES = 256 << 10
+
+
+class _Range(NamedTuple):
+    value: str
+    parameters: dict[str, str]
+    quality: float
+
+
+def negotiate(accept: str) -> str:
+    """The content type for an Accept header: the best liked, then the most precisely named, then the first named.
+
+    Where nothing on offer is acceptable it is the plain text format: a scraper can still try.
+    """
+    acceptable = []
+    ranges = _ranges(accept)
+    for order, (content_type, media, version) in enumerate(_OFFERS):
+        matches = [
+            (_precision(each, media, version), -position, each.quality)
+            for position, each in enumerate(ranges)
+        ]
+        precision, position, quality = max(matches, default=(0, 0, 0.0))
+        if precision and quality > 0:
+            acceptable.append((quality, precision, position, -order, content_type))
+    return max(acceptable)[-1] if acceptable else TEXT
+
+
+def wants_gzip(accept_encoding: str) -> bool:
+    """Whether ``Accept-Encoding: accept_encoding`` takes gzip, and likes it no less than plain bytes."""
+    qualities = {each.value: each.quality for each in _ranges(accept_encoding)}
+    gzip = qualities.get("gzip", qualities.get("*", 0.0))
+    return gzip > 0 and gzip >= qualities.get("identity", 0.0)
+
+
+async def send(request: web.Request, parts: list[Pieces], content_type: str) -> web.StreamResponse:
+    """Answer with ``parts``. They are joined and packed block by block, so that others get a turn."""
+    response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
+    body_wanted = request.method != "HEAD"
+    if body_wanted and wants_gzip(request.headers.get("Accept-Encoding", "")):
+        response.enable_compression(web.ContentCoding.gzip)
+    else:
+        response.content_length = sum(size for _, size in parts)
+    await response.prepare(request)
+    if body_wanted:
+        for texts, size in parts:
+            at_once = 1 + len(texts) * _BLOCK_BYTES // max(1, size)
+            for start in range(0, len(texts), at_once):
+                await response.write(b"".join(texts[start : start + at_once]))
+                await asyncio.sleep(0)  # write() itself waits only once the client falls behind
+    await response.write_eof()
+    return response
+
+
+def _ranges(header: str) -> list[_Range]:
+    """The entries of an Accept header, in lower case; those with a quality that is no number are left out."""
+    ranges = []
+    for entry in header.lower().split(","):
+        value, *rest = (part.strip() for part in entry.split(";"))
+        parameters = {
+            key.strip(): text.strip(' "') for key, _, text in (part.partition("=") for part in rest)
+        }
+        try:
+            quality = float(parameters.pop("q", "1"))
+        except ValueError:
+            continue
+        if value and 0 <= quality <= 1:
+            ranges.append(_Range(value, parameters, quality))
+    return ranges
+
+
+def _precision(wanted: _Range, media: str, version: str) -> int:
+    """How precisely ``wanted`` names an offer; 0 where it does not."""
+    if wanted.value == media:
+        return {version: 4, None: 3}.get(wanted.parameters.get("version"), 0)
+    if wanted.value == media.partition("/")[0] + "/*":
+        return 2
+    return 1 if wanted.value == "*/*" else 0

@@ -1,0 +1,169 @@
+"""The page for people at ``/``: every container, the worst first. All that probes say is hostile until escaped."""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import time
+from collections.abc import Collection, Sequence
+from importlib.resources import files
+
+from infercanary.exporter.collect import Probe
+from infercanary.exporter.history import RunSummary
+
+_STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
+_REFRESH_SECONDS = 15
+_CARDS_PER_TURN = 20
+_WIDTH, _HEIGHT = 120, 30
+
+_HEAD = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">
+<style>{_STYLE}</style></head><body>
+"""
+_LINKS = (
+    '<nav><a href="/metrics">metrics</a><a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
+)
+_NO_DOCKER = '<p class="note">Docker does not answer. What is below was found before; the log says why.</p>'
+_EMPTY = """<article class="empty"><h2>No canaries yet</h2>
+<p>Put a probe into a container, label the container, and it appears here within seconds.
+Both must share a Docker network.</p>
+<pre>services:
+  resnet:
+    labels:
+      infercanary.enable: "true"
+      infercanary.port: "9798"   # the default</pre></article>"""
+
+
+async def page(probes: Collection[Probe], *, docker_up: bool | None, version: str) -> str:
+    """The whole page; ``docker_up`` is None where Docker is not asked. Yields to the event loop between cards."""
+    now = time.monotonic()
+    ordered = sorted(probes, key=lambda probe: (_badness(probe), probe.key))
+    parts = [_HEAD, _top(ordered), _NO_DOCKER if docker_up is False else "", "<main>"]
+    for index, probe in enumerate(ordered):
+        parts.append(card(probe, now))
+        if index % _CARDS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    footer = (
+        f"<footer><small>InferCanary {_text(version)} · refreshes every {_REFRESH_SECONDS} s</small></footer>"
+    )
+    return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, "</body></html>\n"])
+
+
+def card(probe: Probe, now: float) -> str:
+    """One container; ``now`` is of the monotonic clock."""
+    state = ("down", "down", "amiss-state", "up")[_badness(probe)]
+    container = probe.container
+    age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
+    image = f"<code>{_text(container.image)}</code>" if container.image else "not from Docker"
+    if digest := container.image_digest or container.image_id:
+        kind = "digest" if container.image_digest else "image id"
+        image += (
+            f' · <code title="{kind} {_text(digest)}">{_text(digest.removeprefix("sha256:")[:12])}</code>'
+        )
+    trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
+    canaries = "".join(_canary(name, list(runs)) for name, runs in sorted(probe.history.canaries.items()))
+    return (
+        f'<article class="{state}"><header class="name"><h2>{_text(container.name)}</h2>'
+        f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
+        f'<p class="image">{image}</p>{trouble}{canaries}{_environment(probe.environment)}</article>'
+    )
+
+
+def _badness(probe: Probe) -> int:
+    """0 where polls fail, 1 where there is nothing to poll, 2 where a canary's last run failed, 3 where all is well."""
+    if probe.container.url is None:
+        return 1
+    if not probe.up:
+        return 0
+    return 3 if all(runs[-1].outcome == "ok" for runs in probe.history.canaries.values()) else 2
+
+
+def _top(probes: Sequence[Probe]) -> str:
+    counts = [0, 0, 0, 0]
+    for probe in probes:
+        counts[_badness(probe)] += 1
+    labels = ('bad">down', 'bad">without address', 'warn">with a failing canary', 'good">up')
+    tally = " · ".join(
+        f'<span class="{style}"><b>{count}</b> {label}</span>'
+        for count, (style, _, label) in zip(counts, (each.partition('">') for each in labels), strict=True)
+        if count
+    )
+    return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
+
+
+def _canary(name: str, runs: Sequence[RunSummary]) -> str:
+    last = runs[-1]
+    shown = next((run for run in reversed(runs) if run.median is not None), last)
+    amiss = ""
+    if last.outcome != "ok":
+        detail = f": {_text(last.detail, 300)}" if last.detail else ""
+        amiss = f'<p class="amiss">last run {_text(last.outcome.replace("_", " "))}{detail}</p>'
+    return (
+        f'<div class="canary"><span>{_text(name, 120)}</span><span class="now">{_latency(shown.median)}</span>'
+        f'<span class="spread"><span><small>min </small>{_latency(shown.low)}</span>'
+        f"<span><small>p90 </small>{_latency(shown.p90)}</span></span>{sparkline(runs)}{amiss}</div>"
+    )
+
+
+def sparkline(runs: Sequence[RunSummary]) -> str:
+    """The medians of ``runs``, oldest first, between labelled bounds; a red tick where a run failed."""
+    medians = [run.median for run in runs if run.median is not None]
+    if not medians:
+        return ""
+    # At least ±5 % around the middle, so that noise does not look like drama.
+    middle = (max(medians) + min(medians)) / 2
+    half = max((max(medians) - min(medians)) / 2, middle * 0.05) or 1.0
+    step = _WIDTH / max(1, len(runs) - 1)
+    points = " ".join(
+        f"{index * step:.1f},{_HEIGHT / 2 * (1 - (run.median - middle) / half):.1f}"
+        for index, run in enumerate(runs)
+        if run.median is not None
+    )
+    misses = "".join(
+        f'<path class="miss" d="M{index * step:.1f} {_HEIGHT - 6}v6"/>'
+        for index, run in enumerate(runs)
+        if run.outcome != "ok"
+    )
+    return (
+        f'<span class="history"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="median of the last {len(runs)} runs"><path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
+        f'<polyline points="{points}"/>{misses}</svg>'
+        f'<span class="scale"><span>{_latency(middle + half)}</span><span>{_latency(middle - half)}</span></span>'
+        "</span>"
+    )
+
+
+def _environment(environment: dict[str, str]) -> str:
+    if not environment:
+        return ""
+    entries = "".join(
+        f"<dt>{_text(key, 120)}</dt><dd>{_text(value, 600)}</dd>"
+        for key, value in sorted(environment.items())
+    )
+    return f"<details><summary>Environment</summary><dl>{entries}</dl></details>"
+
+
+def _latency(seconds: float | None) -> str:
+    """Three digits in milliseconds."""
+    if seconds is None:
+        return "–"
+    milliseconds = seconds * 1e3
+    digits = f"{milliseconds:,.0f}" if milliseconds >= 999.5 else f"{milliseconds:#.3g}".rstrip(".")
+    return f"{digits} <small>ms</small>"
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _text(value: str, most: int = 200) -> str:
+    """``value`` for HTML, cut to ``most`` characters, and without what could reorder or hide text."""
+    cut = value if len(value) <= most else value[: most - 1] + "…"
+    return html.escape(
+        "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in cut)
+    )

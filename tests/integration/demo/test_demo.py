@@ -1,0 +1,96 @@
+"""The demo as a newcomer runs it: a real server, exporter and, where installed, Prometheus."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+@contextmanager
+def demo(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`infercanary demo`, its output line by line; killed with all its children if a test fails."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "infercanary.cli", "demo", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
+    )
+    family = psutil.Process(child.pid)
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            for process in [*family.children(recursive=True), family]:
+                process.kill()
+        assert child.stdout is not None
+        child.stdout.close()
+        child.wait(10)
+
+
+def read_until(child: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """The first line that matches; fails where the output ends before."""
+    assert child.stdout is not None
+    seen = []
+    for line in child.stdout:
+        seen.append(line)
+        if match := re.search(pattern, line):
+            return match
+    pytest.fail(f"no line matches {pattern!r} in:\n{''.join(seen)}")
+
+
+def test_it_shows_latencies_and_ends_by_itself(tmp_path: Path) -> None:
+    with demo(tmp_path, "--duration", "15") as child:
+        output, _ = child.communicate(timeout=120)
+    assert child.returncode == 0, output
+    assert re.search(r"resnet18 +demo +resnet18 +(steady|warming) +\d+\.\d\d ms +\d+\.\d\d ms", output), (
+        output
+    )
+    assert "nothing is left running" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with demo(tmp_path) as child:
+        url = read_until(child, r"metrics +(http://\S+/metrics)")[1]
+        read_until(child, r"canary run follows")
+        children = psutil.Process(child.pid).children(recursive=True)
+        assert len(children) >= 2
+        deadline = time.monotonic() + 60
+        while True:
+            with urllib.request.urlopen(url, timeout=10) as response:
+                if "infercanary_latency_seconds_bucket" in response.read().decode():
+                    break
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        child.send_signal(number)
+        assert child.wait(30) == 0
+    assert not psutil.wait_procs(children, timeout=5)[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path: Path) -> None:
+    """Python finds no torch for the server: the demo says which part failed and why, and ends."""
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "demo"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith("infercanary: the server ended with code 1: ImportError: no torch for this test")
