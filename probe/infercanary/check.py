@@ -29,8 +29,8 @@ def command(probes: tuple[str, ...], exporters: tuple[str, ...]) -> None:
             read(path)
             click.echo(f"{path}: good")
     if exporters:
-        from infercanary.exporter.config import load_config
+        from infercanary.exporter.config import check
 
         for path in exporters:
-            load_config(path)
+            check(path)
             click.echo(f"{path}: good")

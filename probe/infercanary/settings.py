@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import os
 import re
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -17,6 +19,9 @@ _MAX_BYTES = 1_000_000
 
 class UsageError(Exception):
     """A mistake in what a person wrote. Its text is one line: the place, what is wrong, and the mend."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
 
 
 def load(path: str | os.PathLike[str], kind: type[T]) -> T:
@@ -34,9 +39,11 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
     if len(text) > _MAX_BYTES:
         raise UsageError(f"{path}: larger than {_MAX_BYTES} bytes; is this the right file?")
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         raise UsageError(_yaml_line(path, error)) from None
+    except ValueError as error:  # a date such as 2026-13-01, a number of 5,000 digits
+        raise UsageError(f"{path}: a value that YAML cannot read ({error}); put it in quotes") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply; is this the right file?") from None
     if document is None:
@@ -49,27 +56,105 @@ def convert(document: object, kind: type[T], place: str) -> T:
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
-        raise UsageError(_validation_line(place, kind, str(error))) from None
+        raise UsageError(_validation_line(place, kind, str(error), document)) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what YAML lets pass and nobody means: a key twice (the last would win), infinity and NaN as numbers."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if (key.tag, key.value) in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key `{key.value}` is here a second time; keep one", key.start_mark
+                    )
+                seen.add((key.tag, key.value))
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        value: float = super().construct_yaml_float(node)
+        if not math.isfinite(value):
+            raise yaml.constructor.ConstructorError(
+                None, None, f"`{node.value}` is not a finite number; give one", node.start_mark
+            )
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+
+
+_YAML_HINTS = {
+    "mapping values are not allowed here": "is a `:` missing above, or the indentation wrong?",
+    "that cannot start any token": "indent with spaces, and put odd characters in quotes",
+    "could not determine a constructor": "leave the tag out",
+    "found another document": "keep one, without `---`",
+}
 
 
 def _yaml_line(path: object, error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"{path}:{mark.line + 1}:{mark.column + 1}: not YAML: {error.problem}"
-    return f"{path}: not YAML: {' '.join(str(error).split())}"
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None or error.problem is None:
+        return f"{path}: not YAML: {error}; is this the right file?"
+    mark, problem = error.problem_mark, error.problem.removeprefix("but ")
+    what = "" if isinstance(error, yaml.constructor.ConstructorError) else "not YAML: "
+    hint = next((f"; {hint}" for part, hint in _YAML_HINTS.items() if part in problem), "")
+    return f"{path}:{mark.line + 1}:{mark.column + 1}: {what}{problem}{hint}"
 
 
-def _validation_line(place: str, kind: object, message: str) -> str:
+def _validation_line(place: str, kind: object, message: str, document: object) -> str:
     """msgspec says ``Object contains unknown field `x` - at `$.a[0]` ``; a person reads ``place: a[0]: …``."""
     text, _, path = message.partition(" - at `")
-    where = path.rstrip("`").removeprefix("$").removeprefix(".")
-    text = (
-        text.replace("Object ", "the mapping ").replace("`object`", "a mapping").replace("`array`", "a list")
-    )
-    if (unknown := re.search(r"unknown field `(.*)`", text)) and (known := _keys_at(kind, where)):
+    where = path.rstrip("`").replace("key` in `", "").removeprefix("$").removeprefix(".")
+    if (unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL)) and (known := _keys_at(kind, where)):
         text = f"unknown key `{unknown[1]}`; known keys: {', '.join(known)}"
-    text = text.replace("required field", "the required key")
+    elif missing := re.search(r"missing required field `(.*)`", text):
+        text = f"the required key `{missing[1]}` is missing"
+    elif path.startswith("key` in"):
+        text = f"{text} as a key; put it in quotes"
+    for word, readable in _READABLE.items():
+        text = text.replace(word, readable)
+    text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)
+    while "[...]" in where and (named := _name_entry(document, kind, where, message)) is not None:
+        where = named
     return ": ".join(part for part in (place, where, text[:1].lower() + text[1:]) if part)
+
+
+_READABLE = {
+    "`object`": "a mapping",
+    "`array`": "a list",
+    "`str`": "text",
+    "`int`": "a whole number",
+    "`float`": "a number",
+    "`bool`": "true or false",
+    "`null`": "nothing",
+}
+
+
+def _name_entry(document: object, kind: object, where: str, message: str) -> str | None:
+    """``where`` with its first ``[...]`` named: msgspec does not say which entry of a mapping it means.
+
+    Found by conversion of the document with one entry of that mapping at a time.
+    """
+    before, _, after = where.partition("[...]")
+    steps = [int(step[1:-1]) if step[0] == "[" else step for step in re.findall(r"\[\d+]|[^.\[\]]+", before)]
+    trial: Any = copy.deepcopy(document)
+    entries = trial
+    try:
+        for step in steps:
+            entries = entries[step]
+    except LookupError:  # a key with a dot in it
+        return None
+    whole = dict(entries)
+    for key, value in whole.items():
+        entries.clear()
+        entries[key] = value
+        try:
+            msgspec.convert(trial, kind)
+        except msgspec.ValidationError as error:
+            if str(error) == message:
+                return f"{before}.{key}{after}"
+    return None
 
 
 def _keys_at(kind: object, where: str) -> list[str]:

@@ -6,11 +6,13 @@ import logging
 import os
 import signal
 import sys
+import threading
 from types import FrameType
 
 import click
 
 from infercanary.probe.config import read
+from infercanary.probe.probe import Probe
 from infercanary.settings import UsageError
 
 
@@ -32,13 +34,17 @@ def command(path: str, log_level: str) -> None:
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.path.insert(0, os.getcwd())
-    probe = read(path)
+    probe: Probe | None = None
 
     def stop(*_: int | FrameType | None) -> None:
-        probe.stop(0)
+        if probe is None:
+            sys.exit(0)
+        # In a thread: the handler interrupts the loop, which may hold the lock of the event that stop() sets.
+        threading.Thread(target=probe.stop, args=(0,), name="infercanary-stop", daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    probe = read(path)
     try:
         probe.serve()
         probe.open()
@@ -46,4 +52,8 @@ def command(path: str, log_level: str) -> None:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     finally:
-        probe.close()
+        ended = probe.close()
+    if not ended:
+        # The interpreter would cut the hanging thread off inside a library's C++ code, which can abort the process.
+        logging.shutdown()
+        os._exit(0)

@@ -7,10 +7,12 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.report import LATENCY, PHASE, Metric, Outcome
 from infercanary.probe.steady import is_steady
@@ -76,7 +78,10 @@ STATES = ("opening", "warming", "steady", "failing")
 _P90_REPEATS = 64
 _WARM_UP_REPEATS = 100
 _WARM_UP_SECONDS = 20.0
-_REOPEN_SECONDS = 60.0
+_REOPEN_SECONDS = 60.0, 3600.0
+_REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
+_MAX_VALUES = 1024
+_MAX_PHASES = 16
 
 
 class Round(NamedTuple):
@@ -99,25 +104,40 @@ class Round(NamedTuple):
         return {n: statistics.median(t.phases[n] for t in self.timings if n in t.phases) for n in names}
 
 
+class _Opened(NamedTuple):
+    """What the target's thread hands over when the target is open and warm."""
+
+    environment: dict[str, str]
+    load: float
+    first_run: float
+    warm_up: float
+    latencies: list[float]
+
+
 class Canary:
     """Opens, warms up and times one target; whatever that target does stays inside.
 
     The target runs in a thread of its own with a deadline: a hang costs this canary its runs and nothing else.
+    That thread only calls the target; all that is counted and decided here is the probe's loop's.
     """
 
     def __init__(self, name: str, target: Target, tally: Tally, timeout: float, open_timeout: float) -> None:
         self.name = name
+        self.is_open = False
         self.environment: dict[str, str] = {}
+        self.mistake: UsageError | None = None
+        """What the user must mend before it can be opened."""
         self._target = target
         self._tally = tally
         self._timeout = timeout
         self._open_timeout = open_timeout
         self._worker = Worker(f"infercanary-{name}")
+        self._opening_since: float | None = None
+        self._retry_at = 0.0
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds, warm-up included until steady
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
+        self._phase_names: set[str] = set()
         self._steady = False
-        self._opened = False
-        self._retry_at = 0.0
         self._complaint = ""
         for outcome in OUTCOMES:
             tally.add(RUNS, 0, name, outcome)
@@ -128,48 +148,59 @@ class Canary:
         """Busy seconds per repeat: the median of the last runs, so that one disturbed run does not change the plan."""
         return statistics.median(self._costs) if self._costs else 0.0
 
-    def open(self) -> None:
-        """Load the target, time its first repeat, and warm it up.
+    @property
+    def is_opening(self) -> bool:
+        """Whether its thread is loading or warming up: other canaries' runs are then disturbed."""
+        return self._opening_since is not None
 
-        Raises :class:`UsageError` where the user must mend something; any other failure is logged and tried
-        again a minute later.
+    def open(self, seconds: float) -> None:
+        """Open the target in its thread, or go on waiting for that, for at most ``seconds``.
+
+        The canary is then open, ``failing``, or still ``opening``. After a failure the next attempt waits for a
+        minute or more, and calls before that do nothing; an attempt past its deadline is still taken when it ends.
         """
-        self._retry_at = perf_counter() + _REOPEN_SECONDS
-        self._enter("opening")
+        now = perf_counter()
+        if self.is_open or (self._opening_since is None and now < self._retry_at):
+            return
         try:
-            self._worker.call(self._open, self._open_timeout)
+            if self._opening_since is None:
+                self._worker.begin(self._open)
+                self._opening_since = now
+            left = self._opening_since + self._open_timeout - now
+            opened: _Opened = self._worker.result(min(seconds, max(0.0, left)))
+        except (Interrupted, StillBusy):
+            return
+        except DeadlineExceeded:
+            if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
+                self._fail(
+                    f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
+                )
+            return
         except UsageError as error:
-            self._fail(f"cannot be opened: {error}")
-            raise
-        except StillBusy:
-            self._enter("failing")
+            # The first mistake is the caller's to tell: on the command line it ends the probe.
+            self._put_off(f"cannot be opened: {error}", log_it=self.state != "opening")
+            self.mistake = error
         except BaseException as error:
-            self._fail(f"cannot be opened: {_one_line(error)}")
+            self._put_off(f"cannot be opened: {one_line(error)}")
+            self.mistake = None
         else:
-            self._opened = True
-            self._complaint = ""
-            self._enter("steady" if self._steady else "warming")
+            self._take(opened)
+        self._opening_since = None
 
     def round(self, repeats: int) -> Round | None:
-        """Run ``repeats`` repeats; None where the canary is not open (yet), and nothing was run."""
-        if not self._opened:
-            if perf_counter() < self._retry_at:
-                return None
-            try:
-                self.open()
-            except UsageError:
-                return None
-            if not self._opened:
-                return None
+        """Run ``repeats`` repeats of the open canary; None where the probe stops meanwhile."""
         begin = perf_counter()
         try:
             timings, values = self._worker.call(lambda: self._repeat(repeats), self._timeout)
+        except Interrupted:
+            return None
         except StillBusy:
             result = Round("timed_out", "still hanging in an earlier run")
         except DeadlineExceeded:
-            result = Round("timed_out", f"no result within {self._timeout:g} s", busy=perf_counter() - begin)
+            detail = f"no result within {self._timeout:g} s (timeout_seconds)"
+            result = Round("timed_out", detail, busy=perf_counter() - begin)
         except BaseException as error:
-            result = Round("raised", _one_line(error), busy=perf_counter() - begin)
+            result = Round("raised", one_line(error), busy=perf_counter() - begin)
         else:
             finite = all(map(math.isfinite, values))
             detail = "" if finite else "the output holds NaN or infinity"
@@ -177,45 +208,85 @@ class Canary:
         self._account(result)
         return result
 
-    def close(self, seconds: float) -> None:
-        """Let go of the target, unless it hangs."""
-        if self._opened and not self._worker.busy:
-            try:
-                self._worker.call(self._target.close, seconds)
-            except BaseException as error:
-                log.warning("canary %s: closing failed: %s", self.name, _one_line(error))
-        if not self._worker.stop(seconds):
-            log.warning("canary %s: still hanging; its thread ends with the process", self.name)
+    def interrupt(self) -> None:
+        """End the wait for the target, now and from now on; callable from any thread."""
+        self._worker.interrupt()
 
-    def _open(self) -> None:
-        begin = perf_counter()
-        self._target.open()
-        self._tally.set(LOAD, perf_counter() - begin, self.name)
-        self.environment = dict(self._target.environment())
-        first, _ = self._target.clock.measure(self._target.run)
-        self._tally.set(FIRST_RUN, first.wall, self.name)
-        latencies: list[float] = []
-        begin = perf_counter()
-        while not (
-            self._steady or len(latencies) >= _WARM_UP_REPEATS or perf_counter() - begin > _WARM_UP_SECONDS
-        ):
-            timing, _ = self._target.clock.measure(self._target.run)
-            latencies.append(timing.wall)
-            self._steady = is_steady(latencies)
-        self._tally.set(WARM_UP, perf_counter() - begin, self.name)
-        self._tally.set(WARM_UP_REPEATS, len(latencies), self.name)
-        self._costs.append(statistics.median(latencies or [first.wall]))
-        self._recent.clear()
-        if not self._steady:
-            self._recent.extend(latencies)  # scheduled runs go on where warm-up stopped
+    def close(self, seconds: float) -> bool:
+        """Let go of the target once it does not run; whether that was within ``seconds``."""
+        ended = self._worker.stop(seconds, self._close if self.is_open or self.is_opening else None)
+        if not ended:
+            log.warning("canary %s: still hanging; its thread ends with the process", self.name)
+        return ended
+
+    # _open, _repeat and _measure run in the target's thread; all else runs in the probe's loop.
+
+    def _open(self) -> _Opened:
+        try:
+            begin = perf_counter()
+            self._target.open()
+            load = perf_counter() - begin
+            environment = {str(key): str(value) for key, value in self._target.environment().items()}
+            first_run = self._measure()[0].wall
+            latencies: list[float] = []
+            begin = perf_counter()
+            while not (
+                is_steady(latencies)
+                or len(latencies) >= _WARM_UP_REPEATS
+                or perf_counter() - begin > _WARM_UP_SECONDS
+            ):
+                latencies.append(self._measure()[0].wall)
+            return _Opened(environment, load, first_run, perf_counter() - begin, latencies)
+        except BaseException:
+            with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
+                self._target.close()
+            raise
 
     def _repeat(self, repeats: int) -> tuple[list[Timing], list[float]]:
-        timings = []
-        result = None
-        for _ in range(repeats):
-            timing, result = self._target.clock.measure(self._target.run)
+        """Fewer repeats where they would not fit the deadline: a slow run is worth more than none."""
+        begin = perf_counter()
+        timing, result = self._measure()
+        timings = [timing]
+        while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
+            timing, result = self._measure()
             timings.append(timing)
-        return timings, list(self._target.values(result))
+        return timings, [float(value) for value in islice(self._target.values(result), _MAX_VALUES)]
+
+    def _measure(self) -> tuple[Timing, Any]:
+        """One repeat; a target may bring its own clock, and what that says is checked: one NaN breaks a report."""
+        timing, result = self._target.clock.measure(self._target.run)
+        phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
+        self._phase_names.update(phases)
+        if len(self._phase_names) > _MAX_PHASES:
+            raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
+        return Timing(_seconds(timing.wall), phases), result
+
+    def _close(self) -> None:
+        try:
+            self._target.close()
+        except BaseException as error:
+            log.warning("canary %s: closing failed: %s", self.name, one_line(error))
+
+    def _take(self, opened: _Opened) -> None:
+        tally, name, latencies = self._tally, self.name, opened.latencies
+        tally.set(LOAD, opened.load, name)
+        tally.set(FIRST_RUN, opened.first_run, name)
+        tally.set(WARM_UP, opened.warm_up, name)
+        tally.set(WARM_UP_REPEATS, len(latencies), name)
+        self.environment = opened.environment
+        self._steady = is_steady(latencies)
+        self._costs.append(statistics.median(latencies))
+        if not self._steady:
+            self._recent.extend(latencies)  # scheduled runs go on where warm-up stopped
+        self.is_open, self.mistake = True, None
+        self._recover()
+
+    def _put_off(self, complaint: str, log_it: bool = True) -> None:
+        now = perf_counter()
+        took = now - self._opening_since if self._opening_since is not None else 0.0
+        least, most = _REOPEN_SECONDS
+        self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
+        self._fail(complaint, log_it)
 
     def _account(self, result: Round) -> None:
         tally, name = self._tally, self.name
@@ -233,10 +304,7 @@ class Canary:
             for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN):
                 tally.forget(metric, name)
         if result.outcome == "ok":
-            if self._complaint:
-                log.info("canary %s: answers again", name)
-            self._complaint = ""
-            self._enter("steady" if self._steady else "warming")
+            self._recover()
         else:
             self._fail(f"{result.outcome}: {result.detail}")
 
@@ -248,11 +316,13 @@ class Canary:
             self._recent.clear()
         tally.set(MEDIAN, statistics.median(latencies), name)
         tally.set(MINIMUM, min(latencies), name)
+        tally.forget(IQR, name)
         if len(latencies) > 1:
             low, _, high = statistics.quantiles(latencies, n=4, method="inclusive")
             tally.set(IQR, high - low, name)
         if self._steady and len(self._recent) == _P90_REPEATS:
             tally.set(P90, statistics.quantiles(self._recent, n=10, method="inclusive")[-1], name)
+        tally.forget(PHASE_MEDIAN, name)
         for phase, seconds in result.phases.items():
             tally.set(PHASE_MEDIAN, seconds, name, phase)
 
@@ -261,14 +331,21 @@ class Canary:
         for each in STATES:
             self._tally.set(STATE, each == state, self.name, each)
 
-    def _fail(self, complaint: str) -> None:
+    def _recover(self) -> None:
+        if self._complaint:
+            log.info("canary %s: answers again", self.name)
+        self._complaint = ""
+        self._enter("steady" if self._steady else "warming")
+
+    def _fail(self, complaint: str, log_it: bool = True) -> None:
         self._enter("failing")
-        if complaint != self._complaint:  # once per change, not once per run
+        if log_it and complaint != self._complaint:  # once per change, not once per run
             log.error("canary %s: %s", self.name, complaint)
         self._complaint = complaint
 
 
-def _one_line(error: BaseException) -> str:
-    """``RuntimeError: its first line``: a model's error may be pages long."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0][:200]}" if text else type(error).__name__
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"the target's clock gave {value!r} as seconds")
+    return seconds

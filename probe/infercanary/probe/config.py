@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from infercanary.probe.probe import Probe
-from infercanary.probe.serve import split
+from infercanary.probe.serve import parse
 from infercanary.probe.targets import make
 from infercanary.settings import UsageError, load
 
@@ -38,26 +37,21 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def read(path: str | os.PathLike[str]) -> Probe:
     """The probe that the file describes, not started. Raises :class:`UsageError` in one line."""
     config = load(path, Config)
-    if not config.listen.startswith("unix://"):
-        try:
-            split(config.listen)
-        except UsageError as error:
-            raise UsageError(f"{path}: {error}") from None
-    targets = {}
-    for name, canary in config.canaries.items():
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-            raise UsageError(
-                f"{path}: canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
-            )
-        try:
-            targets[name] = make(canary.target, canary.options)
-        except UsageError as error:
-            raise UsageError(f"{path}: canaries.{name}.{error}") from None
-    return Probe(
-        targets,
-        listen=config.listen,
-        interval_seconds=config.interval_seconds,
-        duty_cap=config.duty_cap,
-        timeout_seconds=config.timeout_seconds,
-        open_timeout_seconds=config.open_timeout_seconds,
-    )
+    try:
+        parse(config.listen)
+        targets = {}
+        for name, canary in config.canaries.items():
+            try:
+                targets[name] = make(canary.target, canary.options)
+            except UsageError as error:
+                raise UsageError(f"canaries.{name}.{error}") from None
+        return Probe(
+            targets,
+            listen=config.listen,
+            interval_seconds=config.interval_seconds,
+            duty_cap=config.duty_cap,
+            timeout_seconds=config.timeout_seconds,
+            open_timeout_seconds=config.open_timeout_seconds,
+        )
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,53 +19,78 @@ class StillBusy(Exception):
     """An earlier call that exceeded its deadline still holds the thread: nothing was started."""
 
 
+class Interrupted(Exception):
+    """The wait was ended by :meth:`Worker.interrupt`; the call goes on in its thread."""
+
+
 class Worker:
     """One daemon thread that runs one call at a time.
 
     All calls of a worker run in the same thread, which matters to what keeps state per thread (CUDA's current
     device, OpenMP's pool). When a call exceeds its deadline the worker is busy until that call returns, and then
-    takes calls again by itself.
+    takes calls again by itself. One thread makes the calls; :meth:`interrupt` may come from any.
     """
 
     def __init__(self, name: str) -> None:
+        self.cpu_seconds = 0.0
+        """CPU time that the thread had used when its last call ended."""
         self._name = name
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = (
             queue.SimpleQueue()
         )
+        self._answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._interrupted = False
         self._idle = threading.Event()
         self._idle.set()
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
-        """``function()``'s result, or what it raised.
+        """``function()``'s result, or what it raised: :meth:`begin`, then :meth:`result`, whose answer is then lost."""
+        self.begin(function)
+        result: T = self.result(seconds)
+        return result
 
-        Raises :class:`DeadlineExceeded` after ``seconds``, and :class:`StillBusy` at once while an earlier call hangs.
-        """
+    def begin(self, function: Callable[[], Any]) -> None:
+        """Start a call. Raises :class:`StillBusy` while an earlier one hangs."""
         if not self._idle.is_set():
             raise StillBusy
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+            thread.start()
+            self._thread = thread
         self._idle.clear()
-        self._calls.put((function, answer))
+        self._answer = queue.SimpleQueue()
+        self._calls.put((function, self._answer))
+
+    def result(self, seconds: float) -> Any:
+        """What the call begun last returned, or raised.
+
+        Raises :class:`DeadlineExceeded` where it has not come back within ``seconds``; asking again goes on waiting.
+        """
+        if self._interrupted:
+            raise Interrupted
         try:
-            succeeded, result = answer.get(timeout=seconds)
+            succeeded, result = self._answer.get(timeout=seconds)
         except queue.Empty:
             raise DeadlineExceeded(f"no answer within {seconds:g} s") from None
         if succeeded:
-            return result  # type: ignore[no-any-return]
-        raise result
+            return result
+        try:
+            raise result
+        finally:
+            del result  # a frame that holds its own exception keeps the model's tensors until the next gc
 
-    @property
-    def busy(self) -> bool:
-        """Whether a call is under way."""
-        return not self._idle.is_set()
+    def interrupt(self) -> None:
+        """End the wait under way, and every later one, with :class:`Interrupted`."""
+        self._interrupted = True
+        self._answer.put((False, Interrupted()))
 
-    def stop(self, seconds: float) -> bool:
-        """End the thread after the call under way; whether it ended within ``seconds``."""
+    def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
+        """End the thread after the call under way and then ``last``; whether it ended within ``seconds``."""
         if self._thread is None:
             return True
+        if last is not None:
+            self._calls.put((last, queue.SimpleQueue()))
         self._calls.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -76,7 +102,18 @@ class Worker:
                 outcome = (True, function())
             except BaseException as error:  # a model may raise anything; it is the caller's to judge
                 outcome = (False, error)
+            self.cpu_seconds = time.thread_time()
             # Idle before the answer: whoever has the answer may call again at once.
             self._idle.set()
             answer.put(outcome)
             del call, function, answer, outcome
+
+
+def one_line(error: BaseException) -> str:
+    """``RuntimeError: its first line``, printable: a model's error may be pages long, or break while it is read."""
+    try:
+        text = str(error).strip()
+    except BaseException as broken:
+        text = f"(its text cannot be read: {type(broken).__name__})"
+    first = "".join(c if c.isprintable() else " " for c in text.partition("\n")[0][:200])
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -6,7 +6,6 @@ small facts that can be compared one by one: when latency moved, those that diff
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -104,13 +103,12 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
             continue
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
     found |= engines
-    return {name: value[:_MAX_LENGTH] for name, value in sorted(found.items())}
+    return {name: _printable(value) for name, value in sorted(found.items())}
 
 
-def identity(environment: Mapping[str, str]) -> str:
-    """A short name for exactly this environment: equal environments, equal names."""
-    text = "\n".join(f"{name}={value}" for name, value in sorted(environment.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _printable(value: str | None) -> str:
+    """One short line: variables and versions may hold anything, and one bad character would cost the whole family."""
+    return "".join(c if c.isprintable() else "?" for c in str(value))[:_MAX_LENGTH]
 
 
 def _os_name() -> str:

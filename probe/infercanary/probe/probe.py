@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import math
+import re
 import threading
 import time
 import uuid
@@ -11,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from infercanary.probe.canary import Canary, Round
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
-from infercanary.probe.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode
+from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, encode
 from infercanary.probe.ring import Ring
 from infercanary.probe.samplers import Guard, Sampler, available
 from infercanary.probe.schedule import Budget, Schedule, plan
@@ -30,7 +33,7 @@ INTERVAL = Metric(
 MISSED = Metric(
     "infercanary_missed_slots_total",
     "counter",
-    "Scheduled rounds that were missed because the one before was still going.",
+    "Scheduled rounds that were missed: the one before was still going, or had used up the duty cap.",
 )
 LATENESS = Metric(
     "infercanary_lateness_seconds", "gauge", "How much later than intended the last round started."
@@ -45,11 +48,12 @@ DUTY_CAP = Metric("infercanary_duty_cap_ratio", "gauge", "The cap that the duty 
 CPU = Metric(
     "infercanary_probe_cpu_seconds_total",
     "counter",
-    "CPU time of the probe's loop, outside the canaries' own work.",
+    "CPU time of the probe itself (its loop, samplers and server), without the canaries' own work.",
 )
 
 _RING_RUNS = 2048
-_SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart
+_SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
+_CLOSE_SECONDS = 2.0
 
 
 class Probe:
@@ -61,6 +65,8 @@ class Probe:
     ``duty_cap``         the most that runs may take of the elapsed time (0.01 = 1 %).
     ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
     ``samplers``         None for all built-in ones.
+
+    Raises :class:`UsageError` for an argument that cannot be meant; nothing after that raises into the host.
     """
 
     def __init__(
@@ -74,6 +80,20 @@ class Probe:
         open_timeout_seconds: float = 600.0,
         samplers: Iterable[Sampler] | None = None,
     ) -> None:
+        for name in targets:
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+                raise UsageError(
+                    f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
+                )
+        for key, seconds in {
+            "interval_seconds": interval_seconds,
+            "timeout_seconds": timeout_seconds,
+            "open_timeout_seconds": open_timeout_seconds,
+        }.items():
+            if not 0 < seconds < math.inf:
+                raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
+        if not 0 < duty_cap <= 1:
+            raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
         self.address = ""
         self._listen = listen
         self._interval = interval_seconds
@@ -88,8 +108,13 @@ class Probe:
         self._guards = [Guard(s, self._tally) for s in (available() if samplers is None else samplers)]
         self._ring = Ring(self._boot_id, _RING_RUNS)
         self._sequence = 0
+        self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
         self._families: tuple[Family, ...] = ()
+        self._snapshot = threading.Lock()
+        self._running_since: float | None = None
+        self._busy = 0.0
+        self._cpu_before = 0.0
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._server: Server | None = None
@@ -97,7 +122,6 @@ class Probe:
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
-        self._tally.add(BUSY, 0)
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
@@ -107,15 +131,30 @@ class Probe:
         if self._thread is not None:
             return
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the host is out of threads, or about to exit
+            log.error("the probe cannot start: %s", error)
+        else:
+            # A daemon thread that the interpreter cuts off inside a model's C++ code can abort the whole process.
+            atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop cleanly: the run under way ends first, for at most ``seconds``. Never raises."""
+        """Stop cleanly: the run under way ends first, for at most ``seconds``. Never raises; any thread may call."""
+        atexit.unregister(self.stop)
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(seconds)
-            if self._thread.is_alive():
-                log.warning("the probe did not stop within %g s: a canary is still running", seconds)
+        waits = self._thread is not None and self._thread.is_alive() and seconds > 0
+        for canary in self._canaries:
+            if not waits or not canary.is_open:  # nothing is lost with a model that is half loaded
+                canary.interrupt()
+        if self._thread is None or self._thread is threading.current_thread() or not self._thread.is_alive():
+            return
+        self._thread.join(seconds)
+        for canary in self._canaries:
+            canary.interrupt()
+        self._thread.join(_CLOSE_SECONDS + 1)
+        if self._thread.is_alive():
+            log.warning("the probe did not stop in time; its thread ends with the process")
 
     def __enter__(self) -> Probe:
         self.start()
@@ -126,75 +165,76 @@ class Probe:
 
     def serve(self) -> None:
         """Listen. Raises :class:`UsageError` where that is not possible. First of the three steps of :meth:`start`."""
-        self._sample()
+        self._cpu_before = time.thread_time()
         self._publish()
         self._server = Server(self._listen, self.report)
         self.address = self._server.address
-        log.info("the report is at %s/report", self.address)
 
     def open(self) -> None:
-        """Load and warm up every canary. Raises the first :class:`UsageError`, after all were tried."""
-        mistakes = []
+        """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
+
+        Raises the first :class:`UsageError`, after all were tried. Any other failure is tried again while running.
+        """
         for canary in self._canaries:
-            if self._stopping.is_set():
-                return
-            log.info("canary %s: opening and warming up", canary.name)
-            try:
-                canary.open()
-            except UsageError as error:
-                mistakes.append(UsageError(f"canary {canary.name}: {error}"))
-            self._observe_environment()
-            self._publish()
-        if mistakes:
-            raise mistakes[0]
+            begin = time.monotonic()
+            while canary.state == "opening" and not self._stopping.is_set():
+                canary.open(_SAMPLE_SECONDS)
+                if canary.state == "opening" and not self._stopping.is_set():
+                    log.info(
+                        "canary %s: still loading or warming up after %.0f s",
+                        canary.name,
+                        time.monotonic() - begin,
+                    )
+                    self._sample()
+                self._observe_environment()
+                self._publish()
+        for canary in self._canaries:
+            if canary.mistake is not None:
+                raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
 
     def run(self) -> None:
-        """Rounds on schedule until :meth:`stop` is called from another thread or a signal handler."""
-        now = time.monotonic()
+        """Rounds on schedule until :meth:`stop` is called from another thread."""
+        if self._stopping.is_set():
+            return
+        log.info("the report is at %s%s", self.address, PATH)
+        now = self._running_since = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._duty_cap, now)
-        steady_since, busy_total = now, 0.0
-        while not self._stopping.is_set():
-            repeats = self._plan(schedule)
+        self._sample()
+        self._publish()
+        while True:
+            planned = self._plan(schedule)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
-            cost = sum(n * c.repeat_cost for n, c in zip(repeats, self._canaries, strict=True))
+            cost = sum(repeats * canary.repeat_cost for canary, repeats in planned)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
             if not self._wait_until(slot):
                 return
-            self._tally.set(LATENESS, time.monotonic() - slot)
-            scheduled_at = time.time() - (time.monotonic() - slot)
-            busy = self._round(repeats, scheduled_at)
-            busy_total += busy
+            lateness = time.monotonic() - slot
+            self._tally.set(LATENESS, lateness)
+            runs, busy = self._round(planned, time.time() - lateness)
             budget.spend(busy, time.monotonic())
-            self._tally.add(BUSY, busy)
-            self._tally.set(DUTY, busy_total / (time.monotonic() - steady_since))
-            self._tally.set(CPU, time.thread_time())
-            self._publish()
+            self._busy += busy
+            self._publish(runs)
 
-    def close(self) -> None:
-        """Stop listening and let go of every target."""
+    def close(self) -> bool:
+        """Stop listening and let go of every target; whether every thread ended, or one hangs."""
         if self._server is not None:
             self._server.close()
-        for canary in self._canaries:
-            canary.close(1.0)
-        for guard in self._guards:
-            guard.close()
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        ended = True
+        parts: tuple[Canary | Guard, ...] = (*self._canaries, *self._guards)
+        for part in parts:
+            ended &= part.close(max(0.1, deadline - time.monotonic()))
+        return ended
 
     def report(self, since: str) -> bytes:
         """The report for a caller with this cursor, as JSON; callable from any thread."""
-        runs, cursor, lost = self._ring.since(since)
+        with self._snapshot:
+            runs, cursor, lost = self._ring.since(since)
+            families, environment = self._families, self._environment
         return encode(
-            Report(
-                SCHEMA_VERSION,
-                self._boot_id,
-                self._started_at,
-                cursor,
-                lost,
-                self._families,
-                self._environment,
-                runs,
-            )
+            Report(SCHEMA_VERSION, self._boot_id, self._started_at, cursor, lost, families, environment, runs)
         )
 
     def _run_guarded(self) -> None:
@@ -202,9 +242,11 @@ class Probe:
             self.serve()
             try:
                 self.open()
-            except UsageError as error:
+            except UsageError:
                 # Its canary stays `failing`, and is tried again: the others, and the host, go on.
-                log.error("%s", error)
+                for canary in self._canaries:
+                    if canary.mistake is not None:
+                        log.error("canary %s: cannot be opened: %s", canary.name, canary.mistake)
             self.run()
         except UsageError as error:
             log.error("the probe cannot start: %s", error)
@@ -213,15 +255,15 @@ class Probe:
         finally:
             self.close()
 
-    def _plan(self, schedule: Schedule) -> list[int]:
-        """Repeats for each canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
-        costs = [canary.repeat_cost for canary in self._canaries]
-        repeats, interval = plan(costs, self._interval, self._duty_cap)
+    def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
+        """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
+        canaries = [canary for canary in self._canaries if canary.is_open]
+        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._duty_cap)
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
             log.info("a run every %.3g s keeps the duty under %.3g %%", interval, 100 * self._duty_cap)
-        return repeats
+        return list(zip(canaries, repeats, strict=True))
 
     def _wait_until(self, slot: float) -> bool:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
@@ -233,22 +275,29 @@ class Probe:
                 self._publish()
         return not self._stopping.is_set()
 
-    def _round(self, repeats: list[int], scheduled_at: float) -> float:
-        """One round of every canary; the busy seconds."""
+    def _round(self, planned: list[tuple[Canary, int]], scheduled_at: float) -> tuple[list[Run], float]:
+        """One round of every open canary: the runs, and the busy seconds."""
+        for canary in self._canaries:
+            canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
         self._sample()
+        runs: list[Run] = []
         busy = 0.0
-        for canary, count in zip(self._canaries, repeats, strict=True):
+        for canary, repeats in planned:
+            if self._stopping.is_set():
+                break
             started_at = time.time()
-            done = canary.round(count)
-            if done is not None:
+            if (done := canary.round(repeats)) is not None:
                 busy += done.busy
-                self._ring.append(self._run(canary, done, scheduled_at, started_at))
+                runs.append(self._run(canary, done, scheduled_at, started_at))
         self._observe_environment()
         self._sample()
-        return busy
+        return runs, busy
 
     def _run(self, canary: Canary, done: Round, scheduled_at: float, started_at: float) -> Run:
         self._sequence += 1
+        tags = [] if canary.state == "steady" else [canary.state]
+        if any(other.is_opening for other in self._canaries):
+            tags.append("beside_opening")
         return Run(
             sequence=self._sequence,
             canary=canary.name,
@@ -257,7 +306,7 @@ class Probe:
             outcome=done.outcome,
             latencies=done.latencies,
             phases=done.phases,
-            tags=() if canary.state == "steady" else (canary.state,),
+            tags=tuple(tags),
             detail=done.detail,
         )
 
@@ -266,12 +315,25 @@ class Probe:
             guard.sample()
 
     def _observe_environment(self) -> None:
-        engines = {key: value for canary in self._canaries for key, value in canary.environment.items()}
-        if not self._environment or not engines.items() <= self._environment.items():
-            self._environment = fingerprint(engines)
+        """Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values."""
+        told: dict[str, set[str]] = {}
+        for canary in self._canaries:
+            for component, value in canary.environment.items():
+                told.setdefault(component, set()).add(value)
+        engines = {component: ", ".join(sorted(values)) for component, values in told.items()}
+        if engines != self._engines:
+            self._engines, self._environment = engines, fingerprint(engines)
 
-    def _publish(self) -> None:
-        """Swap in a new snapshot; the server's threads only ever read a whole one."""
+    def _publish(self, runs: Iterable[Run] = ()) -> None:
+        """Swap in a new snapshot, the runs with the numbers that count them; the server reads it under the lock."""
+        cpu = time.thread_time() - self._cpu_before + sum(guard.cpu_seconds for guard in self._guards)
+        self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
+        self._tally.set(BUSY, self._busy)
+        if self._running_since is not None and (elapsed := time.monotonic() - self._running_since) > 0:
+            self._tally.set(DUTY, self._busy / elapsed)
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
         sampled = (family for guard in self._guards for family in guard.families)
-        self._families = (*self._tally.families(), *sampled, environment)
+        families = (*self._tally.families(), *sampled, environment)
+        with self._snapshot:
+            self._ring.extend(runs)
+            self._families = families

@@ -21,9 +21,9 @@ DEFAULT_PORT = 9798
 Kind = Literal["counter", "gauge", "histogram"]
 
 # One geometric ladder for the whole fleet, so that `sum by (le)` is always right: 50 µs × 2^(k/4), 82 bounds
-# up to 62 s, exact at each doubling. A rung is 19 % wide: linear interpolation inside one is off by 9.5 % at
-# the very worst, under 5 % for a spread of 3 % or more (docs/adr/0003-bucket-ladder.md).
-LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.4g}") for k in range(82))
+# up to 62 s, exact at each doubling. A rung is 19 % wide: where all latencies lie in one, the interpolated median
+# is off by 9.5 % at the very worst, under 5 % for a spread of 3 % or more (docs/adr/0003-bucket-ladder.md).
+LADDER: tuple[float, ...] = tuple(float(f"{50e-6 * 2 ** (k / 4):.6g}") for k in range(82))
 
 
 class HistogramValue(msgspec.Struct, frozen=True, array_like=True):
@@ -73,7 +73,7 @@ class Metric(msgspec.Struct, frozen=True):
             self.help,
             self.labels,
             tuple(
-                Point(labels, value)
+                Point(labels, value if isinstance(value, HistogramValue) else float(value))
                 for labels, value in points.items()
                 if isinstance(value, HistogramValue) or math.isfinite(value)
             ),
@@ -119,7 +119,7 @@ class Report(msgspec.Struct, frozen=True):
     """A probe's whole answer.
 
     ``cursor`` is opaque: pass it as ``since`` next time. A cursor of another boot, or none, gets every run
-    that is still in the ring. ``lost_runs`` counts those that fell out of the ring before this caller came.
+    that is still in the ring. ``lost_runs`` counts those after the cursor that fell out of the ring meanwhile.
     ``environment`` is the fingerprint: component → version or setting.
     """
 
@@ -145,7 +145,8 @@ def encode(report: Report) -> bytes:
 def decode(body: bytes) -> Report:
     """The report in ``body``.
 
-    Raises :class:`msgspec.DecodeError` (of which ``ValidationError`` is one) where it is not one. Sizes,
-    names and label values are the caller's to judge: a probe is untrusted input.
+    Raises :class:`msgspec.DecodeError` (of which ``ValidationError`` is one) where it is not one, and
+    ``RecursionError`` where it is nested too deeply. Sizes, names and label values are the caller's to judge: a
+    probe is untrusted input.
     """
     return _decoder.decode(body)

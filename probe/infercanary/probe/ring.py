@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
+from collections.abc import Iterable
 
 from infercanary.probe.report import Run
 
 
 class Ring:
-    """Keeps the last ``size`` runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has."""
+    """Keeps the last ``size`` runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
+
+    Not locked: the probe publishes runs together with the numbers that count them, under a lock of its own.
+    """
 
     def __init__(self, boot_id: str, size: int) -> None:
         self._boot_id = boot_id
         self._runs: deque[Run] = deque(maxlen=size)
-        self._lock = threading.Lock()
 
-    def append(self, run: Run) -> None:
-        """Add the newest run; the oldest falls out of a full ring."""
-        with self._lock:
-            self._runs.append(run)
+    def extend(self, runs: Iterable[Run]) -> None:
+        """Add the newest runs, in order; the oldest fall out of a full ring."""
+        self._runs.extend(runs)
 
     def since(self, cursor: str) -> tuple[tuple[Run, ...], str, int]:
         """The runs after ``cursor``, the next cursor, and how many runs in between are lost.
@@ -27,9 +28,9 @@ class Ring:
         A cursor of another boot, or one that is not ours, gets everything that is still here.
         """
         boot_id, _, sequence = cursor.rpartition(".")
-        known = int(sequence) if boot_id == self._boot_id and sequence.isdecimal() else None
-        with self._lock:
-            runs = tuple(run for run in self._runs if known is None or run.sequence > known)
-            newest = self._runs[-1].sequence if self._runs else 0
+        ours = boot_id == self._boot_id and sequence.isascii() and sequence.isdigit() and len(sequence) < 20
+        known = int(sequence) if ours else None
+        runs = tuple(run for run in self._runs if known is None or run.sequence > known)
+        newest = self._runs[-1].sequence if self._runs else 0
         lost = runs[0].sequence - known - 1 if runs and known is not None else 0
         return runs, f"{self._boot_id}.{newest}", lost

@@ -1,6 +1,6 @@
 """When to run: absolute jittered slots, and the budget that keeps the probe's duty under its cap.
 
-Both are pure: the caller passes the time (seconds of any monotonic clock), and sleeps.
+All of it is pure: the caller passes the time (seconds of any monotonic clock), and sleeps.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ class Schedule:
 class Budget:
     """Keeps busy time under ``cap`` of elapsed time: a bucket that fills with ``cap`` seconds each second.
 
-    It holds at most one ``depth`` (seconds of busy time), so that a long idle time does not buy a burst.
+    It holds at most the cost of the next run, so that a long idle time does not buy a burst. A run that cost
+    more than was announced leaves a debt, which is paid back first. Debt is bounded to 5 minutes of pause: a
+    hang of 30 s would otherwise silence every canary for 50 minutes at 1 %.
     """
+
+    MAX_PAUSE = 300.0
 
     def __init__(self, cap: float, now: float) -> None:
         self.cap = cap
@@ -58,9 +62,9 @@ class Budget:
         return now + max(0.0, cost - self._level) / self.cap
 
     def spend(self, cost: float, now: float) -> None:
-        """Book ``cost`` busy seconds; the level may go below zero, and is then paid back first."""
+        """Book ``cost`` busy seconds."""
         self._fill(now)
-        self._level -= cost
+        self._level = max(self._level - cost, -self.MAX_PAUSE * self.cap)
 
     def _fill(self, now: float) -> None:
         self._level = min(self._depth, self._level + (now - self._at) * self.cap)
@@ -83,7 +87,7 @@ def plan(
         return [], interval
     share = cap * interval * (1 - jitter) / len(repeat_costs)
     repeats = [
-        MAX_REPEATS if cost <= 0 else max(MIN_REPEATS, min(MAX_REPEATS, int(share / cost)))
+        MAX_REPEATS if cost <= 0 else max(MIN_REPEATS, int(min(MAX_REPEATS, share / cost)))
         for cost in repeat_costs
     ]
     busy = sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))

@@ -1,7 +1,8 @@
 """The probe's door: one GET on a TCP port or a UNIX socket. It never calls out.
 
 The standard library's server, in a daemon thread: the probe lives in other people's processes, next to any event
-loop or none. What a caller controls is bounded: time, connections, and (by ``http.server``) line and header sizes.
+loop or none. What a caller controls is bounded: the time a connection lasts, their number (the oldest gives way: an
+honest caller is done in milliseconds), and, by ``http.server``, line and header sizes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import socket
 import socketserver
 import stat
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -22,6 +24,7 @@ from infercanary.settings import UsageError
 
 _MAX_CONNECTIONS = 8
 _SECONDS = 5.0
+_POLL_SECONDS = 0.25
 
 Answer = Callable[[str], bytes]
 """From the caller's cursor ("" for none) to the report as JSON."""
@@ -37,32 +40,35 @@ class Server:
         self._path: Path | None = None
         handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
         try:
-            if listen.startswith("unix://"):
-                self._path = Path(listen.removeprefix("unix://"))
-                _clear_stale(self._path)
-                self._server: _Server = _UnixServer(str(self._path), handler)
+            where = parse(listen)
+            if isinstance(where, Path):
+                _clear_stale(where)
+                self._server: _Server = _UnixServer(str(where), handler)
                 # The exporter runs as another user, in another container, and only reads.
-                self._path.chmod(0o666)
+                where.chmod(0o666)
+                self._path = where
                 self.address = listen
             else:
-                host, port = split(listen)
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                self._server = type("TcpServer", (_Server,), {"address_family": family})(
-                    (host, port), handler
-                )
+                host, port = where
+                self._server = (_Ipv6Server if ":" in host else _Server)((host, port), handler)
                 self.address = f"http://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
+        except OSError as error:
+            reason = error.strerror or str(error)
             raise UsageError(
                 f"listen: cannot listen on {listen} ({reason}); free it or choose another"
             ) from None
         self._thread = threading.Thread(
             target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.2},
+            kwargs={"poll_interval": _POLL_SECONDS},
             name="infercanary-serve",
             daemon=True,
         )
         self._thread.start()
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that answers took."""
+        return self._server.cpu_seconds
 
     def close(self) -> None:
         """Stop listening."""
@@ -73,10 +79,12 @@ class Server:
             self._path.unlink(missing_ok=True)
 
 
-def split(listen: str) -> tuple[str, int]:
-    """``host:port`` (``[::]:9798`` for IPv6) in its parts. Raises :class:`UsageError`."""
+def parse(listen: str) -> Path | tuple[str, int]:
+    """The socket's path, or host and port (``[::]:9798`` for IPv6). Raises :class:`UsageError`."""
+    if listen.startswith("unix:///"):
+        return Path(listen.removeprefix("unix://"))
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
+    if not host or "/" in host or not (port.isascii() and port.isdigit()) or int(port[:6]) > 65535:
         raise UsageError(f"listen: `{listen}` is neither host:port (0.0.0.0:9798) nor unix:///path")
     return host.strip("[]"), int(port)
 
@@ -90,32 +98,55 @@ def _clear_stale(path: Path) -> None:
         try:
             probe.connect(str(path))
         except ConnectionRefusedError:
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 32
 
     def __init__(self, *args: Any) -> None:
-        self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self.cpu_seconds = 0.0
+        self._open: dict[Any, float] = {}  # connection → since when, the oldest first
+        self._lock = threading.Lock()
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        with self._lock:
+            self._open[request] = time.monotonic()
+            if len(self._open) > _MAX_CONNECTIONS:
+                self._end(next(iter(self._open)))
+        super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._slots.release()
+            with self._lock:
+                self._open.pop(request, None)
+                self.cpu_seconds += time.thread_time()
+
+    def service_actions(self) -> None:
+        """Called between polls: a time-out on each read would let a caller drip bytes for ever."""
+        now = time.monotonic()
+        with self._lock:
+            for request in [r for r, since in self._open.items() if now - since > _SECONDS]:
+                self._end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A caller that goes away is no error of the host's; nothing is printed into its output."""
+
+    def _end(self, request: Any) -> None:
+        """Its thread's read or write ends at once, and then the thread."""
+        del self._open[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+
+class _Ipv6Server(_Server):
+    address_family = socket.AF_INET6
 
 
 class _UnixServer(_Server):

@@ -109,7 +109,8 @@ class CudaClock:
         self._pairs: list[tuple[Any, Any]] = []
         self._end = cuda.Event(enable_timing=True)
         self._anchor = cuda.Event(enable_timing=True)
-        self._anchor_ns = 0
+        self._spare = cuda.Event(enable_timing=True)
+        self._anchor_ns: int | None = None
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """See :class:`Clock`."""
@@ -123,8 +124,8 @@ class CudaClock:
             return span
 
         with self._cuda.stream(self.stream):
-            if perf_counter_ns() - self._anchor_ns > self._ANCHOR_LIFE_NS:
-                self._drop_anchor()
+            if self._anchor_ns is None or perf_counter_ns() - self._anchor_ns > self._ANCHOR_LIFE_NS:
+                self._anchor_ns = self._drop_anchor()
             begin = perf_counter_ns()
             result = run(phase)
             self._end.record(self.stream)
@@ -132,22 +133,23 @@ class CudaClock:
             wall = perf_counter_ns() - begin
         return Timing(wall / 1e9, self._phases(spans)), result
 
-    def _drop_anchor(self) -> None:
-        """Of a few tries keep the tightest: the event lies between the host's two readings."""
-        best = None
+    def _drop_anchor(self) -> int:
+        """The host's time at the anchor. Of a few tries keep the tightest: the event lies between two readings."""
+        narrowest = at = 0
         self._end.record(self.stream)
         self._end.synchronize()
-        for _ in range(self._ANCHOR_TRIES):
-            event = self._cuda.Event(enable_timing=True)
+        for attempt in range(self._ANCHOR_TRIES):
             before = perf_counter_ns()
-            event.record(self.stream)
-            event.synchronize()
+            self._spare.record(self.stream)
+            self._spare.synchronize()
             width = perf_counter_ns() - before
-            if best is None or width < best:
-                best, self._anchor, self._anchor_ns = width, event, before + width // 2
+            if attempt == 0 or width < narrowest:
+                narrowest, at = width, before + width // 2
+                self._anchor, self._spare = self._spare, self._anchor
+        return at
 
     def _phases(self, spans: list[_DeviceSpan]) -> dict[str, float]:
-        if not spans:
+        if not spans or self._anchor_ns is None:
             return {}
         phases: dict[str, float] = {}
         launch = on_device = 0.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import Protocol
 
-from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker
+from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.report import Family, Metric
 
@@ -61,13 +61,14 @@ class Guard:
             self.families = self._worker.call(lambda: tuple(self._sampler.sample()), self._deadline)
             complaint = ""
         except StillBusy:
-            complaint = self._complaint
+            self.families = ()
+            return
         except DeadlineExceeded as error:
             complaint = f"hangs: {error}"
         except Unavailable as error:
             complaint, level = str(error), logging.INFO
         except BaseException as error:
-            complaint = f"{type(error).__name__}: {error}"
+            complaint = one_line(error)
         if complaint:
             self.families = ()
         if complaint != self._complaint:
@@ -79,9 +80,14 @@ class Guard:
         self._tally.set(SUCCESS, not complaint, name)
         self._tally.set(DURATION, perf_counter() - begin, name)
 
-    def close(self) -> None:
-        """End its thread, unless it hangs."""
-        self._worker.stop(0.2)
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the samples took."""
+        return self._worker.cpu_seconds
+
+    def close(self, seconds: float) -> bool:
+        """End its thread; whether that was within ``seconds``."""
+        return self._worker.stop(seconds)
 
 
 def available() -> list[Sampler]:

@@ -77,7 +77,8 @@ class CgroupSampler:
     def _folder(mount: Path, path: str) -> Path:
         """The own cgroup: under a private namespace, or a container's bind mount, it is the mount point itself."""
         inside = mount / path.lstrip("/")
-        return inside if inside.is_dir() else mount
+        # "/.." is how a cgroup outside the namespace is written; it is no path here.
+        return inside if ".." not in inside.parts and inside.is_dir() else mount
 
     def _v2(self, folder: Path) -> Iterable[Family]:
         quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")

@@ -6,7 +6,9 @@ call may fail on one GPU or one driver and work on the next: each metric stands 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import pynvml
@@ -14,8 +16,16 @@ import pynvml
 from infercanary.probe.report import Family, Metric
 from infercanary.probe.samplers import Unavailable
 
+log = logging.getLogger("infercanary.probe")
+
 _GPU = ("gpu",)
 DEVICES = Metric("infercanary_gpu_devices", "gauge", "GPUs that NVML shows to the container.")
+UP = Metric(
+    "infercanary_gpu_up",
+    "gauge",
+    "1 if NVML answers for the GPU, else 0 (lost, off the bus, no permission).",
+    _GPU,
+)
 INFO = Metric(
     "infercanary_gpu_info", "gauge", "A GPU's identity; always 1.", ("gpu", "name", "uuid", "driver_version")
 )
@@ -39,6 +49,8 @@ REASONS = Metric(
     "1 if the reason holds the clocks back now, else 0.",
     ("gpu", "reason"),
 )
+
+_Values = dict[Metric, dict[tuple[str, ...], float]]
 
 _REASON_BITS = {
     "idle": 0x1,
@@ -67,6 +79,7 @@ class NvmlSampler:
 
     def __init__(self) -> None:
         self._open = False
+        self._failures: dict[int, str] = {}
 
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""
@@ -85,33 +98,47 @@ class NvmlSampler:
     def _close(self) -> None:
         if self._open:
             self._open = False
-            try:
+            with suppress(pynvml.NVMLError):
                 pynvml.nvmlShutdown()
-            except pynvml.NVMLError_Uninitialized:
-                return
 
     def _families(self) -> list[Family]:
-        driver = _text(pynvml.nvmlSystemGetDriverVersion())
         count = pynvml.nvmlDeviceGetCount()
-        values: dict[Metric, dict[tuple[str, ...], float]] = {}
+        driver = _text(pynvml.nvmlSystemGetDriverVersion())
+        values: _Values = {}
+        failures = {}
         for index in range(count):
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            gpu = str(index)
-            name, uuid = _text(pynvml.nvmlDeviceGetName(handle)), _text(pynvml.nvmlDeviceGetUUID(handle))
-            values.setdefault(INFO, {})[(gpu, name, uuid, driver)] = 1
-            for metric, read in _READINGS.items():
-                try:
-                    values.setdefault(metric, {})[(gpu,)] = read(handle)
-                except _NOT_OFFERED:
-                    continue
             try:
-                active = _clock_event_reasons(handle)
-            except _NOT_OFFERED:
-                continue
-            values.setdefault(REASONS, {}).update(
-                {(gpu, reason): float(bool(active & bit)) for reason, bit in _REASON_BITS.items()}
-            )
+                found = _one(index, driver)
+            except pynvml.NVMLError as error:  # it stands for itself: the other GPUs are still well
+                failures[index] = error
+                found = {UP: {(str(index),): 0}}
+            for metric, points in found.items():
+                values.setdefault(metric, {}).update(points)
+        if failures and len(failures) == count:
+            raise next(iter(failures.values()))
+        self._tell({index: str(error) for index, error in failures.items()})
         return [DEVICES.family(count), *(metric.family(points) for metric, points in values.items())]
+
+    def _tell(self, failures: dict[int, str]) -> None:
+        for index in failures.keys() | self._failures.keys():
+            if (now := failures.get(index)) != self._failures.get(index):
+                log.warning("sampler nvml: GPU %d: %s", index, now or "answers again")
+        self._failures = failures
+
+
+def _one(index: int, driver: str) -> _Values:
+    """What one GPU tells. Raises :class:`pynvml.NVMLError` where it does not answer."""
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    gpu = str(index)
+    name, uuid = _text(pynvml.nvmlDeviceGetName(handle)), _text(pynvml.nvmlDeviceGetUUID(handle))
+    found: _Values = {UP: {(gpu,): 1}, INFO: {(gpu, name, uuid, driver): 1}}
+    for metric, read in _READINGS.items():
+        with suppress(*_NOT_OFFERED):
+            found[metric] = {(gpu,): read(handle)}
+    with suppress(*_NOT_OFFERED):
+        active = _clock_event_reasons(handle)
+        found[REASONS] = {(gpu, reason): float(bool(active & bit)) for reason, bit in _REASON_BITS.items()}
+    return found
 
 
 def _clock_event_reasons(handle: Any) -> int:

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from collections.abc import Iterable
 from pathlib import Path
-
-import psutil
 
 from infercanary.probe.report import Family, Metric
 
 THREADS = Metric("infercanary_process_threads", "gauge", "Threads of the process that the probe runs in.")
 ALLOWED = Metric(
-    "infercanary_process_allowed_cpus", "gauge", "CPUs that the process may run on (its affinity mask)."
+    "infercanary_process_allowed_cpus",
+    "gauge",
+    "CPUs that some thread of the process may run on, by the threads' affinity masks.",
 )
 PINNED = Metric(
     "infercanary_process_pinned_threads",
     "gauge",
-    "Threads whose own affinity mask is narrower than the process's.",
+    "Threads that may not run on all of the process's allowed CPUs.",
 )
 SWITCHES = Metric(
     "infercanary_process_context_switches_total",
@@ -51,34 +52,26 @@ class ThreadSampler:
 
     def __init__(self, proc: Path = Path("/proc/self")) -> None:
         self._proc = proc
-        self._process = psutil.Process()
         self._migrations: dict[str, int] = {}
         self._migrated = 0
 
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""
         tids = [entry.name for entry in (self._proc / "task").iterdir()]
-        allowed = os.sched_getaffinity(0)
-        process = self._process
-        with process.oneshot():
-            switches = process.num_ctx_switches()
-            times = process.cpu_times()
+        masks = list(filter(None, map(_affinity, tids)))
+        # Not the mask of the main thread, nor of this one: OpenMP may have pinned either.
+        allowed = frozenset[int]().union(*masks)
+        # Of the whole process, ended threads included; /proc/self/status tells the main thread's switches only.
+        usage = resource.getrusage(resource.RUSAGE_SELF)
         yield THREADS.family(len(tids))
         yield ALLOWED.family(len(allowed))
-        yield PINNED.family(sum(self._narrower(int(tid), len(allowed)) for tid in tids))
-        yield SWITCHES.family({("voluntary",): switches.voluntary, ("involuntary",): switches.involuntary})
-        yield CPU.family(times.user + times.system)
+        yield PINNED.family(sum(mask < allowed for mask in masks))
+        yield SWITCHES.family({("voluntary",): usage.ru_nvcsw, ("involuntary",): usage.ru_nivcsw})
+        yield CPU.family(usage.ru_utime + usage.ru_stime)
         if (queued := self._run_queue_ns()) is not None:
             yield RUN_QUEUE.family(queued / 1e9)
         if self._count_migrations(tids):
             yield MIGRATIONS.family(self._migrated)
-
-    @staticmethod
-    def _narrower(tid: int, allowed: int) -> bool:
-        try:
-            return len(os.sched_getaffinity(tid)) < allowed
-        except ProcessLookupError:  # it ended meanwhile
-            return False
 
     def _run_queue_ns(self) -> int | None:
         """Second field of schedstat (Documentation/scheduler/sched-stats.rst); absent without CONFIG_SCHED_INFO."""
@@ -97,6 +90,15 @@ class ThreadSampler:
                 continue
             if found := re.search(r"nr_migrations\s*:\s*(\d+)", text):
                 seen[tid] = int(found[1])
-        self._migrated += sum(n - self._migrations.get(tid, 0) for tid, n in seen.items())
+        for tid, moves in seen.items():
+            before = self._migrations.get(tid, 0)
+            self._migrated += moves - before if moves >= before else moves  # a thread's id may be used again
         self._migrations = seen
         return bool(seen)
+
+
+def _affinity(tid: str) -> frozenset[int] | None:
+    try:
+        return frozenset(os.sched_getaffinity(int(tid)))
+    except OSError:  # it ended meanwhile
+        return None

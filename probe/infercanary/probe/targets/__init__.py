@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from infercanary.probe.deadline import one_line
 from infercanary.probe.timing import Clock, Phase
 from infercanary.settings import UsageError
 
@@ -49,7 +50,7 @@ class Target(Protocol):
 def attribute(reference: str) -> Any:
     """What ``package.module:attribute`` names. Raises :class:`UsageError` in one line."""
     module_name, _, path = reference.partition(":")
-    if not module_name or not path:
+    if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
         raise UsageError(f"`{reference}` is not of the form package.module:attribute")
     try:
         found: Any = importlib.import_module(module_name)
@@ -59,9 +60,11 @@ def attribute(reference: str) -> Any:
                 f"no module `{error.name}`; install it, or start where it is found (the working directory is searched)"
             ) from None
         raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
+    except (Exception, SystemExit) as error:  # whatever a module does while it is imported
+        raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; mend it there") from None
     for name in path.split("."):
         if not hasattr(found, name):
-            raise UsageError(f"module `{module_name}` has no `{path}`")
+            raise UsageError(f"module `{module_name}` has no `{path}`; check the spelling")
         found = getattr(found, name)
     return found
 
@@ -81,19 +84,32 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         raise UsageError(
             f"target: `{reference}` is not callable; name a class or a function that makes a target"
         )
-    signature = inspect.signature(factory)
-    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-        for key in options:
-            if key not in signature.parameters:
-                raise UsageError(
-                    f"options: unknown key `{key}`; known keys: {', '.join(signature.parameters)}"
-                )
-    for name, parameter in signature.parameters.items():
-        keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-        if keyed and parameter.default is parameter.empty and name not in options:
-            raise UsageError(f"options: the required key `{name}` is missing")
+    _check_options(factory, options)
     try:
         made: Target = factory(**options)
     except UsageError as error:
         raise UsageError(f"options: {error}") from None
+    except Exception as error:
+        raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
+    for method in ("open", "run", "values", "environment", "close"):
+        if not callable(getattr(made, method, None)):
+            raise UsageError(
+                f"target: `{target}` gave a {type(made).__name__}, which is no target: it has no method `{method}`"
+            )
     return made
+
+
+def _check_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # written in C, it does not tell
+        return
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for key in options:
+            if key not in parameters:
+                known = ", ".join(parameters) or "none"
+                raise UsageError(f"options: unknown key `{key}`; known keys: {known}")
+    for name, parameter in parameters.items():
+        keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if keyed and parameter.default is parameter.empty and name not in options:
+            raise UsageError(f"options: the required key `{name}` is missing")

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
+from infercanary.probe.deadline import one_line
 from infercanary.probe.targets import attribute
 from infercanary.probe.timing import Clock, CudaClock, HostClock, Phase
 from infercanary.settings import UsageError, convert
 
 _MAX_VALUES = 1024
+_FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
 
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Meta(ge=0)], ...]
     dtype: str = "float32"
-    high: int = 2
+    high: Annotated[int, Meta(ge=1)] = 2
 
 
 class TorchTarget:
@@ -50,10 +54,12 @@ class TorchTarget:
             raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
         if mode not in ("eager", "compile"):
             raise UsageError(f"mode: `{mode}` is neither eager nor compile")
-        if not isinstance(seed, int):
-            raise UsageError(f"seed: `{seed}` is not a whole number")
+        if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**62:
+            raise UsageError(f"seed: `{seed}` is not a whole number from 0 on")
         if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
-            raise UsageError("inputs: a list is needed, one entry for each argument of the model")
+            raise UsageError(
+                "inputs: a list is needed, one entry for each argument of the model, each with `shape`"
+            )
         self._source = model
         # A tensor has a length too: it is one input.
         entries = [inputs] if hasattr(inputs, "dtype") else list(inputs)
@@ -99,45 +105,55 @@ class TorchTarget:
 
     def values(self, result: Any) -> list[float]:
         """Evenly spread places of all tensors in the result, and a NaN if anything in them is not finite."""
-        tensors = [t.detach().reshape(-1).double() for t in _tensors(self._torch, result)]
-        if not tensors:
-            return []
-        flat = self._torch.cat(tensors)
-        chosen: list[float] = flat[:: max(1, -(-flat.numel() // _MAX_VALUES))].tolist()
-        if not bool(self._torch.isfinite(flat).all()):
+        torch = self._torch
+        tensors = [t.detach() for t in _tensors(torch, result)]
+        # Not one large tensor of them all: a language model's logits are gigabytes as doubles.
+        flat = [(torch.view_as_real(t) if t.is_complex() else t).reshape(-1) for t in tensors]
+        step = max(1, -(-sum(t.numel() for t in flat) // _MAX_VALUES))
+        chosen: list[float] = []
+        skip = 0
+        for t in flat:
+            chosen += t[skip::step].double().tolist()
+            skip = (skip - t.numel()) % step
+        if chosen and not all(bool(torch.isfinite(t).all()) for t in flat if t.is_floating_point()):
             chosen[-1] = float("nan")
         return chosen
 
     def environment(self) -> dict[str, str]:
         """torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
         torch = self._torch
-        flags = dict(
-            re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
-        )
-        found = {
-            "torch": torch.__version__,
-            "torch_cuda": torch.version.cuda or "none (CPU-only build)",
-            "torch_git": str(torch.version.git_version)[:12],
-            "torch_build": " ".join(f"{k}={v}" for k, v in sorted(flags.items())),
-            "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-            "torch_intra_op_threads": str(torch.get_num_threads()),
-            "torch_inter_op_threads": str(torch.get_num_interop_threads()),
-            "torch_float32_matmul_precision": torch.get_float32_matmul_precision(),
-            "torch_deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
-            "torch_device": str(self._device),
-            "torch_mode": self._mode,
+        flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
+        told: dict[str, Callable[[], Any]] = {
+            "torch": lambda: torch.__version__,
+            "torch_cuda": lambda: torch.version.cuda or "none (CPU-only build)",
+            "torch_git": lambda: str(torch.version.git_version)[:12],
+            "torch_build": lambda: " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
+            "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
+            "torch_intra_op_threads": torch.get_num_threads,
+            "torch_inter_op_threads": torch.get_num_interop_threads,
+            "torch_float32_matmul_precision": torch.get_float32_matmul_precision,
+            "torch_deterministic": torch.are_deterministic_algorithms_enabled,
+            "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+            "torch_device": lambda: self._device,
+            "torch_mode": lambda: self._mode,
         }
-        if torch.backends.mkldnn.is_available():
-            found["torch_mkldnn"] = str(torch.backends.mkldnn.enabled).lower()
-        if self._device.type == "cuda":
-            found |= {
-                "torch_cuda_device": torch.cuda.get_device_name(self._device),
-                "torch_cuda_capability": ".".join(map(str, torch.cuda.get_device_capability(self._device))),
-                "torch_cudnn_benchmark": str(torch.backends.cudnn.benchmark).lower(),
-                "torch_tf32": str(torch.backends.cuda.matmul.allow_tf32).lower(),
-            }
         if torch.version.cuda and torch.backends.cudnn.is_available():
-            found["torch_cudnn"] = str(torch.backends.cudnn.version())
+            told["torch_cudnn"] = torch.backends.cudnn.version
+        if self._device.type == "cuda":
+            told |= {
+                "torch_cuda_device": lambda: torch.cuda.get_device_name(self._device),
+                "torch_cuda_capability": lambda: "{}.{}".format(
+                    *torch.cuda.get_device_capability(self._device)
+                ),
+                "torch_cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
+                "torch_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+            }
+        found = {}
+        for component, tell in told.items():
+            # torch refuses to tell some switches where the host mixed its old and its new names for them.
+            with suppress(Exception):
+                value = tell()
+                found[component] = str(value).lower() if isinstance(value, bool) else str(value)
         return found
 
     def close(self) -> None:
@@ -168,16 +184,24 @@ class TorchTarget:
         if not isinstance(self._source, str):
             return self._source
         torch = self._torch
-        if Path(self._source).suffix in (".pt", ".ts", ".torchscript", ".pt2"):
+        if Path(self._source).suffix in _FILES:
             if not Path(self._source).is_file():
-                raise UsageError(f"model: no file `{self._source}`")
+                raise UsageError(
+                    f"model: no file `{self._source}`; check the path (it starts at {Path.cwd()})"
+                )
             try:
                 if self._source.endswith(".pt2"):
                     return torch.export.load(self._source).module().to(self._device)
                 return torch.jit.load(self._source, map_location=self._device).eval()
-            except (RuntimeError, ValueError, OSError, KeyError, EOFError) as error:
-                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-                raise UsageError(f"model: `{self._source}` cannot be loaded: {reason}") from None
+            except Exception as error:
+                raise UsageError(
+                    f"model: `{self._source}` cannot be loaded ({one_line(error)}); "
+                    "save it with torch.jit.save (.pt, .ts) or torch.export.save (.pt2)"
+                ) from None
+        if ":" not in self._source:
+            raise UsageError(
+                f"model: `{self._source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
+            )
         try:
             factory = attribute(self._source)
         except UsageError as error:
@@ -186,8 +210,8 @@ class TorchTarget:
             raise UsageError(
                 f"model: `{self._source}` is not callable; name a function or class that makes the model"
             )
-        with torch.random.fork_rng(devices=[]):  # the host's random state is not touched
-            torch.manual_seed(self._seed)
+        with torch.random.fork_rng(devices=[]):  # the host's random state is not touched, nor the GPUs'
+            torch.default_generator.manual_seed(self._seed)
             model = factory()
         if not callable(model):
             raise UsageError(
@@ -202,13 +226,16 @@ class TorchTarget:
         dtype = getattr(torch, entry.dtype, None)
         if not isinstance(dtype, torch.dtype):
             raise UsageError(
-                f"inputs[{index}].dtype: torch has no dtype `{entry.dtype}`; float32, int64, ... are known"
+                f"inputs[{index}].dtype: torch has no dtype `{entry.dtype}`; it has float32, bfloat16, int64, …"
             )
         # Own generator and stream of numbers per input: the host's random state is not touched.
         generator = torch.Generator().manual_seed(self._seed + index)
-        if dtype.is_floating_point or dtype.is_complex:
-            return torch.randn(entry.shape, generator=generator).to(dtype)
-        return torch.randint(0, entry.high, entry.shape, generator=generator).to(dtype)
+        try:
+            if dtype.is_floating_point or dtype.is_complex:
+                return torch.randn(entry.shape, generator=generator).to(dtype)
+            return torch.randint(0, entry.high, entry.shape, generator=generator).to(dtype)
+        except Exception as error:
+            raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
 
     def _require_cuda(self) -> None:
         torch = self._torch
@@ -221,8 +248,9 @@ class TorchTarget:
             )
             raise UsageError(f"device: `{self._device_name}` was asked for, but {why}, or set `device: cpu`")
         if self._device.index is not None and self._device.index >= torch.cuda.device_count():
+            last = torch.cuda.device_count() - 1
             raise UsageError(
-                f"device: `{self._device_name}` was asked for; torch sees {torch.cuda.device_count()}"
+                f"device: `{self._device_name}` was asked for; the last that torch sees is `cuda:{last}`"
             )
 
 
