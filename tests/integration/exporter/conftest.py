@@ -1,0 +1,208 @@
+"""A real exporter on a real socket, and real servers that play probes and Docker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from prometheus_client.parser import text_string_to_metric_families
+
+from infercanary.exporter.app import create_app
+from infercanary.exporter.config import Config, Docker, StaticProbe, check
+from infercanary.probe.report import (
+    LADDER,
+    LATENCY,
+    PHASE,
+    SCHEMA_VERSION,
+    Family,
+    HistogramValue,
+    Report,
+    Run,
+    encode,
+)
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+class Exporter:
+    """A running exporter, asked over HTTP."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.session = session
+
+    async def get(self, path: str = "/metrics", **headers: str) -> tuple[int, str]:
+        async with self.session.get(self.url + path, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def post(self, path: str) -> tuple[int, str]:
+        async with self.session.post(self.url + path) as response:
+            return response.status, await response.text()
+
+    async def samples(self) -> Samples:
+        status, text = await self.get()
+        assert status == 200
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    async def value(self, name: str, **labels: str) -> float | None:
+        """The one sample of ``name`` that has ``labels``, or None."""
+        found = [
+            value
+            for (sample, has), value in (await self.samples()).items()
+            if sample == name and labels.items() <= has
+        ]
+        assert len(found) <= 1, found
+        return found[0] if found else None
+
+    async def labels(self, name: str) -> list[dict[str, str]]:
+        return [dict(has) for (sample, has) in await self.samples() if sample == name]
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 8.0) -> Any:
+    """What ``condition`` gives once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (result := await condition()):
+        assert time.monotonic() < deadline, f"not in {seconds} s"
+        await asyncio.sleep(0.03)
+    return result
+
+
+Serve = Callable[[web.Application], Awaitable[str]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serves an aiohttp application on a free port, and gives its URL."""
+    async with AsyncExitStack() as stack:
+
+        async def start(app: web.Application) -> str:
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+            await runner.setup()
+            stack.push_async_callback(runner.cleanup)
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+        yield start
+
+
+@pytest.fixture
+async def listen() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+    """Serves raw bytes: a handler of (reader, writer) on a free port, for what no HTTP library would send."""
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+        ) -> str:
+            async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                try:
+                    await reader.readuntil(b"\r\n\r\n")
+                    await handler(reader, writer)
+                except (ConnectionError, asyncio.IncompleteReadError):
+                    pass  # the exporter hung up, as it should
+                finally:
+                    writer.close()
+
+            server = await asyncio.start_server(handle, "127.0.0.1", 0)
+            stack.callback(server.close)
+            return f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+        yield start
+
+
+@pytest.fixture
+def exporter(serve: Serve) -> Callable[..., Any]:
+    """Runs the exporter with the given config, or the given config file."""
+
+    @asynccontextmanager
+    async def run(config: Config | None = None, path: Path | None = None) -> AsyncIterator[Exporter]:
+        if config is None:
+            assert path is not None
+            config = check(path)
+        url = await serve(create_app(config, path))
+        async with aiohttp.ClientSession() as session:
+            yield Exporter(url, session)
+
+    return run
+
+
+class GoodProbe:
+    """A probe that works: its report is what it is told to say, and grows with each poll."""
+
+    def __init__(self) -> None:
+        self.boot_id = "boot-1"
+        self.polls = 0
+        self.cursors: list[str] = []
+        self.families: list[Family] = []
+        self.environment = {"torch": "2.7.1"}
+        self.lost_runs = 0
+        self.runs: list[Run] = []
+
+    def report(self, since: str = "") -> Report:
+        self.polls += 1
+        counts = (0,) * 20 + (self.polls,) + (0,) * (len(LADDER) - 20)
+        histogram = HistogramValue(counts, 0.0016 * self.polls)
+        start = int(since.partition(":")[2]) if since.startswith(f"{self.boot_id}:") else 0
+        families = [
+            LATENCY.family({("resnet18",): histogram}),
+            PHASE.family({("resnet18", "compute"): histogram}),
+        ]
+        return Report(
+            SCHEMA_VERSION,
+            self.boot_id,
+            time.time(),
+            f"{self.boot_id}:{len(self.runs)}",
+            self.lost_runs,
+            (*families, *self.families),
+            self.environment,
+            tuple(self.runs[start:]),
+        )
+
+    async def answer(self, request: web.Request) -> web.Response:
+        since = request.query.get("since", "")
+        self.cursors.append(since)
+        return web.Response(body=encode(self.report(since)), content_type="application/json")
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/report", self.answer)
+        return app
+
+
+def config(*probes: tuple[str, str], **changes: Any) -> Config:
+    """A config that polls ``probes`` (container → URL) fast, without Docker."""
+    listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
+    return Config(
+        **{
+            "poll_seconds": 0.1,
+            "timeout_seconds": 0.5,
+            "docker": Docker(enabled=False),
+            "probes": listed,
+            **changes,
+        }
+    )
+
+
+@pytest.fixture(name="config")
+def config_fixture() -> Callable[..., Config]:
+    return config
+
+
+@pytest.fixture(name="eventually")
+def eventually_fixture() -> Callable[..., Awaitable[Any]]:
+    return eventually
+
+
+@pytest.fixture
+def good_probe() -> GoodProbe:
+    return GoodProbe()

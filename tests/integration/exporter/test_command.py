@@ -1,0 +1,94 @@
+"""The command in a process of its own: it starts, says where, reloads, and stops."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from infercanary.exporter.__main__ import command
+from infercanary.settings import UsageError
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The exporter's process and URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infercanary.exporter", "--listen", "127.0.0.1:0", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                yield process, found[0]
+                return
+        raise AssertionError("it did not start")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def get(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "exporter.yaml"
+    path.write_text("docker: {enabled: false}")
+    return path
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_cleanly_and_quickly(path: Path, number: signal.Signals) -> None:
+    with running("--config", str(path)) as (process, url):
+        assert get(f"{url}/-/ready")[0] == 200
+        started = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(5) == 0
+        assert time.monotonic() - started < 3
+
+
+def test_hangup_reloads(path: Path) -> None:
+    with running("--config", str(path)) as (process, url):
+        path.write_text("docker: {enabled: false}\nprobes: [{url: x, service: s, container: c}]")
+        process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + 5
+        while "infercanary_config_last_reload_successful 0.0" not in get(f"{url}/metrics")[1]:
+            assert time.monotonic() < deadline
+        assert process.poll() is None
+
+
+def test_a_port_that_is_taken_is_one_line_before_anything_starts(path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        result = CliRunner().invoke(command, ["--config", str(path), "--listen", address])
+    assert isinstance(result.exception, UsageError)
+    said = str(result.exception)
+    assert said.startswith(f"--listen: cannot listen on {address} (Address already in use)")
+    assert "\n" not in said
+    assert result.output == ""
+
+
+def test_a_bad_config_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--config", str(tmp_path / "no.yaml")])
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception).startswith(f"{tmp_path}/no.yaml: cannot be read")

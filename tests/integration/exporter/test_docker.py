@@ -1,0 +1,290 @@
+"""Discovery with the real Docker SDK, against a server that speaks the five calls it may use, over a unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.config import Docker
+
+# docker-py leaves the socket of a refused connection to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+ALLOWED = re.compile(r"(/v1\.\d+)?/(_ping|version|events|containers/json|images/json)")
+
+
+class FakeDocker:
+    """The daemon's API as Docker 20.10 answers it, and a proxy's allow-list: what is not allowed is a failure."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listing: list[dict[str, Any]] = []
+        self.images: list[dict[str, Any]] = []
+        self.forbidden: list[str] = []
+        self.listings = 0
+        self.hang = False
+        self._streams: list[tuple[web.Request, web.StreamResponse]] = []
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+        await self._runner.setup()
+        await web.UnixSite(self._runner, str(self.path)).start()
+
+    async def stop(self) -> None:
+        """As when the daemon dies: connections break, the socket refuses."""
+        if self._runner is not None:
+            await self.cut_events()
+            await self._runner.cleanup()
+            self._runner = None
+        self.path.unlink(missing_ok=True)
+
+    async def cut_events(self) -> None:
+        for request, _ in self._streams:
+            if request.transport is not None:
+                request.transport.abort()
+        await asyncio.sleep(0)
+
+    async def event(self) -> None:
+        for _, stream in list(self._streams):
+            with suppress(ConnectionError):  # the exporter is between two streams, and lists before it waits
+                await stream.write(b'{"Type":"container","Action":"start"}\n')
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "GET" or not (match := ALLOWED.fullmatch(request.path)):
+            self.forbidden.append(f"{request.method} {request.path}")
+            return web.Response(status=403)
+        if self.hang:
+            await asyncio.sleep(60)
+        if match[2] == "events":
+            return await self._stream(request)
+        if match[2] == "containers/json":
+            self.listings += 1
+            return web.json_response(self.listing)
+        return web.json_response(
+            {"version": {"ApiVersion": "1.41"}, "images/json": self.images}.get(match[2], {})
+        )
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        opened = (request, response)
+        self._streams.append(opened)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            self._streams.remove(opened)
+        return response
+
+
+def entry(number: int, port: int, image: int = 1, name: str = "app-resnet-1") -> dict[str, Any]:
+    return {
+        "Id": f"{number:064x}",
+        "Names": [f"/{name}"],
+        "Image": f"registry.example/resnet:{image}",
+        "ImageID": f"sha256:{image:064x}",
+        "Labels": {
+            "infercanary.enable": "true",
+            "infercanary.port": str(port),
+            "com.docker.compose.service": "resnet",
+        },
+        "HostConfig": {"NetworkMode": "app_default"},
+        "NetworkSettings": {"Networks": {"app_default": {"IPAddress": "127.0.0.1", "GlobalIPv6Address": ""}}},
+    }
+
+
+def image(number: int) -> dict[str, Any]:
+    return {"Id": f"sha256:{number:064x}", "RepoDigests": [f"registry.example/resnet@sha256:{number:02d}"]}
+
+
+@pytest.fixture(autouse=True)
+def collect_garbage_here() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
+@pytest.fixture
+async def docker(tmp_path: Path) -> AsyncIterator[FakeDocker]:
+    fake = FakeDocker(tmp_path / "docker.sock")
+    await fake.start()
+    yield fake
+    await fake.stop()
+    assert fake.forbidden == [], "only what the socket proxy lets pass"
+
+
+@pytest.fixture
+async def port(serve: Any, good_probe: Any) -> int:
+    return int((await serve(good_probe.app())).rpartition(":")[2])
+
+
+def settings(docker: FakeDocker, relist_seconds: float = 30.0) -> Docker:
+    return Docker(url=f"unix://{docker.path}", relist_seconds=relist_seconds)
+
+
+async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, good_probe: Any
+) -> None:
+    """At the speed of events: the periodic listing is far away."""
+    docker.images = [image(1)]
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_discovery_up"))
+        assert await run.value("infercanary_discovered_containers") == 0
+
+        docker.listing = [entry(1, port)]
+        await docker.event()
+        await eventually(lambda: run.value("infercanary_up"))
+        assert await run.labels("infercanary_container_info") == [
+            {
+                "service": "resnet",
+                "container": "app-resnet-1",
+                "image": "registry.example/resnet:1",
+                "image_id": f"sha256:{1:064x}",
+                "image_digest": "sha256:01",
+                "container_id": f"{1:064x}",
+            }
+        ]
+
+        docker.listing = []
+        await docker.event()
+
+        async def gone() -> bool:
+            return 'container="app-resnet-1"' not in (await run.get())[1]
+
+        await eventually(gone)
+
+        asked = len(good_probe.cursors)
+        docker.listing, docker.images = [entry(2, port, image=2)], [image(1), image(2)]
+        await docker.event()
+        await eventually(lambda: run.value("infercanary_up", service="resnet", container="app-resnet-1"))
+        assert [i["image_digest"] for i in await run.labels("infercanary_container_info")] == ["sha256:02"]
+        assert good_probe.cursors[asked] == "", "another container: nothing of the old one is taken over"
+
+
+async def test_a_replaced_container_between_two_listings_is_another_one(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    docker.listing = [entry(1, 1)]
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_poll_failures_total"))
+        docker.listing = [entry(2, port)]
+        await docker.event()
+        await eventually(lambda: run.value("infercanary_up"))
+        assert await run.labels("infercanary_poll_failures_total") == []
+
+
+async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, good_probe: Any
+) -> None:
+    docker.listing = [entry(1, port)]
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        await docker.stop()
+
+        async def lost() -> bool:
+            return await run.value("infercanary_discovery_up") == 0
+
+        await eventually(lost)
+        polls = good_probe.polls
+        await asyncio.sleep(0.5)
+        assert good_probe.polls > polls
+        assert await run.value("infercanary_up") == 1
+        docker.listing = [entry(1, port), entry(2, port, name="app-resnet-2")]
+        await docker.start()
+        await eventually(lambda: run.value("infercanary_up", container="app-resnet-2"))
+        assert await run.value("infercanary_discovery_up") == 1
+        assert good_probe.cursors.count("") == 2, "the first one was never forgotten"
+
+
+async def test_a_cut_event_stream_is_opened_again(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_discovery_up"))
+        for number in (1, 2, 3):
+            await docker.cut_events()
+            docker.listing = [entry(n, port, name=f"app-resnet-{n}") for n in range(1, number + 1)]
+            await eventually(lambda n=number: run.value("infercanary_up", container=f"app-resnet-{n}"))
+
+
+async def test_what_no_event_tells_is_found_by_listing_again(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    async with exporter(config(docker=settings(docker, relist_seconds=0.5))) as run:
+        await eventually(lambda: run.value("infercanary_discovery_up"))
+        docker.listing = [entry(1, port)]
+        await eventually(lambda: run.value("infercanary_up"))
+
+
+async def test_a_burst_of_events_costs_few_listings(
+    docker: FakeDocker, exporter: Any, config: Any, eventually: Any
+) -> None:
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_discovery_up"))
+        before = docker.listings
+        for _ in range(50):
+            await docker.event()
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.7)
+        assert 1 <= docker.listings - before <= 5
+
+
+async def test_no_daemon_at_all_is_a_metric_and_the_listed_probes_work(
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, tmp_path: Path
+) -> None:
+    nowhere = Docker(url=f"unix://{tmp_path}/no.sock")
+    async with exporter(config(("one", await serve(good_probe.app())), docker=nowhere)) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        assert await run.value("infercanary_discovery_up") == 0
+        assert "Docker does not answer" in (await run.get("/"))[1]
+
+
+async def test_a_daemon_that_hangs_does_not_hold_up_the_end(docker: FakeDocker, config: Any) -> None:
+    docker.hang = True
+    app = create_app(config(docker=settings(docker)))
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await asyncio.sleep(0.3)
+    assert not app[EXPORTER].ready
+    started = time.monotonic()
+    await runner.cleanup()
+    assert time.monotonic() - started < 3.5
+
+
+async def test_an_idle_event_stream_does_not_hold_up_the_end(
+    docker: FakeDocker, config: Any, eventually: Any
+) -> None:
+    app = create_app(config(docker=settings(docker)))
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+
+    async def up() -> bool:
+        return app[EXPORTER].discovery.up
+
+    await eventually(up)
+    started = time.monotonic()
+    await runner.cleanup()
+    assert time.monotonic() - started < 1.0
+
+
+async def test_the_same_name_in_the_config_goes_first(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    docker.listing = [entry(1, 1)]
+    url = f"http://127.0.0.1:{port}"
+    async with exporter(config(("app-resnet-1", url), docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_discovered_containers"))
+        await eventually(lambda: run.value("infercanary_up"))
+        assert [info["container_id"] for info in await run.labels("infercanary_container_info")] == [""]

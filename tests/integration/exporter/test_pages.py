@@ -1,0 +1,152 @@
+"""What the exporter answers besides the samples: the status page, health, formats, packing, and promtool's opinion."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from infercanary.probe.report import Run
+
+
+async def test_the_page_teaches_where_there_is_nothing(exporter: Any, config: Any) -> None:
+    async with exporter(config()) as run:
+        status, text = await run.get("/")
+        assert status == 200
+        assert "infercanary.enable" in text
+        assert "Docker does not answer" not in text
+
+
+class Outline(HTMLParser):
+    """The text of each heading and the names of all tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.headings: list[str] = []
+        self.tags: set[str] = set()
+        self._in_heading = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self._in_heading = tag == "h2"
+        assert not any(name.startswith("on") or "javascript:" in (value or "") for name, value in attrs)
+
+    def handle_data(self, data: str) -> None:
+        if self._in_heading and data.strip():
+            self.headings.append(data)
+            self._in_heading = False
+
+
+async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any
+) -> None:
+    evil = "<script>alert(1)</script>"
+    failing = type(good_probe)()
+    failing.environment = {evil: f'"{evil}\x1b\u202e'}
+    failing.runs = [
+        Run(0, evil, 0.0, 0.0, "ok", (0.0123, 0.0125, 0.0130)),
+        Run(1, evil, 0.0, 0.0, "not_finite", detail=evil),
+    ]
+    good_probe.runs = [Run(n, "resnet18", 0.0, 0.0, "ok", (0.01 + n / 1e5,)) for n in range(200)]
+    probes = [
+        ("well", await serve(good_probe.app())),
+        ("failing", await serve(failing.app())),
+        ("<i>down", "http://127.0.0.1:1"),
+    ]
+    async with exporter(config(*probes)) as run:
+        await eventually(lambda: run.value("infercanary_poll_failures_total"))
+        await eventually(lambda: run.value("infercanary_up", container="failing"))
+        await eventually(lambda: run.value("infercanary_up", container="well"))
+        _, text = await run.get("/")
+        outline = Outline(text)
+        assert outline.headings == ["<i>down", "failing", "well"]
+        assert not outline.tags & {"script", "i", "img", "link", "iframe"}
+        assert "last run not finite: &lt;script&gt;" in text
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "unreachable: " in text
+        assert "12.5 <small>ms</small>" in text, "the last latency that there was"
+        assert "median of the last 120 runs" in text
+
+
+async def test_every_answer_forbids_what_the_page_does_not_need(exporter: Any, config: Any) -> None:
+    async with exporter(config()) as run:
+        for path in ("/", "/metrics", "/-/healthy", "/nowhere"):
+            async with run.session.get(run.url + path) as response:
+                assert response.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                assert response.status == (404 if path == "/nowhere" else 200)
+
+
+async def test_ready_once_every_probe_was_tried_and_healthy_all_along(
+    exporter: Any, config: Any, eventually: Any, serve: Any
+) -> None:
+    asked, go = asyncio.Event(), asyncio.Event()
+    app = web.Application()
+
+    async def slow(_request: web.Request) -> web.Response:
+        asked.set()
+        await go.wait()
+        return web.Response(status=500)
+
+    app.router.add_get("/report", slow)
+    async with exporter(config(("slow", await serve(app)), timeout_seconds=30.0)) as run:
+        await asked.wait()
+        assert (await run.get("/-/healthy"))[0] == 200
+        assert (await run.get("/-/ready"))[0] == 503
+        go.set()
+
+        async def ready() -> bool:
+            return (await run.get("/-/ready"))[0] == 200
+
+        await eventually(ready)
+
+
+async def test_formats_packing_and_head(
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any
+) -> None:
+    async with exporter(config(("one", await serve(good_probe.app())), poll_seconds=30.0)) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+
+        async def ask(method: str = "GET", **headers: str) -> tuple[Any, str]:
+            headers = {"Accept-Encoding": "identity", **headers}
+            async with run.session.request(method, run.url + "/metrics", headers=headers) as response:
+                return response.headers, await response.text()
+
+        plain, text = await ask()
+        assert plain["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert int(plain["Content-Length"]) == len(text.encode())
+        packed, unpacked = await ask(**{"Accept-Encoding": "gzip"})
+        assert packed["Content-Encoding"] == "gzip"
+        stable = [line for line in text.splitlines() if "latency" in line]
+        assert [line for line in unpacked.splitlines() if "latency" in line] == stable
+        openmetrics, text = await ask(Accept="application/openmetrics-text;version=1.0.0")
+        assert openmetrics["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert text.endswith("\n# EOF\n")
+        for encoding in ("identity", "gzip"):
+            _, empty = await ask("HEAD", **{"Accept-Encoding": encoding})
+            assert empty == ""
+        async with run.session.post(run.url + "/metrics") as response:
+            assert response.status == 405
+
+
+async def test_promtool_has_nothing_to_say(
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any
+) -> None:
+    if (promtool := shutil.which("promtool")) is None:
+        pytest.skip("promtool is not on PATH; it comes with Prometheus")
+    probes = [("one", await serve(good_probe.app())), ("refusing", "http://127.0.0.1:1")]
+    async with exporter(config(*probes)) as run:
+        await eventually(lambda: run.value("infercanary_poll_failures_total"))
+        await eventually(lambda: run.value("infercanary_up", container="one"))
+        _, text = await run.get()
+        check = await asyncio.to_thread(
+            subprocess.run, [promtool, "check", "metrics"], input=text.encode(), capture_output=True
+        )
+        assert (check.returncode, check.stdout, check.stderr) == (0, b"", b"")

@@ -1,0 +1,96 @@
+"""The config file changes while the exporter runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+TEMPLATE = """
+poll_seconds: 0.1
+docker: {{enabled: false}}
+probes: [{probes}]
+"""
+
+
+def write(path: Path, **probes: str) -> None:
+    """Replace the file as editors and Kubernetes do: another file under the same name."""
+    entries = ", ".join(
+        f'{{url: "{url}", service: resnet, container: {name}}}' for name, url in probes.items()
+    )
+    new = path.with_suffix(".new")
+    new.write_text(TEMPLATE.format(probes=entries))
+    os.replace(new, path)
+
+
+async def test_a_changed_file_is_followed_and_a_bad_one_is_not(
+    exporter: Any, eventually: Any, serve: Any, good_probe: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "exporter.yaml"
+    url = await serve(good_probe.app())
+    write(path, one=url)
+    async with exporter(path=path) as run:
+        await eventually(lambda: run.value("infercanary_up", container="one"))
+        loaded_at = await run.value("infercanary_config_last_reload_success_timestamp_seconds")
+
+        write(path, two=url)
+        await eventually(lambda: run.value("infercanary_up", container="two"))
+        _, text = await run.get()
+        assert 'container="one"' not in text, "nothing of a container that is gone stays"
+        assert await run.value("infercanary_config_last_reload_success_timestamp_seconds") > loaded_at
+
+        path.write_text("probes: [{url: nonsense, service: s, container: c}]")
+
+        async def refused() -> bool:
+            return await run.value("infercanary_config_last_reload_successful") == 0
+
+        await eventually(refused)
+        assert await run.value("infercanary_up", container="two") == 1
+
+        write(path, three=url)
+        await eventually(lambda: run.value("infercanary_up", container="three"))
+        assert await run.value("infercanary_config_last_reload_successful") == 1
+
+
+async def test_reload_by_request_answers_with_the_mistake(
+    exporter: Any, eventually: Any, serve: Any, good_probe: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    async with exporter(path=path) as run:
+        write(path, one=await serve(good_probe.app()))
+        assert await run.post("/-/reload") == (200, "reloaded\n")
+        await eventually(lambda: run.value("infercanary_up", container="one"))
+        path.write_text("pol_seconds: 1")
+        status, line = await run.post("/-/reload")
+        assert status == 400
+        assert line.startswith(f"{path}: unknown key `pol_seconds`")
+        path.unlink()
+        status, line = await run.post("/-/reload")
+        assert (status, line.count("\n")) == (400, 1)
+        assert "cannot be read" in line
+        status, _ = await run.get("/-/reload")
+        assert status == 405
+
+
+async def test_without_a_file_there_is_nothing_to_reload(exporter: Any, config: Any) -> None:
+    async with exporter(config()) as run:
+        status, line = await run.post("/-/reload")
+        assert status == 400
+        assert "start the exporter with --config PATH" in line
+
+
+async def test_a_probe_that_stays_keeps_its_counts_over_a_reload(
+    exporter: Any, eventually: Any, serve: Any, good_probe: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "exporter.yaml"
+    url = await serve(good_probe.app())
+    write(path, one=url, refusing="http://127.0.0.1:1")
+    async with exporter(path=path) as run:
+        await eventually(lambda: run.value("infercanary_up", container="one"))
+        await eventually(lambda: run.value("infercanary_poll_failures_total", container="refusing"))
+        write(path, one=url, refusing=url)  # mended: the same container at another address
+        await run.post("/-/reload")
+        await eventually(lambda: run.value("infercanary_up", container="refusing"))
+        assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1
+        assert good_probe.cursors.count("") <= 2, "the one that stayed was not asked from the start again"

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "modules"))
+
+from watching import until
+
+
+@pytest.fixture(autouse=True)
+def quick_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server looks 4 times a second whether it was closed; 100 tests would wait half a minute for that."""
+    monkeypatch.setattr("infercanary.probe.serve._POLL_SECONDS", 0.02)
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., Any]]:
+    """Makes and starts a probe in this process, quick and on a free port; stops it in the end."""
+    from infercanary.probe import Probe
+
+    probes: list[Probe] = []
+    targets: list[Any] = []
+
+    def start(canaries: dict[str, Any], **settings: Any) -> Probe:
+        quick = {"listen": "127.0.0.1:0", "interval_seconds": 0.1, "duty_cap": 1.0, "samplers": ()}
+        probe = Probe(canaries, **(quick | settings))
+        probes.append(probe)
+        targets.extend(canaries.values())
+        probe.start()
+        if settings.get("listen", "").startswith(("unix:", "127.0.0.1:0")) or "listen" not in settings:
+            until(lambda: probe.address, "it does not listen")
+        return probe
+
+    yield start
+    for target in targets:
+        if hasattr(target, "go_on"):
+            target.go_on.set()
+    for probe in probes:
+        probe.stop()

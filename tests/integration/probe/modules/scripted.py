@@ -1,0 +1,83 @@
+"""A target that behaves as scripted: in these tests as a class, and named in settings files of subprocesses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from infercanary.probe import HostClock, Phase
+from infercanary.settings import UsageError
+
+LONG = 120.0
+
+
+class Scripted:
+    """``script`` maps a method to what it does: ok, raise, exit, interrupt, hang, nan, junk, mistake, usage.
+
+    ``script`` is read at each call, so a test can break and mend a target while it is run.
+    """
+
+    def __init__(self, seconds: float = 0.001, **script: str) -> None:
+        self.seconds = seconds
+        self.script = script
+        self.calls: list[tuple[str, int]] = []
+        self.clock: Any = HostClock()
+        self.go_on = threading.Event()
+        """Set, every hang ends."""
+        self._act("init")
+
+    def open(self) -> None:
+        self._act("open")
+
+    def run(self, phase: Phase) -> Any:
+        with phase("compute"):
+            time.sleep(self.seconds)
+        return self._act("run")
+
+    def values(self, result: Any) -> Sequence[float]:
+        what = self._act("values")
+        if what == "nan":
+            return [1.0, float("nan")]
+        if what == "junk":
+            return ["a", None]  # type: ignore[list-item]
+        return [1.0]
+
+    def environment(self) -> Mapping[str, str]:
+        what = self._act("environment")
+        if what == "junk":
+            return {"number": 3, "text": "a\udcff\nb", 5: None}  # type: ignore[dict-item]
+        return {"engine": "scripted"}
+
+    def close(self) -> None:
+        self._act("close")
+
+    def count(self, method: str) -> int:
+        return sum(name == method for name, _ in self.calls)
+
+    def _act(self, method: str) -> str:
+        self.calls.append((method, threading.get_ident()))
+        what = self.script.get(method, "ok")
+        if what == "raise":
+            raise ValueError(f"{method} broken on purpose\nwith a second line")
+        if what == "exit":
+            raise SystemExit(7)
+        if what == "interrupt":
+            raise KeyboardInterrupt
+        if what == "usage":
+            raise UsageError(f"{method}: mend this")
+        if what == "hang":
+            self.go_on.wait(LONG)
+        return what
+
+
+class Sums:
+    """Not a target: it has no open()."""
+
+
+def raises_type_error(size: int) -> Scripted:
+    return Scripted(seconds=size * 0.1)
+
+
+NUMBER = 5

@@ -1,0 +1,55 @@
+"""Reads a probe's report over HTTP, and waits for what shall show in it."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from infercanary.probe.report import Family, HistogramValue, Report, decode
+
+MODULES = Path(__file__).parent
+
+
+class Seen:
+    """A report, with its numbers at hand."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.families: dict[str, Family] = {family.name: family for family in report.families}
+
+    def value(self, name: str, *labels: str) -> float | None:
+        """The point with these labels, None where there is none; a histogram's is its count."""
+        family = self.families.get(name)
+        for point in family.points if family else ():
+            if point.labels == labels:
+                return sum(point.value.counts) if isinstance(point.value, HistogramValue) else point.value
+        return None
+
+    def state(self, canary: str) -> str:
+        family = self.families["infercanary_canary_state"]
+        (now,) = (p.labels[1] for p in family.points if p.labels[0] == canary and p.value == 1)
+        return now
+
+    def runs(self, canary: str, outcome: str) -> float:
+        return self.value("infercanary_runs_total", canary, outcome) or 0.0
+
+
+def fetch(address: str, since: str = "") -> Seen:
+    with urllib.request.urlopen(f"{address}/report?since={since}", timeout=10) as response:
+        assert response.headers["Content-Type"] == "application/json"
+        body = response.read()
+    json.loads(body)
+    return Seen(decode(body))
+
+
+def until(condition: Callable[[], Any], what: str = "it did not happen", seconds: float = 30.0) -> Any:
+    """Wait for ``condition``; generous, since a busy machine must not fail a test."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+    return found

@@ -1,0 +1,176 @@
+"""The probe's door, by real sockets: what a caller may do, and what a hostile one cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from watching import until
+
+from infercanary.probe import serve
+from infercanary.probe.serve import Server
+from infercanary.settings import UsageError
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server("127.0.0.1:0", lambda since: b"report since " + since.encode())
+    yield server
+    server.close()
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=30)
+
+
+def get(server: Server, path: str = "/report") -> bytes:
+    with urllib.request.urlopen(server.address + path, timeout=30) as response:
+        body: bytes = response.read()
+    return body
+
+
+def handlers() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if "process_request_thread" in t.name]
+
+
+def test_paths(server: Server) -> None:
+    assert get(server) == b"report since "
+    assert get(server, "/report?since=abc.1&x=2") == b"report since abc.1"
+    assert get(server, "/report?since=%C3%A9") == "report since é".encode()
+    assert get(server, "/-/healthy") == b"ok\n"
+    for path in ("/", "/reports", "/report/", "/metrics"):
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            get(server, path)
+        assert b"/report" in caught.value.read()
+        caught.value.close()
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "BREW"])
+def test_only_get(server: Server, method: str) -> None:
+    with connect(server) as client:
+        client.sendall(f"{method} /report HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
+        assert b" 501 " in client.makefile("rb").readline()
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(range(256)),  # TLS on the wrong port
+        b"\x00" * 100_000,
+        b"GET /report HTTP/1.1\r\n" + b"X: y\r\n" * 1_000 + b"\r\n",
+        b"GET /report HTTP/1.1\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
+        b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /report HTTP/9.9\r\n\r\n",
+        b"GET http://[::1 HTTP/1.1\r\n\r\n",
+        b"\r\n\r\n",
+    ],
+    ids=lambda junk: repr(junk[:16]),
+)
+def test_garbage_costs_nothing(server: Server, junk: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    with connect(server) as client, contextlib.suppress(OSError):
+        client.sendall(junk)
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(65536):
+            pass
+    assert get(server) == b"report since "
+    assert capfd.readouterr() == ("", ""), "nothing in the host's output"
+
+
+def test_callers_that_go_away_cost_nothing(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    for _ in range(30):
+        client = connect(server)
+        client.sendall(b"GET /report HTTP/1.1\r\n\r\n")
+        client.close()
+    assert get(server) == b"report since "
+    until(lambda: not handlers())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_slow_loris_neither_keeps_others_out_nor_stays(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 callers that never finish a request, some of which drip a byte now and then."""
+    monkeypatch.setattr(serve, "_SECONDS", 1.5)
+    idle = [connect(server) for _ in range(40)]
+    dripping = True
+
+    def drip() -> None:
+        while dripping:
+            for client in idle[::2]:
+                with contextlib.suppress(OSError):
+                    client.send(b"G")
+            time.sleep(0.1)
+
+    helper = threading.Thread(target=drip)
+    helper.start()
+    begin = time.monotonic()
+    assert get(server) == b"report since "
+    assert time.monotonic() - begin < 1.5, "an honest caller had to wait for them to time out"
+    until(lambda: not handlers(), "a dripping caller holds its thread for ever")
+    dripping = False
+    helper.join()
+    for client in idle:
+        client.close()
+
+
+def test_threads_are_bounded(server: Server) -> None:
+    clients = [connect(server) for _ in range(60)]
+    until(lambda: len(handlers()) <= 8)
+    assert get(server) == b"report since "
+    for client in clients:
+        client.close()
+
+
+def test_a_caller_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_SECONDS", 1.0)
+    server = Server("127.0.0.1:0", lambda since: b"x" * 50_000_000)
+    try:
+        with connect(server) as client:
+            client.sendall(b"GET /report HTTP/1.1\r\n\r\n")
+            until(handlers)
+            until(lambda: not handlers())
+    finally:
+        server.close()
+
+
+def test_an_answer_that_fails_fails_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    def answer(since: str) -> bytes:
+        if since == "bad":
+            raise RuntimeError("a defect")
+        return b"ok"
+
+    server = Server("127.0.0.1:0", answer)
+    try:
+        with pytest.raises((OSError, urllib.error.URLError)):
+            get(server, "/report?since=bad")
+        assert get(server) == b"ok"
+    finally:
+        server.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_its_cpu_time_is_told(server: Server) -> None:
+    get(server)
+    until(lambda: server.cpu_seconds > 0)
+
+
+def test_ipv6() -> None:
+    try:
+        server = Server("[::1]:0", lambda since: b"six")
+    except UsageError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    assert server.address.startswith("http://[::1]:")
+    assert get(server) == b"six"
+    server.close()
+
+
+def test_the_port_is_free_again_after_close(server: Server) -> None:
+    get(server)
+    server.close()
+    Server(server.address.removeprefix("http://"), lambda since: b"").close()

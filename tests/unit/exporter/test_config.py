@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infercanary.exporter.config import Config, check, listen_address
+from infercanary.settings import UsageError
+
+
+def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    path.write_text("")
+    assert check(path) == Config()
+
+
+def test_a_full_file(tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    path.write_text(
+        """
+listen: "[::1]:9000"
+poll_seconds: 10
+timeout_seconds: 2.5
+docker: {enabled: false, url: "tcp://socket-proxy:2375", relist_seconds: 60}
+probes:
+  - {url: "http://10.0.0.7:9798", service: resnet, container: resnet-1}
+  - {url: "unix:///run/probe.sock", service: resnet, container: resnet-2}
+limits: {report_bytes: 1000000, probes: 10}
+"""
+    )
+    config = check(path)
+    assert config.poll_seconds == 10
+    assert config.docker.url == "tcp://socket-proxy:2375"
+    assert [probe.container for probe in config.probes] == ["resnet-1", "resnet-2"]
+    assert config.limits.probes == 10
+
+
+PROBE = "probes: [{{url: {}, service: s, container: c}}]"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("poll_secs: 5", "unknown key `poll_secs`; known keys: listen, poll_seconds"),
+        ("poll_seconds: 0", "poll_seconds: expected"),
+        ("poll_seconds: soon", "poll_seconds: expected"),
+        ("timeout_seconds: -1", "timeout_seconds: expected"),
+        ("limits: {families: 0}", "limits.families: expected"),
+        ("docker: {socket: x}", "docker: unknown key `socket`; known keys: enabled, url, relist_seconds"),
+        ("listen: 9797", "listen: expected"),
+        ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example 0.0.0.0:9797"),
+        ("listen: '::1:9797'", "listen: '::1:9797' is not HOST:PORT"),
+        ("listen: 'localhost:99999'", "listen: 'localhost:99999' is not HOST:PORT"),
+        (
+            "probes: [{url: http://h:1, service: s}]",
+            "probes[0]: the required key `container` is missing",
+        ),
+        (
+            PROBE.format("h:9798"),
+            "probes[0].url: 'h:9798' has no scheme that is known; write http://host:9798 or",
+        ),
+        (PROBE.format("http://:9798"), "probes[0].url: 'http://:9798' names no host"),
+        (PROBE.format("http://h:99999"), "probes[0].url: 'http://h:99999' is not a URL"),
+        (PROBE.format("'http://h/?a=b'"), "probes[0].url: 'http://h/?a=b' has a query"),
+        (PROBE.format("'http://h h'"), "probes[0].url: 'http://h h' has blanks"),
+        (
+            PROBE.format("unix://run/probe.sock"),
+            "probes[0].url: 'unix://run/probe.sock' needs an absolute path",
+        ),
+        (
+            "probes: [{url: http://h, service: '', container: c}]",
+            "probes[0].service: must be 1 to 256 bytes of printable text",
+        ),
+        (
+            'probes: [{url: http://h, service: s, container: "a\\nb"}]',
+            "probes[0].container: must be 1 to 256 bytes of printable text",
+        ),
+        (
+            "probes: [{url: http://h, service: s, container: c}, {url: http://i, service: s, container: c}]",
+            "probes[1]: same service and container as probes[0]; give one of them another container",
+        ),
+        ("probes: [", "not YAML"),
+        ("[]", "expected"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_place_and_the_mend(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "exporter.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        check(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}:")
+    assert line in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:9797", ("0.0.0.0", 9797)),
+        ("[::]:1", ("::", 1)),
+        (":80", ("0.0.0.0", 80)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
+    assert listen_address(text, "--listen") == address

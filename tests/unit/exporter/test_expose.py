@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from itertools import accumulate
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from infercanary.exporter.expose import Exposition, Lines, write
+from infercanary.probe.report import LADDER, LATENCY, Family, HistogramValue, Point
+
+A, B = ("resnet", "resnet-1"), ("resnet", "resnet-2")
+TEMPERATURE = Family("infercanary_temperature_celsius", "gauge", "How hot.", ("gpu",), (Point(("0",), 61.5),))
+ERRORS = Family("infercanary_errors_total", "counter", "Errors so far.", (), (Point((), 3.0),))
+
+
+def identity(key: tuple[str, str]) -> dict[str, str]:
+    return {"service": key[0], "container": key[1]}
+
+
+def joined(exposition: Exposition, *, in_openmetrics: bool = False) -> str:
+    parts = exposition.snapshot(in_openmetrics=in_openmetrics)
+    text = b"".join(piece for texts, _ in parts for piece in texts)
+    assert len(text) == sum(size for _, size in parts)
+    return text.decode()
+
+
+def latency(*counts: int) -> Family:
+    padded = (*counts, *[0] * (len(LADDER) + 1 - len(counts)))
+    return LATENCY.family({("resnet18",): HistogramValue(padded, 0.25)})
+
+
+def theirs(families: list[tuple[tuple[str, str], Family]]) -> list[Metric]:
+    """The same families, built by hand for prometheus_client."""
+    metrics: dict[str, Metric] = {}
+    for key, family in families:
+        names = ["service", "container", *family.labels]
+        kinds = {
+            "counter": CounterMetricFamily,
+            "gauge": GaugeMetricFamily,
+            "histogram": HistogramMetricFamily,
+        }
+        metric = metrics.setdefault(family.name, kinds[family.kind](family.name, family.help, labels=names))
+        for point in family.points:
+            if isinstance(point.value, HistogramValue):
+                bounds = [*map(floatToGoString, LADDER), "+Inf"]
+                buckets = list(zip(bounds, map(float, accumulate(point.value.counts)), strict=True))
+                metric.add_metric([*key, *point.labels], buckets, point.value.sum)
+            else:
+                metric.add_metric([*key, *point.labels], point.value)
+    return sorted(metrics.values(), key=lambda metric: metric.name)
+
+
+class Given(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self.metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self.metrics
+
+
+def test_the_whole_exposition() -> None:
+    exposition = Exposition()
+    exposition.replace(A, [write(TEMPERATURE, identity(A)), write(ERRORS, identity(A))])
+    exposition.replace(B, [write(TEMPERATURE, identity(B))])
+    assert joined(exposition) == (
+        "# HELP infercanary_errors_total Errors so far.\n"
+        "# TYPE infercanary_errors_total counter\n"
+        'infercanary_errors_total{container="resnet-1",service="resnet"} 3.0\n'
+        "# HELP infercanary_temperature_celsius How hot.\n"
+        "# TYPE infercanary_temperature_celsius gauge\n"
+        'infercanary_temperature_celsius{container="resnet-1",gpu="0",service="resnet"} 61.5\n'
+        'infercanary_temperature_celsius{container="resnet-2",gpu="0",service="resnet"} 61.5\n'
+    )
+    assert joined(exposition, in_openmetrics=True).startswith(
+        "# HELP infercanary_errors Errors so far.\n# TYPE infercanary_errors counter\n"
+    )
+
+
+printable = st.text(
+    st.characters(categories=["L", "N", "P", "S", "Zs"], max_codepoint=0x2FFF), max_size=12
+).filter(str.isprintable)
+finite = st.floats(allow_nan=False, allow_infinity=False)
+counts = st.lists(st.integers(0, 2**40), min_size=len(LADDER) + 1, max_size=len(LADDER) + 1).map(tuple)
+
+
+@st.composite
+def some_families(draw: st.DrawFn) -> list[Family]:
+    made = []
+    for number, kind in enumerate(
+        draw(st.lists(st.sampled_from(["counter", "gauge", "histogram"]), max_size=4))
+    ):
+        labels = ("canary", "percent")[: draw(st.integers(0, 2))]
+        values = draw(st.lists(st.tuples(*[printable] * len(labels)), unique=True, min_size=1, max_size=3))
+        value = {
+            "counter": finite.map(abs),
+            "gauge": finite,
+            "histogram": st.builds(HistogramValue, counts, finite.map(abs)),
+        }[kind]
+        points = tuple(Point(each, draw(value)) for each in values)
+        name = f"infercanary_f{number}" + ("_total" if kind == "counter" else "")
+        made.append(Family(name, kind, draw(printable.filter(bool)), labels, points))  # type: ignore[arg-type]
+    return made
+
+
+@given(before=some_families(), now=some_families(), key=st.tuples(printable, printable))
+def test_the_same_bytes_as_prometheus_client_writes(
+    before: list[Family], now: list[Family], key: tuple[str, str]
+) -> None:
+    """In both formats, whatever came before, which decides between a new template and a filled one."""
+    old = {family.name: write(family, identity(key)) for family in before}
+    again = [write(family, identity(key), old.get(family.name)) for family in now]
+    exposition = Exposition()
+    exposition.replace(key, list(old.values()))
+    exposition.replace(key, again)
+    registry = Given(theirs([(key, family) for family in now]))
+    assert joined(exposition).encode() == generate_latest(registry)
+    assert joined(exposition, in_openmetrics=True) + "# EOF\n" == generate_openmetrics(registry).decode()
+
+
+def test_both_parsers_read_it() -> None:
+    exposition = Exposition()
+    for key in (A, B):
+        exposition.replace(key, [write(f, identity(key)) for f in (TEMPERATURE, ERRORS, latency(0, 3, 1))])
+    text = list(parse_text(joined(exposition)))
+    openmetrics = list(parse_openmetrics(joined(exposition, in_openmetrics=True) + "# EOF\n"))
+    assert [family.type for family in text] == ["counter", "histogram", "gauge"]
+    assert [family.samples for family in text] == [family.samples for family in openmetrics]
+    buckets = [
+        s.value for s in text[1].samples if s.name.endswith("_bucket") and s.labels["container"] == A[1]
+    ]
+    assert buckets[:4] == [0, 3, 4, 4]
+    assert buckets[-1] == 4
+
+
+def test_new_values_reuse_the_template_and_new_labels_do_not() -> None:
+    first = write(latency(1), identity(A))
+    second = write(latency(1, 1), identity(A), first)
+    assert second.template is first.template
+    assert second.text != first.text
+    renamed = LATENCY.family({("other",): HistogramValue((0,) * (len(LADDER) + 1), 0.0)})
+    assert 'canary="other"' in write(renamed, identity(A), second).text.decode()
+
+
+def test_what_is_no_longer_reported_vanishes_at_once() -> None:
+    exposition = Exposition()
+    exposition.replace(A, [write(TEMPERATURE, identity(A)), write(ERRORS, identity(A))])
+    exposition.replace(A, [write(ERRORS, identity(A))])
+    assert "temperature" not in joined(exposition)
+    exposition.forget(A)
+    assert joined(exposition) == ""
+
+
+def as_kind(kind: str, name: str = "infercanary_disputed") -> Lines:
+    return write(Family(name, kind, "Disputed.", (), (Point((), 1.0),)), identity(A))  # type: ignore[arg-type]
+
+
+def test_the_first_live_holder_decides_a_names_kind() -> None:
+    rival = as_kind("counter", "infercanary_disputed_total")
+    exposition = Exposition()
+    assert exposition.replace(A, [as_kind("gauge")]) == []
+    assert exposition.replace(B, [rival]) == [rival.name]
+    assert "counter" not in joined(exposition)
+    exposition.replace(A, [])
+    assert exposition.replace(B, [rival]) == []
+    assert "# TYPE infercanary_disputed_total counter" in joined(exposition)
+
+
+def test_a_lone_holder_may_change_its_mind() -> None:
+    exposition = Exposition()
+    exposition.replace(A, [as_kind("gauge")])
+    assert exposition.replace(A, [as_kind("counter", "infercanary_disputed_total")]) == []
+    assert joined(exposition).count("# TYPE") == 1

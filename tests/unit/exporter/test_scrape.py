@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from infercanary.exporter.scrape import OPENMETRICS, TEXT, TEXT_1, negotiate, wants_gzip
+
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;escaping=allow-utf-8;q=0.5,"
+    "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        (BROWSER, TEXT),
+        (PROMETHEUS_3, OPENMETRICS),
+        ("application/openmetrics-text", OPENMETRICS),
+        ("application/openmetrics-text;version=0.0.1", TEXT),
+        ("application/openmetrics-text; version=1.0.0; q=0.4, text/plain; version=0.0.4", TEXT),
+        ("application/openmetrics-text;q=0.9,text/plain;q=0.9", OPENMETRICS),
+        ("text/plain,application/openmetrics-text", TEXT),
+        ("application/openmetrics-text;q=0,*/*", TEXT),
+        ("application/*", OPENMETRICS),
+        ("text/*;q=0.5,application/openmetrics-text;q=0.4", TEXT),
+        ('text/plain;version="1.0.0"', TEXT_1),
+        ("TEXT/PLAIN;VERSION=1.0.0;Q=0.9, text/plain;q=0.1", TEXT_1),
+        ("text/plain;q=0,*/*;q=0.1", OPENMETRICS),
+        ("image/png", TEXT),
+        ("text/plain;q=high, application/openmetrics-text;q=0.1", OPENMETRICS),
+        (";;,,=;q=", TEXT),
+    ],
+)
+def test_the_format_is_the_one_liked_best(accept: str, content_type: str) -> None:
+    assert negotiate(accept) == content_type
+
+
+@pytest.mark.parametrize(
+    ("accept_encoding", "gzip"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("deflate, gzip;q=0.8", True),
+        ("gzip;q=0", False),
+        ("gzip;q=0.5, identity", False),
+        ("*", True),
+        ("*;q=0", False),
+        ("gzip;q=0, *", False),
+        ("br", False),
+    ],
+)
+def test_gzip_only_where_it_is_welcome(accept_encoding: str, gzip: bool) -> None:
+    assert wants_gzip(accept_encoding) is gzip

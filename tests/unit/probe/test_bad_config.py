@@ -1,0 +1,235 @@
+"""Every mistake in settings: one line on standard error that names the place and the mend, and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infercanary import cli
+
+torch = pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parent / "bad_config"
+
+MODULES = {
+    "models.py": "import torch\ndef good(): return torch.nn.Linear(2, 2)\nNUMBER = 5\n"
+    "class Picky:\n    def __init__(self, size): self.size = size + 1\n",
+    "needs_another.py": "import another_that_is_not_here\n",
+    "raises.py": "raise RuntimeError('no licence\\nfound')\n",
+    "exits.py": "raise SystemExit(0)\n",
+    "syntax.py": "def (\n",
+}
+
+# File → what is said after `infercanary: <file>`.
+EXPECTED = {
+    "bad_reference": ": canaries.c.target: `../models:good` is not of the form package.module:attribute",
+    "built_in_function": ": canaries.c.options: `time:sleep` refuses them: TypeError: time.sleep() takes no keyword arguments",
+    "canaries_empty": ": canaries: expected a mapping with at least 1 in it",
+    "canaries_list": ": canaries: expected a mapping, got a list",
+    "canaries_null": ": canaries: expected a mapping, got nothing",
+    "canary_name": ": canaries: `a canary` is not a name of letters, digits, `_`, `.` and `-` (64 at most)",
+    "canary_number": ": canaries: expected text, got a whole number as a key; put it in quotes",
+    "canary_text": ": canaries.c: expected a mapping, got text",
+    "constructor_raises": ': canaries.c.options: `models:Picky` refuses them: TypeError: can only concatenate str (not "int") to str',
+    "cuda_absent": ": canaries.c: device: `cuda` was asked for, but torch <torch> is a CPU-only build; install a CUDA build of torch, or set `device: cpu`",
+    "date": ": a value that YAML cannot read (month must be in 1..12); put it in quotes",
+    "device": ": canaries.c.options: device: `gpu` is none of cpu, cuda, cuda:N",
+    "dtype": ": canaries.c: inputs[0].dtype: torch has no dtype `fp32`; it has float32, bfloat16, int64, …",
+    "duplicate_canary": ":4:3: the key `c` is here a second time; keep one",
+    "duplicate_key": ":3:1: the key `listen` is here a second time; keep one",
+    "duty_cap_percent": ": duty_cap: expected a number <= 1.0",
+    "duty_cap_zero": ": duty_cap: expected a number > 0.0",
+    "empty": ": the required key `canaries` is missing",
+    "interval_bool": ": interval_seconds: expected a number, got true or false",
+    "interval_nan": ":2:19: `.nan` is not a finite number; give one",
+    "interval_negative": ": interval_seconds: expected a number >= 0.1",
+    "interval_text": ": interval_seconds: expected a number, got text",
+    "interval_zero": ": interval_seconds: expected a number >= 0.1",
+    "key_of_two_lines": ": unknown key `two lines`; known keys: canaries, listen, interval_seconds, duty_cap, timeout_seconds, "
+    "open_timeout_seconds",
+    "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); "
+    "free it or choose another",
+    "listen_number": ": listen: expected text, got a whole number",
+    "listen_port": ": listen: `127.0.0.1:99999` is neither host:port (0.0.0.0:9798) nor unix:///path",
+    "listen_url": ": listen: `http://127.0.0.1:9798` is neither host:port (0.0.0.0:9798) nor unix:///path",
+    "listen_word": ": listen: `everywhere` is neither host:port (0.0.0.0:9798) nor unix:///path",
+    "long_number": ": a value that YAML cannot read (Exceeds the limit (4300 digits) for integer string conversion: value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit); put it in quotes",
+    "missing_attribute": ": canaries.c.target: module `models` has no `Missing`; check the spelling",
+    "missing_colon": ":3:9: not YAML: mapping values are not allowed here; is a `:` missing above, or the indentation wrong?",
+    "missing_module": ": canaries.c.target: no module `no_such_module`; install it, or start where it is found (the working directory is searched)",
+    "missing_module_inside": ": canaries.c.target: `needs_another` needs the module `another_that_is_not_here`, which is not installed",
+    "missing_option": ": canaries.c.options: the required key `inputs` is missing",
+    "missing_target": ": canaries.c: the required key `target` is missing",
+    "model_corrupt_file": ": canaries.c: model: `corrupt.pt` cannot be loaded (<why>); save it with torch.jit.save (.pt, .ts) or torch.export.save (.pt2)",
+    "model_missing_file": ": canaries.c: model: no file `no_such_file.pt`; check the path (it starts at <cwd>)",
+    "model_missing_module": ": canaries.c: model: no module `no_such_module`; install it, or start where it is found (the working directory is searched)",
+    "model_unknown_file": ": canaries.c: model: `model.onnx` is neither package.module:factory nor a .pt, .ts, .torchscript, .pt2 file",
+    "module_exits": ": canaries.c.target: `exits` cannot be imported: SystemExit: 0; mend it there",
+    "module_raises": ": canaries.c.target: `raises` cannot be imported: RuntimeError: no licence; mend it there",
+    "module_syntax": ": canaries.c.target: `syntax` cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1); mend it there",
+    "no_canaries": ": the required key `canaries` is missing",
+    "not_a_reference": ": canaries.c.target: no target `models.good()`; built in: torch; or package.module:attribute",
+    "not_a_target": ": canaries.c.target: `models:good` gave a Linear, which is no target: it has no method `open`",
+    "not_callable": ": canaries.c.target: `models:NUMBER` is not callable; name a class or a function that makes a target",
+    "open_timeout_huge": ":2:23: `1.0e+999` is not a finite number; give one",
+    "option_number": ": canaries.c.options: expected text, got a whole number as a key; put it in quotes",
+    "option_of_wrong_type": ": canaries.c.options: seed: `first` is not a whole number from 0 on",
+    "options_list": ": canaries.c.options: expected a mapping, got a list",
+    "python_object": ":2:9: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'; leave the tag out",
+    "shape_of_wrong_type": ": canaries.c.options: inputs[0]: shape: expected a list, got text",
+    "socket_folder": ": listen: cannot listen on unix:///no/such/folder/probe.sock (No such file or directory); free it or choose another",
+    "socket_long": ": listen: cannot listen on unix:///tmp/<200 x> (AF_UNIX path too long); free it or choose another",
+    "socket_relative": ": listen: `unix://probe.sock` is neither host:port (0.0.0.0:9798) nor unix:///path",
+    "tab": ":2:1: not YAML: found character '\\t' that cannot start any token; indent with spaces, and put odd characters in quotes",
+    "timeout_infinite": ":2:18: `.inf` is not a finite number; give one",
+    "timeout_zero": ": timeout_seconds: expected a number > 0.0",
+    "top_list": ": expected a mapping, got a list",
+    "top_text": ": expected a mapping, got text",
+    "two_documents": ":2:1: not YAML: found another document; keep one, without `---`",
+    "unclosed_list": ":2:1: not YAML: expected ',' or ']', but got '<stream end>'",
+    "undefined_alias": ":2:9: not YAML: found undefined alias 'nowhere'",
+    "unknown_canary_key": ": canaries.c: unknown key `modell`; known keys: target, options",
+    "unknown_input_key": ": canaries.c.options: inputs[0]: unknown key `type`; known keys: shape, dtype, high",
+    "unknown_key": ": unknown key `interval`; known keys: canaries, listen, interval_seconds, duty_cap, timeout_seconds, open_timeout_seconds",
+    "unknown_option": ": canaries.c.options: unknown key `input`; known keys: model, inputs, device, mode, seed",
+    "unknown_target": ": canaries.c.target: no target `onnxx`; built in: torch; or package.module:attribute",
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A working directory with the modules; signals, path and modules as they were afterwards."""
+    for name, text in MODULES.items():
+        (tmp_path / name).write_text(text)
+        monkeypatch.delitem(sys.modules, name.removesuffix(".py"), raising=False)
+    (tmp_path / "corrupt.pt").write_bytes(b"PK\x03\x04 no model" * 100)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What the command line says, run in this process; it must be one line, and exit code 2."""
+    monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    out, err = capsys.readouterr()
+    assert exit_.value.code == 2
+    assert out == ""
+    assert err.count("\n") == 1 and err.endswith("\n")
+    return err[:-1]
+
+
+def test_every_file_is_in_the_table() -> None:
+    assert sorted(EXPECTED) == sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_mistake_is_one_line(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name == "cuda_absent" and torch.version.cuda is not None:
+        pytest.skip("the text of a CPU-only build of torch is what is expected here")
+    path = str(FOLDER / f"{name}.yaml")
+    line = said(capsys, monkeypatch, "probe", "--config", path)
+    assert line.startswith(f"infercanary: {path}")
+    line = (
+        line.removeprefix(f"infercanary: {path}")
+        .replace(os.getcwd(), "<cwd>")
+        .replace(torch.__version__, "<torch>")
+    )
+    line = re.sub("x{200}", "<200 x>", line)
+    if name == "model_corrupt_file":  # torch's own words, which change
+        line = re.sub(r"\(.*\)(?=; save)", "(<why>)", line)
+    assert line == EXPECTED[name]
+
+
+def test_a_port_that_is_taken(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        path = tmp_path / "probe.yaml"
+        path.write_text(GOOD.replace("127.0.0.1:0", f"127.0.0.1:{port}"))
+        assert said(capsys, monkeypatch, "probe", "--config", str(path)) == (
+            f"infercanary: {path}: listen: cannot listen on 127.0.0.1:{port} (Address already in use); "
+            "free it or choose another"
+        )
+
+
+GOOD = """\
+listen: 127.0.0.1:0
+canaries: {c: {target: torch, options: {model: "models:good", inputs: [{shape: [1, 2]}]}}}
+"""
+
+
+@pytest.mark.parametrize("command", ["probe --config", "check-config --probe"])
+def test_files_that_cannot_be_read(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "large.yaml").write_text("# " + "x" * 1_000_000)
+    (tmp_path / "junk.yaml").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / "deep.yaml").write_text("[" * 5_000)
+    (tmp_path / "file").write_text("")
+    expected = {
+        "missing.yaml": "cannot be read (No such file or directory); check the path and its permissions",
+        "folder.yaml": "cannot be read (Is a directory); check the path and its permissions",
+        "file/probe.yaml": "cannot be read (Not a directory); check the path and its permissions",
+        "large.yaml": "larger than 1000000 bytes; is this the right file?",
+        "deep.yaml": "nested too deeply; is this the right file?",
+    }
+    for path, text in expected.items():
+        assert said(capsys, monkeypatch, *command.split(), path) == f"infercanary: {path}: {text}"
+    line = said(capsys, monkeypatch, *command.split(), "junk.yaml")
+    assert line.startswith("infercanary: junk.yaml: not YAML: ") and line.endswith(
+        "; is this the right file?"
+    )
+
+
+def test_a_file_without_permission(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "secret.yaml"
+    path.write_text(GOOD)
+    path.chmod(0)
+    user = os.geteuid()
+    if user == 0:  # root may read everything
+        os.seteuid(65534)
+    try:
+        line = said(capsys, monkeypatch, "probe", "--config", str(path))
+    finally:
+        os.seteuid(user)
+    assert line == (
+        f"infercanary: {path}: cannot be read (Permission denied); check the path and its permissions"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["unknown_key", "missing_module", "model_missing_file", "cuda_absent", "listen_foreign"]
+)
+def test_in_a_process_of_its_own(name: str) -> None:
+    """As a person meets it: nothing else on standard error or standard output, not even a log line."""
+    if name == "cuda_absent" and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    path = FOLDER / f"{name}.yaml"
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(path)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"infercanary: {path}: ")

@@ -1,0 +1,70 @@
+"""What the probe counts."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.probe.histogram import Histogram, Tally
+from infercanary.probe.report import LADDER, HistogramValue, Metric, Point
+
+GAUGE = Metric("infercanary_gauge", "gauge", "G.", ("canary",))
+COUNTER = Metric("infercanary_counter_total", "counter", "C.", ("canary",))
+SECONDS = Metric("infercanary_seconds", "histogram", "H.", ("canary", "phase"))
+
+
+def test_an_upper_bound_is_inclusive() -> None:
+    histogram = Histogram()
+    histogram.observe(LADDER[3])
+    histogram.observe(math.nextafter(LADDER[3], math.inf))
+    histogram.observe(0.0)
+    histogram.observe(LADDER[-1] * 2)
+    counts = histogram.value().counts
+    assert {k: n for k, n in enumerate(counts) if n} == {0: 1, 3: 1, 4: 1, len(LADDER): 1}
+
+
+@given(st.lists(st.floats(0, 200), max_size=50))
+def test_nothing_is_lost_and_each_lies_in_its_bucket(seconds: list[float]) -> None:
+    histogram = Histogram()
+    for each in seconds:
+        histogram.observe(each)
+    value = histogram.value()
+    assert sum(value.counts) == len(seconds)
+    assert math.isclose(value.sum, math.fsum(seconds), rel_tol=1e-9, abs_tol=1e-12)
+    bounds = [-1.0, *LADDER, math.inf]
+    for (low, high), count in zip(pairwise(bounds), value.counts, strict=True):
+        assert count == sum(low < each <= high for each in seconds)
+
+
+def test_a_snapshot_does_not_move() -> None:
+    histogram = Histogram()
+    histogram.observe(1.0)
+    before = histogram.value()
+    histogram.observe(1.0)
+    assert sum(before.counts) == 1
+
+
+def test_tally() -> None:
+    tally = Tally()
+    tally.add(COUNTER, 0, "a")
+    tally.add(COUNTER, 2, "b")
+    tally.add(COUNTER, 1, "b")
+    tally.set(GAUGE, True, "a")
+    tally.observe(SECONDS, 1.0, "a", "h2d")
+    tally.observe(SECONDS, 1.0, "a", "compute")
+    tally.observe(SECONDS, 1.0, "b", "compute")
+    families = {family.name: family for family in tally.families()}
+    assert families[COUNTER.name].points == (Point(("a",), 0.0), Point(("b",), 3.0))
+    assert families[GAUGE.name].points == (Point(("a",), 1.0),)
+    assert type(families[GAUGE.name].points[0].value) is float
+    assert all(isinstance(point.value, HistogramValue) for point in families[SECONDS.name].points)
+
+    tally.forget(SECONDS, "a")
+    tally.forget(GAUGE, "a")
+    tally.forget(Metric("infercanary_unknown", "gauge", "?"))
+    families = {family.name: family for family in tally.families()}
+    assert [point.labels for point in families[SECONDS.name].points] == [("b", "compute")]
+    assert families[GAUGE.name].points == ()

@@ -1,0 +1,155 @@
+"""The contract: the ladder, the round trip through JSON, and what is refused."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.probe.report import (
+    LADDER,
+    SCHEMA_VERSION,
+    Family,
+    HistogramValue,
+    Metric,
+    Point,
+    Report,
+    Run,
+    decode,
+    encode,
+)
+
+
+def test_ladder_is_geometric_and_exact_at_each_doubling() -> None:
+    assert len(LADDER) == 82
+    assert LADDER[0] == 50e-6
+    assert 60 < LADDER[-1] < 63
+    for k, bound in enumerate(LADDER):
+        assert bound == pytest.approx(50e-6 * 2 ** (k / 4), rel=1e-5)
+        if k % 4 == 0:
+            # People read these in `le`: 0.0001, 0.0002, … 52.4288, without a rounding of ours in them.
+            assert bound == float(f"{50e-6 * 2 ** (k // 4):.6g}")
+            assert bound * 1e6 == pytest.approx(50 * 2 ** (k // 4), rel=1e-15)
+
+
+def test_bounds_have_a_short_exact_text() -> None:
+    """`le` is text, and series of different probes are summed by it."""
+    for bound in LADDER:
+        assert float(f"{bound:.6g}") == bound
+
+
+@given(st.floats(LADDER[0], LADDER[-1] * 0.999))
+def test_median_of_equal_latencies_is_interpolated_within_9_6_percent(latency: float) -> None:
+    upper = next(k for k, bound in enumerate(LADDER) if latency <= bound)
+    lower = LADDER[upper - 1] if upper else LADDER[0]
+    # What histogram_quantile(0.5, …) answers when all observations lie in one bucket: its middle.
+    middle = (lower + LADDER[upper]) / 2
+    assert abs(middle / latency - 1) < 0.096
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+_LABELS = st.lists(_TEXT, max_size=3).map(tuple)
+_HISTOGRAM = st.builds(
+    HistogramValue,
+    st.lists(st.integers(0, 2**53), min_size=len(LADDER) + 1, max_size=len(LADDER) + 1).map(tuple),
+    st.floats(0, 1e9),
+)
+_POINT = st.builds(Point, _LABELS, st.one_of(_NUMBER, _HISTOGRAM))
+_FAMILY = st.builds(
+    Family,
+    _TEXT,
+    st.sampled_from(["counter", "gauge", "histogram"]),
+    _TEXT,
+    _LABELS,
+    st.lists(_POINT, max_size=3).map(tuple),
+)
+_RUN = st.builds(
+    Run,
+    sequence=st.integers(0, 2**53),
+    canary=_TEXT,
+    scheduled_at=_NUMBER,
+    started_at=_NUMBER,
+    outcome=st.sampled_from(["ok", "raised", "timed_out", "not_finite"]),
+    latencies=st.lists(_NUMBER, max_size=5).map(tuple),
+    phases=st.dictionaries(_TEXT, _NUMBER, max_size=3),
+    tags=_LABELS,
+    detail=_TEXT,
+)
+_REPORT = st.builds(
+    Report,
+    schema_version=st.just(SCHEMA_VERSION),
+    boot_id=_TEXT,
+    started_at=_NUMBER,
+    cursor=_TEXT,
+    lost_runs=st.integers(0, 2**53),
+    families=st.lists(_FAMILY, max_size=3).map(tuple),
+    environment=st.dictionaries(_TEXT, _TEXT, max_size=3),
+    runs=st.lists(_RUN, max_size=3).map(tuple),
+)
+
+
+@given(_REPORT)
+def test_what_is_encoded_is_decoded(report: Report) -> None:
+    assert decode(encode(report)) == report
+
+
+def test_a_value_that_is_not_known_is_a_missing_point() -> None:
+    metric = Metric("infercanary_x", "gauge", "X.", ("what",))
+    family = metric.family({("nan",): math.nan, ("inf",): math.inf, ("low",): -math.inf, ("good",): 1.5})
+    assert family.points == (Point(("good",), 1.5),)
+    assert Metric("infercanary_y", "gauge", "Y.").family(math.nan).points == ()
+
+
+def test_bools_and_ints_become_floats() -> None:
+    """JSON's `true` is no number: one bool would make the whole report unreadable."""
+    metric = Metric("infercanary_x", "gauge", "X.", ("what",))
+    family = metric.family({("bool",): True, ("int",): 3})
+    assert [type(point.value) for point in family.points] == [float, float]
+    report = Report(SCHEMA_VERSION, "b", 0.0, "", 0, (family,), {}, ())
+    assert decode(encode(report)).families[0].points == (Point(("bool",), 1.0), Point(("int",), 3.0))
+
+
+GOOD = encode(Report(SCHEMA_VERSION, "b", 0.0, "", 0, (), {}, ()))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\x00\xff junk",
+        b"null",
+        b"[]",
+        b"{}",
+        GOOD[:-1],
+        GOOD + b"x",
+        GOOD.replace(b'"boot_id":"b"', b'"boot_id":7'),
+        GOOD.replace(b'"lost_runs":0', b'"lost_runs":null'),
+        GOOD.replace(b'"lost_runs":0', b'"lost_runs":NaN'),
+        GOOD.replace(b'"started_at":0.0', b'"started_at":1e999'),
+        GOOD.replace(b'"runs":[]', b'"runs":[{"sequence":1}]'),
+        GOOD.replace(
+            b'"families":[]', b'"families":[{"name":"x","kind":"summary","help":"","labels":[],"points":[]}]'
+        ),
+        GOOD.replace(
+            b'"families":[]',
+            b'"families":[{"name":"x","kind":"gauge","help":"","labels":[],"points":[[[],true]]}]',
+        ),
+    ],
+)
+def test_what_is_no_report_is_refused(body: bytes) -> None:
+    assert body != GOOD
+    with pytest.raises(msgspec.DecodeError):
+        decode(body)
+
+
+def test_keys_of_a_later_version_are_passed_over() -> None:
+    assert decode(GOOD.replace(b'"boot_id"', b'"new":{"a":[1]},"boot_id"')).boot_id == "b"
+
+
+def test_deep_nesting_is_refused_and_not_a_crash() -> None:
+    with pytest.raises((msgspec.DecodeError, RecursionError)):
+        decode(GOOD.replace(b'"boot_id"', b'"new":' + b"[" * 200_000 + b',"boot_id"'))

@@ -1,0 +1,327 @@
+"""The PyTorch target, with a real torch and tiny models."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from infercanary.probe import HostClock, TorchTarget
+from infercanary.settings import UsageError
+
+pytestmark = pytest.mark.filterwarnings(
+    # torch warns about parts of itself: of TorchScript, and from inside torch.export and Inductor.
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning",
+)  # fmt: skip
+
+FACTORIES = """
+import torch
+
+def linear():
+    return torch.nn.Linear(4, 3)
+
+class Holder:
+    model = staticmethod(linear)
+
+def no_model():
+    return 5
+
+def plain():
+    return lambda x: x * 2
+
+not_callable = 7
+"""
+
+
+@pytest.fixture(autouse=True)
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "factories.py").write_text(FACTORIES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "factories", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def opened(*args: Any, **options: Any) -> Any:
+    target = TorchTarget(*args, **options)
+    target.open()
+    return target
+
+
+def result_of(target: Any) -> Any:
+    return target.clock.measure(target.run)[1]
+
+
+ONE = [{"shape": [2, 4]}]
+
+
+def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.eye(4))
+            self.modes: list[bool] = []
+
+        def forward(self, x: Any) -> Any:
+            self.modes.append(torch.is_inference_mode_enabled())
+            return x @ self.weight
+
+    model = Model().train()
+    target = opened(model, ONE)
+    timing, result = target.clock.measure(target.run)
+    assert isinstance(target.clock, HostClock)
+    assert model.modes == [True]
+    assert not result.requires_grad
+    assert model.training, "the host's model is not ours to switch"
+    assert 0 < timing.phases["compute"] <= timing.wall
+    assert set(timing.phases) == {"compute"}, "on a CPU there is no copy to time, and none is invented"
+    target.close()
+
+
+@pytest.mark.parametrize("reference", ["factories:linear", "factories:Holder.model"])
+def test_a_factory_is_seeded_and_switched_to_eval(reference: str) -> None:
+    one, two = (opened(reference, ONE, seed=3) for _ in range(2))
+    assert torch.equal(result_of(one), result_of(two))
+    assert not one._model.training
+    other = opened(reference, ONE, seed=4)
+    assert not torch.equal(result_of(one), result_of(other))
+
+
+def test_a_factory_may_give_any_callable() -> None:
+    target = opened("factories:plain", [torch.ones(2)])
+    assert result_of(target).tolist() == [2.0, 2.0]
+
+
+def test_torchscript_file(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 3).eval()
+    torch.jit.save(torch.jit.script(model), tmp_path / "model.pt")
+    target = opened(str(tmp_path / "model.pt"), ONE)
+    assert torch.allclose(result_of(target), model(target._device_inputs[0]))
+
+
+def test_export_file(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 3).eval()
+    torch.export.save(torch.export.export(model, (torch.zeros(2, 4),)), tmp_path / "model.pt2")
+    target = opened(str(tmp_path / "model.pt2"), ONE)
+    assert torch.allclose(result_of(target), model(target._device_inputs[0]))
+
+
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None,
+    reason="torch.compile needs a C++ compiler: apt-get install g++",
+)
+def test_compile_gives_what_eager_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    eager, compiled = (opened("factories:linear", ONE, mode=mode) for mode in ("eager", "compile"))
+    assert torch.allclose(result_of(eager), result_of(compiled), atol=1e-5)
+    assert compiled.environment()["torch_mode"] == "compile"
+    torch._dynamo.reset()
+
+
+SPECS = [
+    {"shape": [2, 3], "dtype": "float32"},
+    {"shape": [2, 3], "dtype": "bfloat16"},
+    {"shape": [64], "dtype": "int64", "high": 1000},
+    {"shape": [64], "dtype": "bool"},
+    {"shape": [], "dtype": "float64"},
+]
+
+
+def test_inputs_are_the_same_in_every_process(tmp_path: Path) -> None:
+    target = opened(lambda *inputs: inputs, SPECS, seed=11)
+    here = [t.double().flatten().tolist() for t in target._device_inputs]
+    script = (
+        "import torch\nfrom infercanary.probe import TorchTarget\n"
+        f"t = TorchTarget(lambda *x: x, {SPECS!r}, seed=11)\nt.open()\n"
+        "print([x.double().flatten().tolist() for x in t._device_inputs])"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert there.stdout.strip() == repr(here)
+    assert opened(lambda *x: x, SPECS, seed=12)._device_inputs[0].double().flatten().tolist() != here[0]
+
+
+def test_input_dtypes_and_ranges() -> None:
+    target = opened(lambda *inputs: inputs, SPECS)
+    inputs = target._device_inputs
+    assert [t.dtype for t in inputs] == [
+        torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float64,
+    ]  # fmt: skip
+    assert [tuple(t.shape) for t in inputs] == [(2, 3), (2, 3), (64,), (64,), ()]
+    assert 0 <= int(inputs[2].min()) and 500 < int(inputs[2].max()) < 1000
+    assert set(inputs[3].tolist()) == {True, False}
+
+
+def test_two_equal_specifications_are_two_different_inputs() -> None:
+    first, second = opened(lambda *x: x, [{"shape": [8]}, {"shape": [8]}])._device_inputs
+    assert not torch.equal(first, second)
+
+
+def test_a_tensor_is_one_input_and_a_list_of_them_is_several() -> None:
+    single = opened(lambda x: x, torch.ones(3))
+    assert result_of(single).tolist() == [1.0, 1.0, 1.0]
+    several = opened(lambda x, y: x + y, [torch.ones(3), torch.ones(3)])
+    assert result_of(several).tolist() == [2.0, 2.0, 2.0]
+
+
+def test_the_hosts_random_state_is_not_touched() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(4)
+    torch.manual_seed(1)
+    target = opened("factories:linear", ONE, seed=99)
+    target.run(lambda name: __import__("contextlib").nullcontext())
+    assert torch.equal(torch.rand(4), expected)
+
+
+class Output(dict[str, Any]):
+    """As Hugging Face returns it."""
+
+
+def test_values_of_nested_outputs() -> None:
+    nested = Output(
+        logits=torch.tensor([1.0, 2.0]),
+        more=[(torch.tensor(3), "text"), {"x": torch.tensor([4.0, 5.0])}],
+        none=None,
+    )
+    target = opened(lambda: nested, [])
+    assert target.values(nested) == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert target.values("no tensor") == []
+    assert target.values(torch.zeros(0)) == []
+
+
+def test_values_are_few_fixed_and_from_all_over() -> None:
+    target = opened(lambda: None, [])
+    parts = [torch.arange(700.0), torch.arange(700.0, 5_000.0), torch.arange(5_000.0, 5_001.0)]
+    values = target.values(parts)
+    assert 500 < len(values) <= 1024
+    steps = {b - a for a, b in zip(values, values[1:], strict=False)}
+    assert len(steps) == 1, "evenly spread, across the borders of the tensors too"
+    assert values[0] == 0.0 and values[-1] > 4_980
+    assert target.values(parts) == values
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "complex64"])
+def test_one_value_that_is_not_finite_is_seen_wherever_it_is(bad: float, dtype: str) -> None:
+    target = opened(lambda: None, [])
+    for place in (0, 1, 4_997):
+        output = torch.ones(4_999, dtype=getattr(torch, dtype))
+        output[place] = complex(0, bad) if output.is_complex() else bad
+        assert not all(map(math.isfinite, target.values({"y": output, "n": torch.tensor([1, 2])})))
+    assert all(map(math.isfinite, target.values(torch.full((10,), 60_000.0, dtype=torch.float16))))
+
+
+def test_environment() -> None:
+    found = opened("factories:linear", ONE).environment()
+    assert found["torch"] == torch.__version__
+    assert found["torch_cuda"] == (torch.version.cuda or "none (CPU-only build)")
+    assert found["torch_intra_op_threads"] == str(torch.get_num_threads())
+    assert found["torch_device"] == "cpu" and found["torch_mode"] == "eager"
+    assert "BLAS_INFO=" in found["torch_build"]
+    assert found["torch_deterministic"] == "false"
+    assert {"torch_git", "torch_cpu_capability", "torch_inter_op_threads", "torch_mkldnn"} <= found.keys()
+    assert all(
+        type(value) is str and 0 < len(value) <= 200 and value.isprintable() for value in found.values()
+    )
+
+
+def test_environment_leaves_out_what_torch_refuses_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> str:
+        raise RuntimeError("mix of the legacy and new APIs to set the TF32 flags")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    found = opened("factories:linear", ONE).environment()
+    assert "torch_float32_matmul_precision" not in found
+    assert found["torch"] == torch.__version__
+
+
+def test_close_lets_go_of_the_model() -> None:
+    import gc
+    import weakref
+
+    target = opened("factories:linear", ONE)
+    model = weakref.ref(target._model)
+    result_of(target)
+    target.close()
+    gc.collect()
+    assert model() is None
+    target.open()  # and it can be opened again
+    assert result_of(target).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": 5}, "model: name `package.module:factory` or a"),
+        ({"model": ""}, "model: name `package.module:factory` or a"),
+        ({"device": "gpu"}, "device: `gpu` is none of cpu, cuda, cuda:N"),
+        ({"device": 0}, "device: `0` is none of"),
+        ({"mode": "fast"}, "mode: `fast` is neither eager nor compile"),
+        ({"mode": ["eager"]}, "is neither eager nor compile"),
+        ({"seed": "1"}, "seed: `1` is not a whole number"),
+        ({"seed": True}, "seed: `True` is not a whole number"),
+        ({"seed": -1}, "seed: `-1` is not a whole number from 0 on"),
+        ({"seed": 2**70}, "is not a whole number from 0 on"),
+        ({"inputs": "x"}, "inputs: a list is needed"),
+        ({"inputs": 3}, "inputs: a list is needed"),
+        ({"inputs": {"shape": [1]}}, "inputs: a list is needed"),
+        ({"inputs": [3]}, r"inputs\[0\]: neither a tensor nor a mapping with `shape`"),
+        ({"inputs": [{"dtype": "int8"}]}, r"inputs\[0\]: the required key `shape` is missing"),
+        (
+            {"inputs": [{"shape": [1]}, {"shape": ["x"]}]},
+            r"inputs\[1\]: shape\[0\]: expected a whole number, got text",
+        ),
+        ({"inputs": [{"shape": [-1]}]}, r"inputs\[0\]: shape\[0\]: expected a whole number >= 0"),
+        ({"inputs": [{"shape": 3}]}, r"inputs\[0\]: shape: expected a list, got a whole number"),
+        ({"inputs": [{"shape": [1], "size": 3}]}, "unknown key `size`; known keys: shape, dtype, high"),
+        ({"inputs": [{"shape": [1], "high": 0}]}, "high: expected a whole number >= 1"),
+    ],
+)
+def test_a_wrong_argument_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        TorchTarget(**({"model": "factories:linear", "inputs": ONE} | options))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "nowhere:model"}, "model: no module `nowhere`; install it"),
+        ({"model": "factories:nothing"}, "model: module `factories` has no `nothing`; check the spelling"),
+        ({"model": "factories:not_callable"}, "model: `factories:not_callable` is not callable"),
+        ({"model": "factories:no_model"}, "gave a int, which cannot be called"),
+        ({"model": "model.pth"}, "model: `model.pth` is neither package.module:factory nor a .pt, .ts"),
+        ({"model": "missing.pt"}, "model: no file `missing.pt`; check the path"),
+        ({"model": "missing.pt2"}, "model: no file `missing.pt2`; check the path"),
+        ({"model": "junk.pt"}, "model: `junk.pt` cannot be loaded"),
+        ({"model": "junk.pt2"}, "model: `junk.pt2` cannot be loaded"),
+        (
+            {"inputs": [{"shape": [1], "dtype": "float31"}]},
+            r"inputs\[0\].dtype: torch has no dtype `float31`",
+        ),
+        ({"inputs": [{"shape": [1], "dtype": "nn"}]}, r"inputs\[0\].dtype: torch has no dtype `nn`"),
+        ({"inputs": [{"shape": [10**9, 10**9]}]}, r"inputs\[0\]: torch cannot make it"),
+    ],
+)
+def test_a_mistake_that_shows_when_opened(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    for name in ("junk.pt", "junk.pt2"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 not a model\x00\xff" * 40)
+    target = TorchTarget(**({"model": "factories:linear", "inputs": ONE} | options))
+    with pytest.raises(UsageError, match=message) as caught:
+        target.open()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"device: `cuda:1` was asked for, but .*or set `device: cpu`"):
+        TorchTarget("factories:linear", ONE, device="cuda:1").open()
