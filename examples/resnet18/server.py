@@ -53,6 +53,7 @@ async def probed(app: web.Application) -> AsyncIterator[None]:
         listen=os.environ.get("PROBE_LISTEN", "0.0.0.0:9798"),
         interval_seconds=float(os.environ.get("PROBE_INTERVAL_SECONDS", "10")),
         duty_cap=float(os.environ.get("PROBE_DUTY_CAP", "0.01")),
+        executor=app[POOL],
     )
     probe.start()  # 3
     yield

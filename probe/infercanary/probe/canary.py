@@ -6,7 +6,8 @@ import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from itertools import islice
 from time import perf_counter
@@ -121,7 +122,15 @@ class Canary:
     That thread only calls the target; all that is counted and decided here is the probe's loop's.
     """
 
-    def __init__(self, name: str, target: Target, tally: Tally, timeout: float, open_timeout: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        tally: Tally,
+        timeout: float,
+        open_timeout: float,
+        executor: Executor | None = None,
+    ) -> None:
         self.name = name
         self.is_open = False
         self.environment: dict[str, str] = {}
@@ -131,6 +140,7 @@ class Canary:
         self._tally = tally
         self._timeout = timeout
         self._open_timeout = open_timeout
+        self._executor = executor
         self._worker = Worker(f"infercanary-{name}")
         self._opening_since: float | None = None
         self._retry_at = 0.0
@@ -185,6 +195,7 @@ class Canary:
             self.mistake = None
         else:
             self._take(opened)
+        self._worker.rest()
         self._opening_since = None
 
     def round(self, repeats: int) -> Round | None:
@@ -205,6 +216,7 @@ class Canary:
             finite = all(map(math.isfinite, values))
             detail = "" if finite else "the output holds NaN or infinity"
             result = Round("ok" if finite else "not_finite", detail, timings, perf_counter() - begin)
+        self._worker.rest()
         self._account(result)
         return result
 
@@ -219,14 +231,15 @@ class Canary:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
         return ended
 
-    # _open, _repeat and _measure run in the target's thread; all else runs in the probe's loop.
+    # From here to _close all runs in the target's thread; all else runs in the probe's loop.
 
     def _open(self) -> _Opened:
         try:
             begin = perf_counter()
-            self._target.open()
+            self._with_target(self._target.open)
             load = perf_counter() - begin
-            environment = {str(key): str(value) for key, value in self._target.environment().items()}
+            told = self._with_target(self._target.environment)
+            environment = {str(key): str(value) for key, value in told.items()}
             first_run = self._measure()[0].wall
             latencies: list[float] = []
             begin = perf_counter()
@@ -239,7 +252,7 @@ class Canary:
             return _Opened(environment, load, first_run, perf_counter() - begin, latencies)
         except BaseException:
             with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
-                self._target.close()
+                self._with_target(self._target.close)
             raise
 
     def _repeat(self, repeats: int) -> tuple[list[Timing], list[float]]:
@@ -250,20 +263,27 @@ class Canary:
         while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
             timing, result = self._measure()
             timings.append(timing)
-        return timings, [float(value) for value in islice(self._target.values(result), _MAX_VALUES)]
+        values = self._with_target(self._target.values, result)
+        return timings, [float(value) for value in islice(values, _MAX_VALUES)]
 
     def _measure(self) -> tuple[Timing, Any]:
         """One repeat; a target may bring its own clock, and what that says is checked: one NaN breaks a report."""
-        timing, result = self._target.clock.measure(self._target.run)
+        timing, result = self._with_target(self._target.clock.measure, self._target.run)
         phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
         self._phase_names.update(phases)
         if len(self._phase_names) > _MAX_PHASES:
             raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
         return Timing(_seconds(timing.wall), phases), result
 
+    def _with_target(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """In the server's own pool where one was given, repeat by repeat, so that requests go in between."""
+        if self._executor is None:
+            return function(*arguments)
+        return self._executor.submit(function, *arguments).result()
+
     def _close(self) -> None:
         try:
-            self._target.close()
+            self._with_target(self._target.close)
         except BaseException as error:
             log.warning("canary %s: closing failed: %s", self.name, one_line(error))
 

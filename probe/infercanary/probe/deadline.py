@@ -6,9 +6,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None]"
 
 
 class DeadlineExceeded(Exception):
@@ -26,18 +28,16 @@ class Interrupted(Exception):
 class Worker:
     """One daemon thread that runs one call at a time.
 
-    All calls of a worker run in the same thread, which matters to what keeps state per thread (CUDA's current
-    device, OpenMP's pool). When a call exceeds its deadline the worker is busy until that call returns, and then
-    takes calls again by itself. One thread makes the calls; :meth:`interrupt` may come from any.
+    The thread lives until :meth:`rest` or :meth:`stop`; the next call then starts another. When a call exceeds its
+    deadline the worker is busy until that call returns, and then takes calls again by itself. One thread makes the
+    calls; :meth:`interrupt` may come from any.
     """
 
     def __init__(self, name: str) -> None:
         self.cpu_seconds = 0.0
-        """CPU time that the thread had used when its last call ended."""
+        """CPU time of the calls that ended."""
         self._name = name
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._calls: Calls = queue.SimpleQueue()
         self._answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._interrupted = False
         self._idle = threading.Event()
@@ -55,9 +55,7 @@ class Worker:
         if not self._idle.is_set():
             raise StillBusy
         if self._thread is None:
-            thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            thread.start()
-            self._thread = thread
+            self._start()
         self._idle.clear()
         self._answer = queue.SimpleQueue()
         self._calls.put((function, self._answer))
@@ -85,8 +83,21 @@ class Worker:
         self._interrupted = True
         self._answer.put((False, Interrupted()))
 
+    def rest(self) -> None:
+        """Let the thread end; a call that hangs keeps it.
+
+        A thread that ran OpenMP code keeps a pool of threads for as long as it lives. Once pools outnumber the CPUs,
+        libgomp hardly spins any more, in the whole process: with a canary's idle pool beside the server's own, a
+        ResNet-18 on two CPUs took 62 ms instead of 35 (docs/adr/0006-threads-of-a-canary.md).
+        """
+        if self._thread is not None and self._idle.is_set():
+            self._calls.put(None)
+            self._thread = None
+
     def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
         """End the thread after the call under way and then ``last``; whether it ended within ``seconds``."""
+        if self._thread is None and last is not None:
+            self._start()
         if self._thread is None:
             return True
         if last is not None:
@@ -95,14 +106,21 @@ class Worker:
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+    def _start(self) -> None:
+        self._calls = queue.SimpleQueue()  # the thread before, which is ending, has the old one
+        thread = threading.Thread(target=self._work, args=(self._calls,), name=self._name, daemon=True)
+        thread.start()
+        self._thread = thread
+
+    def _work(self, calls: Calls) -> None:
+        while (call := calls.get()) is not None:
             function, answer = call
+            before = time.thread_time()
             try:
                 outcome = (True, function())
             except BaseException as error:  # a model may raise anything; it is the caller's to judge
                 outcome = (False, error)
-            self.cpu_seconds = time.thread_time()
+            self.cpu_seconds += time.thread_time() - before
             # Idle before the answer: whoever has the answer may call again at once.
             self._idle.set()
             answer.put(outcome)

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 
 from infercanary.probe.canary import Canary, Round
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
@@ -65,6 +66,8 @@ class Probe:
     ``duty_cap``         the most that runs may take of the elapsed time (0.01 = 1 %).
     ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
     ``samplers``         None for all built-in ones.
+    ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
+                         the very threads that serve. Otherwise canaries run in a thread of the probe's own.
 
     Raises :class:`UsageError` for an argument that cannot be meant; nothing after that raises into the host.
     """
@@ -79,6 +82,7 @@ class Probe:
         timeout_seconds: float = 30.0,
         open_timeout_seconds: float = 600.0,
         samplers: Iterable[Sampler] | None = None,
+        executor: Executor | None = None,
     ) -> None:
         for name in targets:
             if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
@@ -102,7 +106,7 @@ class Probe:
         self._started_at = time.time()
         self._tally = Tally()
         self._canaries = [
-            Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds)
+            Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, executor)
             for name, target in targets.items()
         ]
         self._guards = [Guard(s, self._tally) for s in (available() if samplers is None else samplers)]

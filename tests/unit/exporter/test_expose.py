@@ -97,7 +97,7 @@ def some_families(draw: st.DrawFn) -> list[Family]:
         draw(st.lists(st.sampled_from(["counter", "gauge", "histogram"]), max_size=4))
     ):
         labels = ("canary", "percent")[: draw(st.integers(0, 2))]
-        values = draw(st.lists(st.tuples(*[printable] * len(labels)), unique=True, min_size=1, max_size=3))
+        values = draw(st.lists(st.tuples(*[printable] * len(labels)), unique=True, max_size=3))
         value = {
             "counter": finite.map(abs),
             "gauge": finite,
@@ -119,7 +119,7 @@ def test_the_same_bytes_as_prometheus_client_writes(
     exposition = Exposition()
     exposition.replace(key, list(old.values()))
     exposition.replace(key, again)
-    registry = Given(theirs([(key, family) for family in now]))
+    registry = Given(theirs([(key, family) for family in now if family.points]))
     assert joined(exposition).encode() == generate_latest(registry)
     assert joined(exposition, in_openmetrics=True) + "# EOF\n" == generate_openmetrics(registry).decode()
 
@@ -146,6 +146,12 @@ def test_new_values_reuse_the_template_and_new_labels_do_not() -> None:
     assert second.text != first.text
     renamed = LATENCY.family({("other",): HistogramValue((0,) * (len(LADDER) + 1), 0.0)})
     assert 'canary="other"' in write(renamed, identity(A), second).text.decode()
+
+
+def test_a_family_that_loses_its_only_point_is_not_shown() -> None:
+    """What a probe does not know, it leaves out: its family is still there, without points."""
+    known = write(ERRORS, identity(A))
+    assert write(Family(ERRORS.name, ERRORS.kind, ERRORS.help, (), ()), identity(A), known).text == b""
 
 
 def test_what_is_no_longer_reported_vanishes_at_once() -> None:

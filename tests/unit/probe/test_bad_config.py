@@ -1,5 +1,7 @@
 """Every mistake in settings: one line on standard error that names the place and the mend, and exit code 2."""
 
+# ruff: noqa: E501 - what is said is one line, and is one line here
+
 from __future__ import annotations
 
 import os

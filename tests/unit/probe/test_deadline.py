@@ -132,6 +132,31 @@ def test_stop_runs_the_last_call_after_the_one_under_way() -> None:
     until(lambda: order == ["slow", "last"])
 
 
+def test_after_a_rest_the_next_call_has_a_new_thread() -> None:
+    worker = Worker("w")
+    first = worker.call(threading.current_thread, LONG)
+    worker.rest()
+    first.join(LONG)
+    assert not first.is_alive()
+    assert worker.call(threading.current_thread, LONG) is not first
+    worker.rest()
+    order: list[str] = []
+    assert worker.stop(LONG, lambda: order.append("last"))
+    assert order == ["last"]
+
+
+def test_a_hanging_call_keeps_its_thread_through_a_rest() -> None:
+    worker = Worker("w")
+    thread = worker.call(threading.current_thread, LONG)
+    go_on = threading.Event()
+    worker.begin(lambda: go_on.wait(LONG))
+    worker.rest()
+    go_on.set()
+    assert worker.result(LONG) is True
+    assert worker.call(threading.current_thread, LONG) is thread
+    assert worker.stop(LONG)
+
+
 def test_stop_without_a_call_has_no_thread_to_end() -> None:
     assert Worker("w").stop(0)
 

@@ -274,12 +274,12 @@ def tree(root: Path, files: dict[str, str]) -> None:
 
 V2 = {
     "cpu.max": "150000 100000\n",
-    "cpu.stat": "usage_usec 900\nuser_usec 500\nsystem_usec 400\nnr_periods 40\nnr_throttled 7\nthrottled_usec 2500000\n",
+    "cpu.stat": "usage_usec 900\nuser_usec 500\nnr_periods 40\nnr_throttled 7\nthrottled_usec 2500000\n",
     "cpuset.cpus.effective": "0-3,8\n",
     "memory.current": "1048576\n",
     "memory.max": "2097152\n",
     "memory.events": "low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\n",
-    "cpu.pressure": "some avg10=1.50 avg60=0.00 avg300=0.00 total=3000000\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=9\n",
+    "cpu.pressure": "some avg10=1.50 avg60=0.00 avg300=0.00 total=3000000\nfull avg10=0.00 total=9\n",
     "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=250000\n",
     "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
 }

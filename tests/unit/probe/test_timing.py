@@ -118,7 +118,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Timeline:
 
 
 def inference(line: Timeline, before: int = 0, gap: int = 0, launch: int = 10_000) -> Callable[[Phase], str]:
-    """2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns; in ns ``before`` and ``gap`` is other work."""
+    """2 ms in, 7 ms of compute, 1 ms out, each enqueued in ``launch`` ns; ``before`` and ``gap``: others' work."""
 
     def run(phase: Phase) -> str:
         line.enqueue(before)

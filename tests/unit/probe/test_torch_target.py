@@ -7,15 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.settings import UsageError
+
+torch = pytest.importorskip("torch")
 
 pytestmark = pytest.mark.filterwarnings(
     # torch warns about parts of itself: of TorchScript, and from inside torch.export and Inductor.
@@ -157,7 +158,7 @@ def test_input_dtypes_and_ranges() -> None:
         torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float64,
     ]  # fmt: skip
     assert [tuple(t.shape) for t in inputs] == [(2, 3), (2, 3), (64,), (64,), ()]
-    assert 0 <= int(inputs[2].min()) and 500 < int(inputs[2].max()) < 1000
+    assert int(inputs[2].min()) >= 0 and 500 < int(inputs[2].max()) < 1000
     assert set(inputs[3].tolist()) == {True, False}
 
 
@@ -203,7 +204,7 @@ def test_values_are_few_fixed_and_from_all_over() -> None:
     parts = [torch.arange(700.0), torch.arange(700.0, 5_000.0), torch.arange(5_000.0, 5_001.0)]
     values = target.values(parts)
     assert 500 < len(values) <= 1024
-    steps = {b - a for a, b in zip(values, values[1:], strict=False)}
+    steps = {b - a for a, b in pairwise(values)}
     assert len(steps) == 1, "evenly spread, across the borders of the tensors too"
     assert values[0] == 0.0 and values[-1] > 4_980
     assert target.values(parts) == values

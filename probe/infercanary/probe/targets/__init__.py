@@ -19,7 +19,7 @@ BUILT_IN = {"torch": "infercanary.probe.targets.torch:TorchTarget"}
 
 
 class Target(Protocol):
-    """One thing to execute and time. All methods are called from one thread of the probe's own."""
+    """One thing to execute and time. Methods are called one at a time, from changing threads."""
 
     @property
     def clock(self) -> Clock:

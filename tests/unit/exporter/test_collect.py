@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from infercanary.exporter.collect import backoff
+from infercanary.exporter.history import History, summarise
+from infercanary.probe.report import Run
+
+
+@pytest.mark.parametrize(
+    ("failed", "seconds"),
+    [(0, 5), (1, 5), (3, 5), (4, 10), (5, 20), (6, 40), (7, 60), (10_000, 60)],
+)
+def test_the_first_retries_are_quick_and_the_last_not_for_ever(failed: int, seconds: float) -> None:
+    assert backoff(failed, 5.0) == seconds
+
+
+def test_polling_slower_than_the_longest_back_off_stays_that_slow() -> None:
+    assert backoff(9, 300.0) == 300.0
+
+
+def run(canary: str, number: int, *latencies: float) -> Run:
+    return Run(number, canary, 0.0, float(number), "ok" if latencies else "raised", latencies)
+
+
+def test_a_run_in_short() -> None:
+    summary = summarise(run("resnet18", 1, *(n / 1000 for n in range(20, 0, -1))))
+    assert (summary.low, summary.p90) == (0.001, 0.018)
+    assert summary.median == pytest.approx(0.0105)
+    assert summarise(run("resnet18", 1)).median is None
+
+
+def test_history_is_bounded_in_runs_and_in_canaries() -> None:
+    history = History()
+    history.take(summarise(run("a", n, 0.01)) for n in range(500))
+    assert [history.canaries["a"][0].started_at, len(history.canaries["a"])] == [380.0, 120]
+    history.take(summarise(run(f"bomb-{n}", n, 0.01)) for n in range(1000))
+    assert len(history.canaries) == 16
+    assert "a" not in history.canaries
