@@ -85,6 +85,7 @@ class Exporter:
 
     def snapshot(self, *, in_openmetrics: bool) -> list[Pieces]:
         """The whole exposition at this moment."""
+        self.collector.refresh_ages()
         for family in self._families():
             lines = self._lines[family.name] = expose.write(family, {}, self._lines.get(family.name))
             self.exposition.put(_SELF, lines)
@@ -98,7 +99,6 @@ class Exporter:
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             *self.live.families(),
-            *self.collector.families(),
             *(self.discovery.families() if self.discovery else ()),
         ]
 

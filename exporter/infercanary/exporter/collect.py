@@ -19,10 +19,10 @@ import structlog
 from infercanary.exporter.accept import Reason
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
-from infercanary.exporter.expose import Exposition, Key, Lines, write
+from infercanary.exporter.expose import Exposition, Key, Lines, fill, write
 from infercanary.exporter.history import History
 from infercanary.exporter.poll import Failure, PollError, digest, fetch, open_session
-from infercanary.probe.report import Family, Metric
+from infercanary.probe.report import Family, Metric, Point
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,6 @@ AGE = Metric(
     "infercanary_report_age_seconds",
     "gauge",
     "Time since the last valid report of the container's probe.",
-    ("service", "container"),  # not per probe as the others are: it is written anew for each scrape
 )
 INFO = Metric(
     "infercanary_container_info",
@@ -103,11 +102,12 @@ class Probe:
         """The labels that every one of its series carries."""
         return {"service": self.container.service, "container": self.container.name}
 
-    def families(self) -> list[Family]:
+    def families(self, now: float) -> list[Family]:
         """What the exporter itself says of it."""
         c = self.container
         return [
             UP.family(float(self.up)),
+            AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
             INFO.family({(c.image, c.image_id, c.image_digest, c.id): 1.0}),
             POLL_DURATION.family({(): self.duration} if self.duration is not None else {}),
             POLL_FAILURES.family(
@@ -166,25 +166,20 @@ class Collector:
     def show(self, probe: Probe) -> None:
         """Show what ``probe`` last said, if it is up, and what the exporter says of it in any case."""
         vitals = probe.vitals
-        for family in probe.families():
+        for family in probe.families(time.monotonic()):
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
         said = probe.lines.values() if probe.up else ()
         refused = self._exposition.replace(probe.key, [*said, *vitals.values()])
         if refused:
             probe.rejected["conflict"] += len(refused)
 
-    def families(self) -> list[Family]:
-        """What changes by itself: how old each report is."""
+    def refresh_ages(self) -> None:
+        """Show how old each report is now, not at the last poll."""
         now = time.monotonic()
-        return [
-            AGE.family(
-                {
-                    key: now - probe.reported_at
-                    for key, probe in self.probes.items()
-                    if probe.reported_at is not None
-                }
-            )
-        ]
+        for key, probe in self.probes.items():
+            lines = probe.vitals.get(AGE.name)
+            if lines is not None and probe.reported_at is not None:
+                self._exposition.put(key, fill(lines, [Point((), now - probe.reported_at)]))
 
     async def absorb(self, probe: Probe, body: bytes) -> None:
         """Take one answer of ``probe``. Raises :class:`PollError`."""

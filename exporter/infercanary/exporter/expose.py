@@ -53,13 +53,19 @@ def write(family: Family, identity: Mapping[str, str], before: Lines | None = No
     labels were the same.
     """
     # One string, not tuples in tuples: there are ten thousands of them, and the garbage collector walks tuples.
-    layout = "\n".join(
-        [family.kind, *family.labels, *chain.from_iterable(point.labels for point in family.points)]
-    )
-    kept = before.template if before is not None and before.layout == layout else None
-    template = kept or _template(family, identity)
-    text = template % tuple(_values(family.points))
-    return Lines(family.name, family.kind, family.help, layout, template, text.encode())
+    # With both counts in it, no two layouts read the same: a label has no line end.
+    values = chain.from_iterable(point.labels for point in family.points)
+    counts = f"{family.kind} {len(family.labels)} {len(family.points)}"
+    layout = "\n".join([counts, *family.labels, *values])
+    if before is None or before.layout != layout or before.help != family.help:
+        before = Lines(family.name, family.kind, family.help, layout, _template(family, identity), b"")
+    return fill(before, family.points)
+
+
+def fill(lines: Lines, points: Iterable[Point]) -> Lines:
+    """``lines`` with the values of ``points``, whose labels are those that it has."""
+    text = lines.template % tuple(_values(points))
+    return Lines(lines.name, lines.kind, lines.help, lines.layout, lines.template, text.encode())
 
 
 def samples(family: Family) -> int:

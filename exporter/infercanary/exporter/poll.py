@@ -129,7 +129,7 @@ async def fetch(
     except asyncio.TimeoutError:
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except aiohttp.ClientConnectorError as error:
-        raise PollError("unreachable", str(error)) from None
+        raise PollError("unreachable", error.strerror or str(error)) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError):
         raise PollError("closed_early", "the connection closed before the whole answer") from None
     except aiohttp.ClientError as error:

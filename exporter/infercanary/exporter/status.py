@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import html
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from importlib.resources import files
+from typing import NamedTuple
 
 from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
@@ -39,7 +41,7 @@ Both must share a Docker network.</p>
 async def page(probes: Collection[Probe], *, docker_up: bool | None, version: str) -> str:
     """The whole page; ``docker_up`` is None where Docker is not asked. Yields to the event loop between cards."""
     now = time.monotonic()
-    ordered = sorted(probes, key=lambda probe: (_badness(probe), probe.key))
+    ordered = sorted(probes, key=lambda probe: (_state(probe), probe.key))
     parts = [_HEAD, _top(ordered), _NO_DOCKER if docker_up is False else "", "<main>"]
     for index, probe in enumerate(ordered):
         parts.append(card(probe, now))
@@ -53,26 +55,35 @@ async def page(probes: Collection[Probe], *, docker_up: bool | None, version: st
 
 def card(probe: Probe, now: float) -> str:
     """One container; ``now`` is of the monotonic clock."""
-    state = ("down", "down", "amiss-state", "up")[_badness(probe)]
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
-    image = f"<code>{_text(container.image)}</code>" if container.image else "not from Docker"
-    if digest := container.image_digest or container.image_id:
-        kind = "digest" if container.image_digest else "image id"
-        image += (
-            f' · <code title="{kind} {_text(digest)}">{_text(digest.removeprefix("sha256:")[:12])}</code>'
-        )
+    digest = container.image_digest or container.image_id
+    image = " · ".join(_short(reference) for reference in (container.image, digest) if reference)
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
     canaries = "".join(_canary(name, list(runs)) for name, runs in sorted(probe.history.canaries.items()))
     return (
-        f'<article class="{state}"><header class="name"><h2>{_text(container.name)}</h2>'
+        f'<article class="{_STATES[_state(probe)].style}"><header class="name"><h2>{_text(container.name)}</h2>'
         f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
-        f'<p class="image">{image}</p>{trouble}{canaries}{_environment(probe.environment)}</article>'
+        f'<p class="image">{image or "not from Docker"}</p>{trouble}{canaries}'
+        f"{_environment(probe.environment)}</article>"
     )
 
 
-def _badness(probe: Probe) -> int:
-    """0 where polls fail, 1 where there is nothing to poll, 2 where a canary's last run failed, 3 where all is well."""
+class _State(NamedTuple):
+    style: str
+    words: str
+
+
+_STATES = (  # the worst first
+    _State("down", "down"),
+    _State("down", "without address"),
+    _State("failing", "with a failing canary"),
+    _State("up", "up"),
+)
+
+
+def _state(probe: Probe) -> int:
+    """Which of the states it is in."""
     if probe.container.url is None:
         return 1
     if not probe.up:
@@ -80,15 +91,11 @@ def _badness(probe: Probe) -> int:
     return 3 if all(runs[-1].outcome == "ok" for runs in probe.history.canaries.values()) else 2
 
 
-def _top(probes: Sequence[Probe]) -> str:
-    counts = [0, 0, 0, 0]
-    for probe in probes:
-        counts[_badness(probe)] += 1
-    labels = ('bad">down', 'bad">without address', 'warn">with a failing canary', 'good">up')
+def _top(probes: Iterable[Probe]) -> str:
+    counts = Counter(map(_state, probes))
     tally = " · ".join(
-        f'<span class="{style}"><b>{count}</b> {label}</span>'
-        for count, (style, _, label) in zip(counts, (each.partition('">') for each in labels), strict=True)
-        if count
+        f'<span class="{_STATES[state].style}"><b>{count}</b> {_STATES[state].words}</span>'
+        for state, count in sorted(counts.items())
     )
     return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
 
@@ -101,7 +108,8 @@ def _canary(name: str, runs: Sequence[RunSummary]) -> str:
         detail = f": {_text(last.detail, 300)}" if last.detail else ""
         amiss = f'<p class="amiss">last run {_text(last.outcome.replace("_", " "))}{detail}</p>'
     return (
-        f'<div class="canary"><span>{_text(name, 120)}</span><span class="now">{_latency(shown.median)}</span>'
+        f'<div class="canary"><span>{_text(name, 120)}</span>'
+        f'<span class="now">{_latency(shown.median)} <small>ms</small></span>'
         f'<span class="spread"><span><small>min </small>{_latency(shown.low)}</span>'
         f"<span><small>p90 </small>{_latency(shown.p90)}</span></span>{sparkline(runs)}{amiss}</div>"
     )
@@ -146,12 +154,17 @@ def _environment(environment: dict[str, str]) -> str:
 
 
 def _latency(seconds: float | None) -> str:
-    """Three digits in milliseconds."""
+    """Milliseconds, in three digits."""
     if seconds is None:
         return "–"
     milliseconds = seconds * 1e3
-    digits = f"{milliseconds:,.0f}" if milliseconds >= 999.5 else f"{milliseconds:#.3g}".rstrip(".")
-    return f"{digits} <small>ms</small>"
+    return f"{milliseconds:,.0f}" if milliseconds >= 999.5 else f"{milliseconds:#.3g}".rstrip(".")
+
+
+def _short(reference: str) -> str:
+    """An image reference, or the start of a digest, of which the whole is the title."""
+    shown = reference.removeprefix("sha256:")[:12] if reference.startswith("sha256:") else reference
+    return f'<code title="{_text(reference)}">{_text(shown)}</code>'
 
 
 def _age(seconds: float) -> str:
