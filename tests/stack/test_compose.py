@@ -50,9 +50,7 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> Non
     assert set(canary) == set(SERVICES)
     for service, port in zip(SERVICES, (8001, 8002), strict=True):
         url = f"http://127.0.0.1:{port}/predict"
-        printed = run(
-            sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "10"
-        )
+        printed = run(sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "10")
         measured = json.loads(printed)["p50"]
         assert canary[service] == pytest.approx(measured, rel=0.10), (service, canary[service], measured)
 

@@ -86,12 +86,13 @@ _MAX_PHASES = 16
 
 
 class Round(NamedTuple):
-    """What a canary did in one round: each repeat's timing, and the seconds it was busy, all told."""
+    """What a canary did in one round: each repeat's timing, its busy seconds all told, and what they cost."""
 
     outcome: Outcome
     detail: str = ""
     timings: Sequence[Timing] = ()
     busy: float = 0.0
+    cost: float = 0.0
 
     @property
     def latencies(self) -> tuple[float, ...]:
@@ -147,6 +148,8 @@ class Canary:
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds, warm-up included until steady
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._phase_names: set[str] = set()
+        self._entered: float | None = None  # when the target's method under way was entered
+        self._busy = 0.0  # seconds in the target's methods this round
         self._steady = False
         self._complaint = ""
         for outcome in OUTCOMES:
@@ -155,7 +158,7 @@ class Canary:
 
     @property
     def repeat_cost(self) -> float:
-        """Busy seconds per repeat: the median of the last runs, so that one disturbed run does not change the plan."""
+        """Cost per repeat (s): the median of the last runs, so that one disturbed run does not change the plan."""
         return statistics.median(self._costs) if self._costs else 0.0
 
     @property
@@ -208,17 +211,28 @@ class Canary:
         except StillBusy:
             result = Round("timed_out", "still hanging in an earlier run")
         except DeadlineExceeded:
-            detail = f"no result within {self._timeout:g} s (timeout_seconds)"
-            result = Round("timed_out", detail, busy=perf_counter() - begin)
+            what = "result" if self._entered is not None else "turn in the server's pool"
+            detail = f"no {what} within {self._timeout:g} s (timeout_seconds)"
+            result = Round("timed_out", detail, (), *self._spent(begin))
         except BaseException as error:
-            result = Round("raised", one_line(error), busy=perf_counter() - begin)
+            result = Round("raised", one_line(error), (), *self._spent(begin))
         else:
             finite = all(map(math.isfinite, values))
             detail = "" if finite else "the output holds NaN or infinity"
-            result = Round("ok" if finite else "not_finite", detail, timings, perf_counter() - begin)
+            result = Round("ok" if finite else "not_finite", detail, timings, *self._spent(begin))
         self._worker.rest()
         self._account(result)
         return result
+
+    def _spent(self, begin: float) -> tuple[float, float]:
+        """Busy seconds and cost of the round that began at ``begin``.
+
+        What it waited for its turn in the server's pool is not busy. But where it waited, requests wait for it too,
+        by as much as it is busy: then it costs up to twice its time, and comes less often.
+        """
+        now, entered = perf_counter(), self._entered
+        busy = self._busy + (now - entered if entered is not None else 0.0)
+        return busy, busy + min(busy, max(0.0, now - begin - busy))
 
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
@@ -258,6 +272,7 @@ class Canary:
     def _repeat(self, repeats: int) -> tuple[list[Timing], list[float]]:
         """Fewer repeats where they would not fit the deadline: a slow run is worth more than none."""
         begin = perf_counter()
+        self._busy = 0.0
         timing, result = self._measure()
         timings = [timing]
         while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
@@ -277,9 +292,16 @@ class Canary:
 
     def _with_target(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """In the server's own pool where one was given, repeat by repeat, so that requests go in between."""
-        if self._executor is None:
-            return function(*arguments)
-        return self._executor.submit(function, *arguments).result()
+
+        def work() -> Any:
+            self._entered = begin = perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self._entered = None
+                self._busy += perf_counter() - begin
+
+        return work() if self._executor is None else self._executor.submit(work).result()
 
     def _close(self) -> None:
         try:
@@ -316,7 +338,7 @@ class Canary:
             for phase, seconds in timing.phases.items():
                 tally.observe(PHASE, seconds, name, phase)
         if result.latencies:
-            self._costs.append(result.busy / len(result.latencies))
+            self._costs.append(result.cost / len(result.latencies))
             self._show_last_run(result)
         else:
             # A canary that fails has no latency now: its last good one would look healthy.

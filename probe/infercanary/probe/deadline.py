@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -97,7 +98,10 @@ class Worker:
     def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
         """End the thread after the call under way and then ``last``; whether it ended within ``seconds``."""
         if self._thread is None and last is not None:
-            self._start()
+            with suppress(
+                RuntimeError
+            ):  # from Python 3.12 on an interpreter that is ending starts no more threads
+                self._start()
         if self._thread is None:
             return True
         if last is not None:

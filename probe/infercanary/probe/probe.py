@@ -216,9 +216,8 @@ class Probe:
                 return
             lateness = time.monotonic() - slot
             self._tally.set(LATENESS, lateness)
-            runs, busy = self._round(planned, time.time() - lateness)
-            budget.spend(busy, time.monotonic())
-            self._busy += busy
+            runs, cost = self._round(planned, time.time() - lateness)
+            budget.spend(cost, time.monotonic())
             self._publish(runs)
 
     def close(self) -> bool:
@@ -280,22 +279,23 @@ class Probe:
         return not self._stopping.is_set()
 
     def _round(self, planned: list[tuple[Canary, int]], scheduled_at: float) -> tuple[list[Run], float]:
-        """One round of every open canary: the runs, and the busy seconds."""
+        """One round of every open canary: the runs, and what they cost (s)."""
         for canary in self._canaries:
             canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
         self._sample()
         runs: list[Run] = []
-        busy = 0.0
+        cost = 0.0
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
             started_at = time.time()
             if (done := canary.round(repeats)) is not None:
-                busy += done.busy
+                self._busy += done.busy
+                cost += done.cost
                 runs.append(self._run(canary, done, scheduled_at, started_at))
         self._observe_environment()
         self._sample()
-        return runs, busy
+        return runs, cost
 
     def _run(self, canary: Canary, done: Round, scheduled_at: float, started_at: float) -> Run:
         self._sequence += 1
