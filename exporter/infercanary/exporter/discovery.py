@@ -153,8 +153,10 @@ def _url(listed: Listed, own: Listed | None, by_id: dict[str, Listed]) -> tuple[
     """Where the probe of ``listed`` answers, or why that is not known."""
     labels = listed.labels or {}
     if path := labels.get(SOCKET_LABEL):
-        mistake = config.url_mistake(path)
-        return (None, f"label {SOCKET_LABEL}: {mistake}") if mistake else (path, "")
+        # A label may come from the image: it must not send the exporter to any other host.
+        if not path.startswith("unix://") or config.url_mistake(path):
+            return None, f"label {SOCKET_LABEL}: {path!r} is not a socket; write unix:///path/to/probe.sock"
+        return path, ""
     port = labels.get(PORT_LABEL, str(DEFAULT_PORT))
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
         return None, f"label {PORT_LABEL}: {port!r} is not a port; write a number from 1 to 65535"
