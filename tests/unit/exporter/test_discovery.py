@@ -126,8 +126,14 @@ def test_the_address_is_one_that_the_exporter_can_reach(
         (listed(mode="host", networks={"host": address()}), "run the exporter with network_mode: host"),
         (listed(mode=f"container:{9:064x}", networks={}), "attach both to one network"),
         (listed(port="web"), "label infercanary.port: 'web' is not a port"),
-        (listed(socket="/run/p.sock"), "label infercanary.socket: '/run/p.sock' is not a socket; write unix:///"),
-        (listed(socket="http://elsewhere:80"), "label infercanary.socket: 'http://elsewhere:80' is not a socket"),
+        (
+            listed(socket="/run/p.sock"),
+            "label infercanary.socket: '/run/p.sock' is not a socket; write unix:///",
+        ),
+        (
+            listed(socket="http://elsewhere:80"),
+            "label infercanary.socket: 'http://elsewhere:80' is not a socket",
+        ),
     ],
 )
 def test_without_an_address_there_is_a_reason_and_a_mend(there: dict[str, Any], why: str) -> None:
