@@ -39,7 +39,9 @@ clean: ## remove what was installed and cached here
 
 .venv/bin/python:
 	@echo "Making a virtual environment in .venv with $(PYTHON) …"
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "$(PYTHON) is not Python 3.10 to 3.13; name one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "no virtual environment: install python3-venv"; exit 2; }
 
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing InferCanary and torch into .venv; a first time takes a minute or a few …"

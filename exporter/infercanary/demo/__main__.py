@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 
 import click
 import yaml
@@ -67,7 +68,9 @@ def _start(console: Console, processes: Processes) -> str:
             "listen": f"127.0.0.1:{exporter}",
             "poll_seconds": 1,
             "docker": {"enabled": False},
-            "probes": [{"url": f"http://127.0.0.1:{probe}", "service": "resnet18", "container": "demo"}],
+            "probes": [
+                {"url": f"http://127.0.0.1:{probe}", "service": "resnet18", "container": "demo"}
+            ],
         }
         (processes.folder / "exporter.yaml").write_text(yaml.safe_dump(config))
         processes.start(
@@ -105,7 +108,8 @@ def _watch(console: Console, processes: Processes, url: str, duration: float | N
     with Live(console=console, auto_refresh=False) as live:
         while True:
             processes.check()
-            live.update(_table(_scrape(url)), refresh=True)
+            with suppress(OSError):  # a slow answer costs this second's table
+                live.update(_table(_scrape(url)), refresh=True)
             if time.monotonic() >= end:
                 break
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
@@ -123,7 +127,7 @@ def _scrape(url: str) -> Values:
 
 
 def _table(values: Values) -> Table:
-    table = Table("service", "container", "canary", "state", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table("container", "canary", "state", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("median", "min", "IQR", "runs", "every", "duty"):
         table.add_column(column, justify="right", no_wrap=True)
     for labels, active in values.get("infercanary_canary_state", {}).items():
@@ -144,7 +148,6 @@ def _table(values: Values) -> Table:
         interval = values.get("infercanary_interval_seconds", {}).get(container, 0)
         duty = values.get("infercanary_duty_ratio", {}).get(container)
         table.add_row(
-            known["service"],
             known["container"],
             known["canary"],
             state,
@@ -156,7 +159,7 @@ def _table(values: Values) -> Table:
             "–" if duty is None else f"{duty:.2%}",
         )
     if not table.rows:
-        table.add_row("resnet18", "demo", "…", "no report yet", *["–"] * 6)
+        table.add_row("demo", "…", "no report", *["–"] * 6)
     return table
 
 

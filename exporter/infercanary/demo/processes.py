@@ -30,6 +30,7 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
         with self._stack:
             for _, child in reversed(self._children):
                 child.terminate()
@@ -92,16 +93,17 @@ def free_port(preferred: int) -> int:
 
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does, so that its children end too."""
+    """SIGTERM, and a terminal that closes, end the demo as Ctrl-C does, so that its children end too."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def example() -> Path:

@@ -12,7 +12,7 @@ import msgspec
 
 from infercanary.exporter.config import Limits
 from infercanary.exporter.expose import base_name, samples
-from infercanary.probe.report import LADDER, LATENCY, PHASE, Family, HistogramValue, Kind, Report, Run
+from infercanary.probe.report import KINDS, LADDER, LATENCY, PHASE, Family, HistogramValue, Kind, Report, Run
 
 Reason = Literal[
     "name",
@@ -87,6 +87,8 @@ def _fault(family: Family, limits: Limits) -> Reason | None:
         return "name"
     pinned = _PINNED.get(family.name)
     if pinned is not None and pinned != (family.kind, family.labels):
+        return "conflict"
+    if KINDS.get(stem, family.kind) != family.kind:
         return "conflict"
     if not family.help or not _printable(family.help, _MAX_HELP):
         return "help"

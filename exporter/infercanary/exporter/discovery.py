@@ -41,6 +41,8 @@ PORT_LABEL = "infercanary.port"
 SOCKET_LABEL = "infercanary.socket"
 _COMPOSE_SERVICE = "com.docker.compose.service"
 
+# Not each exec_* of a health check, which comes every few seconds from every container.
+_EVENTS = ["create", "start", "die", "destroy", "pause", "unpause", "rename", "update"]
 _CALL_SECONDS = 10
 _SETTLE_SECONDS = 0.5  # a burst of events costs one listing
 _STOP_SECONDS = 2.0
@@ -274,7 +276,7 @@ class Discovery:
             f"{client.base_url}/v{client.api_version}/events",
             params={
                 "filters": docker.utils.convert_filters(
-                    {"type": "container", "label": f"{ENABLE_LABEL}=true"}
+                    {"type": "container", "label": f"{ENABLE_LABEL}=true", "event": _EVENTS}
                 )
             },
             stream=True,

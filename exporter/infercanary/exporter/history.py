@@ -23,11 +23,11 @@ class RunSummary(msgspec.Struct, frozen=True):
     detail: str
     median: float | None
     low: float | None
-    p90: float | None
+    high: float | None
 
 
 def summarise(run: Run) -> RunSummary:
-    """``run`` in short; p90 is the nearest rank."""
+    """``run`` in short. No percentile: a run has too few repeats for one."""
     latencies = sorted(run.latencies)
     return RunSummary(
         run.canary,
@@ -36,7 +36,7 @@ def summarise(run: Run) -> RunSummary:
         run.detail[:500],
         median(latencies) if latencies else None,
         latencies[0] if latencies else None,
-        latencies[-1 - len(latencies) // 10] if latencies else None,
+        latencies[-1] if latencies else None,
     )
 
 

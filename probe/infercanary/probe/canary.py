@@ -7,7 +7,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from itertools import islice
 from time import perf_counter
@@ -148,6 +148,8 @@ class Canary:
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds, warm-up included until steady
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._phase_names: set[str] = set()
+        self._failed_open: Round | None = None
+        self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
         self._steady = False
@@ -201,6 +203,11 @@ class Canary:
         self._worker.rest()
         self._opening_since = None
 
+    def failed_open(self) -> Round | None:
+        """The last attempt to open it, where that failed and was not asked for yet: to whoever reads runs, a run."""
+        failed, self._failed_open = self._failed_open, None
+        return failed
+
     def round(self, repeats: int) -> Round | None:
         """Run ``repeats`` repeats of the open canary; None where the probe stops meanwhile."""
         begin = perf_counter()
@@ -211,6 +218,8 @@ class Canary:
         except StillBusy:
             result = Round("timed_out", "still hanging in an earlier run")
         except DeadlineExceeded:
+            if self._turn is not None:
+                self._turn.cancel()  # what got no turn in time must not come later, outside the budget
             what = "result" if self._entered is not None else "turn in the server's pool"
             detail = f"no {what} within {self._timeout:g} s (timeout_seconds)"
             result = Round("timed_out", detail, (), *self._spent(begin))
@@ -250,9 +259,9 @@ class Canary:
     def _open(self) -> _Opened:
         try:
             begin = perf_counter()
-            self._with_target(self._target.open)
+            self._target.open()
             load = perf_counter() - begin
-            told = self._with_target(self._target.environment)
+            told = self._target.environment()
             environment = {str(key): str(value) for key, value in told.items()}
             first_run = self._measure()[0].wall
             latencies: list[float] = []
@@ -266,7 +275,7 @@ class Canary:
             return _Opened(environment, load, first_run, perf_counter() - begin, latencies)
         except BaseException:
             with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
-                self._with_target(self._target.close)
+                self._target.close()
             raise
 
     def _repeat(self, repeats: int) -> tuple[list[Timing], list[float]]:
@@ -301,11 +310,14 @@ class Canary:
                 self._entered = None
                 self._busy += perf_counter() - begin
 
-        return work() if self._executor is None else self._executor.submit(work).result()
+        if self._executor is None:
+            return work()
+        self._turn = self._executor.submit(work)
+        return self._turn.result()
 
     def _close(self) -> None:
         try:
-            self._with_target(self._target.close)
+            self._target.close()
         except BaseException as error:
             log.warning("canary %s: closing failed: %s", self.name, one_line(error))
 
@@ -328,6 +340,8 @@ class Canary:
         took = now - self._opening_since if self._opening_since is not None else 0.0
         least, most = _REOPEN_SECONDS
         self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
+        self._tally.add(RUNS, 1, self.name, "raised")
+        self._failed_open = Round("raised", complaint)
         self._fail(complaint, log_it)
 
     def _account(self, result: Round) -> None:

@@ -45,7 +45,11 @@ BUSY = Metric(
 DUTY = Metric(
     "infercanary_duty_ratio", "gauge", "Share of the time since warm-up that was spent in scheduled runs."
 )
-DUTY_CAP = Metric("infercanary_duty_cap_ratio", "gauge", "The cap that the duty is held under.")
+DUTY_CAP = Metric(
+    "infercanary_duty_cap_ratio",
+    "gauge",
+    "The cap that the duty is held under; after a run that hung, within the five minutes that follow.",
+)
 CPU = Metric(
     "infercanary_probe_cpu_seconds_total",
     "counter",
@@ -67,7 +71,8 @@ class Probe:
     ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
     ``samplers``         None for all built-in ones.
     ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
-                         the very threads that serve. Otherwise canaries run in a thread of the probe's own.
+                         the very threads that serve. Otherwise canaries run in a thread of the probe's own. A canary
+                         that hangs there holds a thread of the pool, as a request to that model would.
 
     Raises :class:`UsageError` for an argument that cannot be meant; nothing after that raises into the host.
     """
@@ -191,7 +196,7 @@ class Probe:
                     )
                     self._sample()
                 self._observe_environment()
-                self._publish()
+                self._publish(self._failed_opens())
         for canary in self._canaries:
             if canary.mistake is not None:
                 raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
@@ -283,7 +288,7 @@ class Probe:
         for canary in self._canaries:
             canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
         self._sample()
-        runs: list[Run] = []
+        runs = self._failed_opens()
         cost = 0.0
         for canary, repeats in planned:
             if self._stopping.is_set():
@@ -296,6 +301,11 @@ class Probe:
         self._observe_environment()
         self._sample()
         return runs, cost
+
+    def _failed_opens(self) -> list[Run]:
+        now = time.time()
+        failed = ((canary, canary.failed_open()) for canary in self._canaries)
+        return [self._run(canary, done, now, now) for canary, done in failed if done is not None]
 
     def _run(self, canary: Canary, done: Round, scheduled_at: float, started_at: float) -> Run:
         self._sequence += 1

@@ -94,6 +94,29 @@ PHASE = Metric(
     ("canary", "phase"),
 )
 
+_NAMES: dict[Kind, str] = {
+    "histogram": "latency_seconds phase_seconds",
+    "counter": """
+        busy_seconds cgroup_cpu_periods cgroup_cpu_throttled_periods cgroup_cpu_throttled_seconds cgroup_oom_kills
+        cgroup_pressure_waiting_seconds gpu_energy_joules missed_slots probe_cpu_seconds process_context_switches
+        process_cpu_seconds process_migrations process_run_queue_seconds runs
+    """,
+    "gauge": """
+        canary_state cgroup_cpu_quota_cores cgroup_cpuset_cpus cgroup_memory_bytes cgroup_memory_limit_bytes
+        duty_cap_ratio duty_ratio environment_info first_run_seconds gpu_clock_event_active gpu_devices gpu_info
+        gpu_memory_clock_hertz gpu_memory_used_bytes gpu_sm_clock_hertz gpu_sm_clock_max_hertz gpu_temperature_celsius
+        gpu_up gpu_utilization_ratio interval_seconds lateness_seconds load_seconds probe_start_timestamp_seconds
+        process_allowed_cpus process_pinned_threads process_threads recent_p90_seconds run_iqr_seconds
+        run_median_seconds run_minimum_seconds run_phase_median_seconds sampler_duration_seconds sampler_success
+        warm_up_repeats warm_up_seconds
+    """,
+}
+# The kinds of the shipped probe's own families, by the name without `_total`: no probe can claim one of these names
+# with another kind, and so take it away from the others. A test holds this against the declarations.
+KINDS: dict[str, Kind] = {
+    f"infercanary_{name}": kind for kind, names in _NAMES.items() for name in names.split()
+}
+
 Outcome = Literal["ok", "raised", "timed_out", "not_finite"]
 
 

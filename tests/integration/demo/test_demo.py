@@ -54,9 +54,7 @@ def test_it_shows_latencies_and_ends_by_itself(tmp_path: Path) -> None:
     with demo(tmp_path, "--duration", "15") as child:
         output, _ = child.communicate(timeout=120)
     assert child.returncode == 0, output
-    assert re.search(r"resnet18 +demo +resnet18 +(steady|warming) +\d+\.\d\d ms +\d+\.\d\d ms", output), (
-        output
-    )
+    assert re.search(r"demo +resnet18 +(steady|warming) +\d+\.\d\d ms +\d+\.\d\d ms", output), output
     assert "nothing is left running" in output
     assert list(tmp_path.iterdir()) == []
 

@@ -45,6 +45,8 @@ def one(kind: Kind, value: float | HistogramValue) -> Family:
         (Family("infercanary_up_total", "counter", "X.", (), ()), "reserved"),
         (gauge("infercanary_runs_lost"), "reserved"),
         (gauge(LATENCY.name), "conflict"),
+        (Family("infercanary_run_median_seconds_total", "counter", "X.", (), ()), "conflict"),
+        (gauge("infercanary_runs"), "conflict"),
         (Family(PHASE.name, "histogram", "X.", ("canary",), ()), "conflict"),
         (gauge(about=""), "help"),
         (gauge(about="two\nlines"), "help"),

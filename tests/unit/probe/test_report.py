@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import infercanary.probe
 from infercanary.probe.report import (
+    KINDS,
     LADDER,
     SCHEMA_VERSION,
     Family,
@@ -153,3 +157,15 @@ def test_keys_of_a_later_version_are_passed_over() -> None:
 def test_deep_nesting_is_refused_and_not_a_crash() -> None:
     with pytest.raises((msgspec.DecodeError, RecursionError)):
         decode(GOOD.replace(b'"boot_id"', b'"new":' + b"[" * 200_000 + b',"boot_id"'))
+
+
+def test_the_kinds_that_no_probe_can_change_are_those_that_are_declared() -> None:
+    modules = [name for _, name, _ in pkgutil.walk_packages(infercanary.probe.__path__, "infercanary.probe.")]
+    declared = {
+        value.name.removesuffix("_total"): value.kind
+        for name in modules
+        if not name.endswith("__main__")
+        for value in vars(importlib.import_module(name)).values()
+        if isinstance(value, Metric)
+    }
+    assert declared == KINDS
