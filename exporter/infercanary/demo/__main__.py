@@ -68,9 +68,7 @@ def _start(console: Console, processes: Processes) -> str:
             "listen": f"127.0.0.1:{exporter}",
             "poll_seconds": 1,
             "docker": {"enabled": False},
-            "probes": [
-                {"url": f"http://127.0.0.1:{probe}", "service": "resnet18", "container": "demo"}
-            ],
+            "probes": [{"url": f"http://127.0.0.1:{probe}", "service": "resnet18", "container": "demo"}],
         }
         (processes.folder / "exporter.yaml").write_text(yaml.safe_dump(config))
         processes.start(
