@@ -36,37 +36,24 @@ def test_both_services_are_up_with_their_identity(stack: Stack) -> None:
 
 
 def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> None:
-    """Within 10 %, service by service: the canary while no load is on it, then the client from outside.
+    """Within 10 %, service by service, over the same minute: a shared machine may be slower in the next.
 
-    The two are measured one after the other, and the machine may have slowed down in between: each service may be
-    looked at up to four times. A wrong clock, unit or bucket is wrong every time.
+    The load is off the canary: its repeats take their turn in the server's one-thread pool, between requests. Each
+    service may be looked at up to four times; a wrong clock, unit or bucket is wrong every time.
     """
-    eventually(
-        "a few runs of both",
-        180,
-        lambda: all(
-            (stack.value("infercanary_runs_total", service=service, outcome="ok") or 0) >= 4
-            for service in SERVICES
-        ),
-    )
-    left = dict(zip(SERVICES, (8001, 8002), strict=True))
     seen = []
-    for _ in range(4):
-        time.sleep(60)  # the rate's window, without load
-        canary = {labels["service"]: value for labels, value in stack.query(P50)}
-        assert set(canary) == set(SERVICES)
-        for service, port in list(left.items()):
-            url = f"http://127.0.0.1:{port}/predict"
-            printed = run(
-                sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "10", "--rate", "5"
-            )
+    for service, port in zip(SERVICES, (8001, 8002), strict=True):
+        url = f"http://127.0.0.1:{port}/predict"
+        for _ in range(4):
+            printed = run(sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "65")
             measured = json.loads(printed)["p50"]
-            seen.append((service, canary[service], measured))
-            if canary[service] == pytest.approx(measured, rel=0.10):
-                del left[service]
-        if not left:
-            return
-    raise AssertionError(f"(service, canary, client), in seconds: {seen}")
+            canary = {labels["service"]: value for labels, value in stack.query(P50)}[service]
+            seen.append((service, canary, measured))
+            if canary == pytest.approx(measured, rel=0.10):
+                break
+        else:
+            raise AssertionError(f"(service, canary, client), in seconds: {seen}")
+    print(seen)
 
 
 def test_the_digest_of_a_pushed_image_is_shown(stack: Stack, registry: str) -> None:
