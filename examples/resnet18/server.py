@@ -2,7 +2,7 @@
 
 ``POST /predict`` takes an image as 3 × 224 × 224 bytes (channels first) and answers the most likely class. The three
 lines that a server needs for InferCanary are marked. Settings by environment: HOST, PORT, DEVICE (cpu), PROBE (on),
-PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP.
+PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP, PROBE_TIMEOUT_SECONDS.
 """
 
 from __future__ import annotations
@@ -19,10 +19,40 @@ from model import SHAPE, build
 
 from infercanary.probe import Probe, TorchTarget  # 1
 
-MODEL = web.AppKey("model", torch.nn.Module)
-DEVICE = web.AppKey("device", torch.device)
-POOL = web.AppKey("pool", ThreadPoolExecutor)
 _BYTES = SHAPE[1] * SHAPE[2] * SHAPE[3]
+
+
+class Classifier:
+    """The model, and the one thread that runs it: one inference at a time, as a GPU would."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.model = build().to(device)
+        self.pool = ThreadPoolExecutor(1)
+
+    async def __call__(self, body: bytes) -> int:
+        """The class of one image."""
+        while True:
+            pool = self.pool
+            try:
+                return await asyncio.get_running_loop().run_in_executor(pool, self._infer, body)
+            except asyncio.CancelledError:
+                if pool is self.pool:
+                    raise  # the client went away
+
+    def replace_pool(self) -> ThreadPoolExecutor:
+        """Its thread hangs: what waits for it goes to a new one."""
+        hung, self.pool = self.pool, ThreadPoolExecutor(1)
+        hung.shutdown(wait=False, cancel_futures=True)
+        return self.pool
+
+    def _infer(self, body: bytes) -> int:
+        with torch.inference_mode():
+            image = torch.frombuffer(bytearray(body), dtype=torch.uint8).reshape(SHAPE).to(self.device)
+            return int(self.model(image.float() / 255).argmax())
+
+
+CLASSIFIER = web.AppKey("classifier", Classifier)
 
 
 async def predict(request: web.Request) -> web.Response:
@@ -30,14 +60,7 @@ async def predict(request: web.Request) -> web.Response:
     body = await request.read()
     if len(body) != _BYTES:
         raise web.HTTPBadRequest(text=f"send {_BYTES} bytes, {SHAPE[1:]}; got {len(body)}\n")
-    label = await asyncio.get_running_loop().run_in_executor(request.app[POOL], _infer, request.app, body)
-    return web.json_response({"class": label})
-
-
-def _infer(app: web.Application, body: bytes) -> int:
-    with torch.inference_mode():
-        image = torch.frombuffer(bytearray(body), dtype=torch.uint8).reshape(SHAPE).to(app[DEVICE])
-        return int(app[MODEL](image.float() / 255).argmax())
+    return web.json_response({"class": await request.app[CLASSIFIER](body)})
 
 
 async def healthy(_: web.Request) -> web.Response:
@@ -47,13 +70,15 @@ async def healthy(_: web.Request) -> web.Response:
 
 async def probed(app: web.Application) -> AsyncIterator[None]:
     """The probe lives as long as the server does."""
-    device = str(app[DEVICE])
+    classifier = app[CLASSIFIER]
     probe = Probe(  # 2
-        {"resnet18": TorchTarget(app[MODEL], [{"shape": list(SHAPE)}], device=device)},
+        {"resnet18": TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)},
         listen=os.environ.get("PROBE_LISTEN", "0.0.0.0:9798"),
         interval_seconds=float(os.environ.get("PROBE_INTERVAL_SECONDS", "10")),
         duty_cap=float(os.environ.get("PROBE_DUTY_CAP", "0.01")),
-        executor=app[POOL],
+        timeout_seconds=float(os.environ.get("PROBE_TIMEOUT_SECONDS", "10")),
+        executor=classifier.pool,
+        on_hang=classifier.replace_pool,
     )
     probe.start()  # 3
     yield
@@ -63,9 +88,7 @@ async def probed(app: web.Application) -> AsyncIterator[None]:
 def create_app() -> web.Application:
     """The server, with or without its probe (PROBE=off, to measure what the probe costs)."""
     app = web.Application(client_max_size=2 * _BYTES)
-    app[DEVICE] = torch.device(os.environ.get("DEVICE", "cpu"))
-    app[MODEL] = build().to(app[DEVICE])
-    app[POOL] = ThreadPoolExecutor(1)  # one inference at a time, as a GPU would
+    app[CLASSIFIER] = Classifier(os.environ.get("DEVICE", "cpu"))
     app.router.add_post("/predict", predict)
     app.router.add_get("/healthz", healthy)
     if os.environ.get("PROBE", "on") != "off":

@@ -9,17 +9,21 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 
-from infercanary.probe.canary import Canary, Round
+from infercanary.probe.canary import Canary
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, encode
 from infercanary.probe.ring import Ring
+from infercanary.probe.round import Round
+from infercanary.probe.runner import Pool
 from infercanary.probe.samplers import Guard, Sampler, available
 from infercanary.probe.schedule import Budget, Schedule, plan
 from infercanary.probe.serve import Server
+from infercanary.probe.start import since_start
+from infercanary.probe.tags import STATES, Values, Window, tags, values
 from infercanary.probe.targets import Target
 from infercanary.settings import UsageError
 
@@ -41,6 +45,11 @@ LATENESS = Metric(
 )
 BUSY = Metric(
     "infercanary_busy_seconds_total", "counter", "Wall time spent in scheduled runs (warm-up is not in it)."
+)
+TIME_TO_REPORT = Metric(
+    "infercanary_time_to_report_seconds",
+    "gauge",
+    "Cold start: from the container's start (outside of one, the process's) until the probe could be asked.",
 )
 DUTY = Metric(
     "infercanary_duty_ratio", "gauge", "Share of the time since warm-up that was spent in scheduled runs."
@@ -71,8 +80,9 @@ class Probe:
     ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
     ``samplers``         None for all built-in ones.
     ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
-                         the very threads that serve. Otherwise canaries run in a thread of the probe's own. A canary
-                         that hangs there holds a thread of the pool, as a request to that model would.
+                         the very threads that serve. Otherwise canaries run in a thread of the probe's own.
+    ``on_hang``          called, from the probe's thread, when a canary holds a thread of that pool past its deadline.
+                         It may give another pool to use from then on: so a server whose threads are few goes on.
 
     Raises :class:`UsageError` for an argument that cannot be meant; nothing after that raises into the host.
     """
@@ -88,6 +98,7 @@ class Probe:
         open_timeout_seconds: float = 600.0,
         samplers: Iterable[Sampler] | None = None,
         executor: Executor | None = None,
+        on_hang: Callable[[], Executor | None] | None = None,
     ) -> None:
         for name in targets:
             if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
@@ -110,8 +121,9 @@ class Probe:
         self._boot_id = uuid.uuid4().hex
         self._started_at = time.time()
         self._tally = Tally()
+        pool = Pool(executor, on_hang) if executor is not None else None
         self._canaries = [
-            Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, executor)
+            Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, pool)
             for name, target in targets.items()
         ]
         self._guards = [Guard(s, self._tally) for s in (available() if samplers is None else samplers)]
@@ -120,6 +132,7 @@ class Probe:
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
         self._families: tuple[Family, ...] = ()
+        self._outputs: dict[str, tuple[float, ...]] = {}
         self._snapshot = threading.Lock()
         self._running_since: float | None = None
         self._busy = 0.0
@@ -131,6 +144,8 @@ class Probe:
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
+        self._first: Values = {}
+        self._last: Values = {}  # the sample at the end of the last run
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
@@ -178,6 +193,7 @@ class Probe:
         self._publish()
         self._server = Server(self._listen, self.report)
         self.address = self._server.address
+        self._tally.set(TIME_TO_REPORT, since_start())
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
@@ -221,7 +237,7 @@ class Probe:
                 return
             lateness = time.monotonic() - slot
             self._tally.set(LATENESS, lateness)
-            runs, cost = self._round(planned, time.time() - lateness)
+            runs, cost = self._round(planned, lateness)
             budget.spend(cost, time.monotonic())
             self._publish(runs)
 
@@ -240,9 +256,10 @@ class Probe:
         """The report for a caller with this cursor, as JSON; callable from any thread."""
         with self._snapshot:
             runs, cursor, lost = self._ring.since(since)
-            families, environment = self._families, self._environment
+            families, environment, outputs = self._families, self._environment, self._outputs
+        boot_id, started_at = self._boot_id, self._started_at
         return encode(
-            Report(SCHEMA_VERSION, self._boot_id, self._started_at, cursor, lost, families, environment, runs)
+            Report(SCHEMA_VERSION, boot_id, started_at, cursor, lost, families, environment, runs, outputs)
         )
 
     def _run_guarded(self) -> None:
@@ -283,35 +300,41 @@ class Probe:
                 self._publish()
         return not self._stopping.is_set()
 
-    def _round(self, planned: list[tuple[Canary, int]], scheduled_at: float) -> tuple[list[Run], float]:
-        """One round of every open canary: the runs, and what they cost (s)."""
+    def _round(self, planned: list[tuple[Canary, int]], lateness: float) -> tuple[list[Run], float]:
+        """One round of every open canary, ``lateness`` seconds after its slot: the runs, and what they cost (s)."""
         for canary in self._canaries:
             canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
-        self._sample()
         runs = self._failed_opens()
         cost = 0.0
+        before = self._sample()
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
             started_at = time.time()
-            if (done := canary.round(repeats)) is not None:
+            if (done := canary.round(repeats, lateness)) is not None:
+                after = self._sample()
                 self._busy += done.busy
                 cost += done.cost
-                runs.append(self._run(canary, done, scheduled_at, started_at))
+                window = Window(done, lateness, self._first, self._last or self._first, before, after)
+                runs.append(self._run(canary, done, started_at - lateness, started_at, tags(window)))
+                before = self._last = after
+            lateness = 0.0  # a later canary of the round waits for the one before by intent
         self._observe_environment()
-        self._sample()
         return runs, cost
 
     def _failed_opens(self) -> list[Run]:
         now = time.time()
         failed = ((canary, canary.failed_open()) for canary in self._canaries)
-        return [self._run(canary, done, now, now) for canary, done in failed if done is not None]
+        return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
 
-    def _run(self, canary: Canary, done: Round, scheduled_at: float, started_at: float) -> Run:
+    def _run(
+        self, canary: Canary, done: Round, scheduled_at: float, started_at: float, disturbed: tuple[str, ...]
+    ) -> Run:
         self._sequence += 1
-        tags = [] if canary.state == "steady" else [canary.state]
-        if any(other.is_opening for other in self._canaries):
-            tags.append("beside_opening")
+        beside = any(other.is_opening for other in self._canaries if other is not canary)
+        state = (canary.state,) if canary.state in STATES else ()
+        all_tags = (*state, *(("beside_opening",) if beside else ()), *disturbed)
+        canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
         return Run(
             sequence=self._sequence,
             canary=canary.name,
@@ -320,13 +343,19 @@ class Probe:
             outcome=done.outcome,
             latencies=done.latencies,
             phases=done.phases,
-            tags=tuple(tags),
+            tags=all_tags,
             detail=done.detail,
+            controls=dict(done.controls),
+            output_error=done.output_error,
         )
 
-    def _sample(self) -> None:
+    def _sample(self) -> Values:
+        """Take a sample; the plain numbers in it."""
         for guard in self._guards:
             guard.sample()
+        found = values(family for guard in self._guards for family in guard.families)
+        self._first = self._first or found
+        return found
 
     def _observe_environment(self) -> None:
         """Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values."""
@@ -348,6 +377,7 @@ class Probe:
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
         sampled = (family for guard in self._guards for family in guard.families)
         families = (*self._tally.families(), *sampled, environment)
+        outputs = {c.name: c.output for c in self._canaries if c.output is not None}
         with self._snapshot:
             self._ring.extend(runs)
-            self._families = families
+            self._families, self._outputs = families, outputs

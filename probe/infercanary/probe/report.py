@@ -93,20 +93,37 @@ PHASE = Metric(
     "and queue (waiting before and between) by the host's.",
     ("canary", "phase"),
 )
+INTENDED = Metric(
+    "infercanary_intended_latency_seconds",
+    "histogram",
+    "Time from a run's intended start to the end of its first repeat: lateness and waiting for a turn are in it.",
+    ("canary",),
+)
 
 _NAMES: dict[Kind, str] = {
-    "histogram": "latency_seconds phase_seconds",
+    "histogram": "intended_latency_seconds latency_seconds phase_seconds",
     "counter": """
-        busy_seconds cgroup_cpu_periods cgroup_cpu_throttled_periods cgroup_cpu_throttled_seconds cgroup_oom_kills
-        cgroup_pressure_waiting_seconds gpu_energy_joules missed_slots probe_cpu_seconds process_context_switches
-        process_cpu_seconds process_migrations process_run_queue_seconds runs
+        busy_seconds cgroup_cpu_periods cgroup_cpu_throttled_periods cgroup_cpu_throttled_seconds
+        cgroup_major_page_faults cgroup_memory_limit_hits cgroup_oom_kills cgroup_pressure_stalled_seconds
+        cgroup_pressure_waiting_seconds gpu_clock_event_seconds gpu_ecc_errors gpu_ecc_lifetime_errors
+        gpu_energy_joules gpu_pcie_bytes gpu_pcie_replays gpu_remapped_rows gpu_xid_errors gpu_xid_events missed_slots
+        probe_cpu_seconds process_context_switches process_cpu_seconds process_migrations process_run_queue_seconds
+        runs
     """,
     "gauge": """
-        canary_state cgroup_cpu_quota_cores cgroup_cpuset_cpus cgroup_memory_bytes cgroup_memory_limit_bytes
-        duty_cap_ratio duty_ratio environment_info first_run_seconds gpu_clock_event_active gpu_devices gpu_info
-        gpu_memory_clock_hertz gpu_memory_used_bytes gpu_sm_clock_hertz gpu_sm_clock_max_hertz gpu_temperature_celsius
-        gpu_up gpu_utilization_ratio interval_seconds lateness_seconds load_seconds probe_start_timestamp_seconds
-        process_allowed_cpus process_pinned_threads process_threads recent_p90_seconds run_iqr_seconds
+        canary_state cgroup_cpu_quota_cores cgroup_cpu_weight_ratio cgroup_cpuset_cpus cgroup_cpuset_info
+        cgroup_memory_bytes cgroup_memory_limit_bytes cgroup_memory_peak_bytes cgroup_memory_working_set_bytes
+        cgroup_pids cgroup_pids_limit cgroup_swap_bytes
+        duty_cap_ratio duty_ratio environment_info first_run_seconds gpu_clock_event_active gpu_compute_mode
+        gpu_devices gpu_ecc_enabled gpu_info gpu_local_cpus gpu_memory_clock_hertz gpu_memory_clock_max_hertz
+        gpu_memory_size_bytes gpu_memory_temperature_celsius gpu_memory_used_bytes gpu_mig_enabled gpu_numa_node
+        gpu_pcie_link_generation gpu_pcie_link_generation_max gpu_pcie_link_lanes gpu_pcie_link_lanes_max
+        gpu_performance_state gpu_persistence_enabled gpu_power_limit_default_watts gpu_power_limit_watts
+        gpu_recovery_action gpu_row_remap_failed gpu_row_remap_pending gpu_sm_clock_default_hertz gpu_sm_clock_hertz
+        gpu_sm_clock_max_hertz gpu_temperature_celsius gpu_up gpu_utilization_ratio interval_seconds lateness_seconds
+        load_seconds nvml_call_seconds nvml_field_seconds nvml_state probe_start_timestamp_seconds
+        process_allowed_cpus process_granted_cpus process_off_node_allowed_threads process_off_node_threads
+        process_pinned_threads process_threads thread_oversubscription_ratio recent_p90_seconds run_iqr_seconds
         run_median_seconds run_minimum_seconds run_phase_median_seconds sampler_duration_seconds sampler_success
         warm_up_repeats warm_up_seconds
     """,
@@ -117,14 +134,16 @@ KINDS: dict[str, Kind] = {
     f"infercanary_{name}": kind for kind, names in _NAMES.items() for name in names.split()
 }
 
-Outcome = Literal["ok", "raised", "timed_out", "not_finite"]
+Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
 
 
 class Run(msgspec.Struct, frozen=True):
     """One scheduled round of one canary.
 
-    ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them.
-    Times are Unix seconds; ``scheduled_at`` is the intended start, ``started_at`` the actual one.
+    ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them, and
+    ``controls`` those of each control that ran after it. Times are Unix seconds; ``scheduled_at`` is the intended
+    start, ``started_at`` the actual one. ``output_error`` is the relative error of the output against the first
+    steady one. ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
     """
 
     sequence: int
@@ -136,6 +155,9 @@ class Run(msgspec.Struct, frozen=True):
     phases: dict[str, float] = {}
     tags: tuple[str, ...] = ()
     detail: str = ""
+    controls: dict[str, float] = {}
+    output_error: float | None = None
+    boot_id: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -143,7 +165,8 @@ class Report(msgspec.Struct, frozen=True):
 
     ``cursor`` is opaque: pass it as ``since`` next time. A cursor of another boot, or none, gets every run
     that is still in the ring. ``lost_runs`` counts those after the cursor that fell out of the ring meanwhile.
-    ``environment`` is the fingerprint: component → version or setting.
+    ``environment`` is the fingerprint: component → version or setting. ``outputs`` has for each canary some fixed
+    places of its first steady output: where an upgrade changes them, it changed the answers.
     """
 
     schema_version: int
@@ -154,6 +177,7 @@ class Report(msgspec.Struct, frozen=True):
     families: tuple[Family, ...]
     environment: dict[str, str]
     runs: tuple[Run, ...]
+    outputs: dict[str, tuple[float, ...]] = {}
 
 
 _decoder = msgspec.json.Decoder(Report)

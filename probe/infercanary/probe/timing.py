@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from statistics import median
 from time import perf_counter_ns
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+
+_OVERHEAD_TRIES = 101
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Given to a target's ``run``: ``with phase("compute"): …`` around each part of its work."""
@@ -27,7 +30,11 @@ class Timing(NamedTuple):
 
 
 class Clock(Protocol):
-    """Times one repeat."""
+    """Times one repeat.
+
+    A clock may also have ``batch`` (how many times each phase does its work in a repeat: what is timed is divided by
+    it) and ``overhead()`` (seconds that it reads for an empty phase).
+    """
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """Call ``run`` with a phase marker; its timing and its result. Whatever ``run`` raises passes through."""
@@ -36,6 +43,17 @@ class Clock(Protocol):
 
 class HostClock:
     """For work that is done when the call returns (CPU, HTTP). A phase entered twice counts both times."""
+
+    batch = 1
+
+    def overhead(self) -> float:
+        """Seconds that it reads for an empty phase: the median of many."""
+
+        def empty(phase: Phase) -> None:
+            with phase("empty"):
+                pass
+
+        return median(self.measure(empty)[0].phases["empty"] for _ in range(_OVERHEAD_TRIES))
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """See :class:`Clock`."""
@@ -51,7 +69,7 @@ class HostClock:
         phases: dict[str, float] = {}
         for span in spans:
             phases[span.name] = phases.get(span.name, 0.0) + (span.end - span.begin) / 1e9
-        return Timing(wall / 1e9, phases), result
+        return _timing(wall / 1e9, phases, self.batch), result
 
 
 class _HostSpan:
@@ -99,6 +117,7 @@ class CudaClock:
     ``elapsed_time`` is milliseconds in single precision, and 16 s already cost it 2 µs.
     """
 
+    batch = 1
     _ANCHOR_TRIES = 5
     _ANCHOR_LIFE_NS = 1_000_000_000
 
@@ -131,7 +150,17 @@ class CudaClock:
             self._end.record(self.stream)
             self._end.synchronize()
             wall = perf_counter_ns() - begin
-        return Timing(wall / 1e9, self._phases(spans)), result
+        return _timing(wall / 1e9, self._phases(spans), self.batch), result
+
+    def overhead(self) -> float:
+        """Seconds between two events with nothing between them on the idle stream: the median of many."""
+        readings: list[float] = []
+        for _ in range(_OVERHEAD_TRIES):
+            self._spare.record(self.stream)
+            self._end.record(self.stream)
+            self._end.synchronize()
+            readings.append(self._spare.elapsed_time(self._end) / 1e3)
+        return median(readings)
 
     def _drop_anchor(self) -> int:
         """The host's time at the anchor. Of a few tries keep the tightest: the event lies between two readings."""
@@ -163,3 +192,10 @@ class CudaClock:
         before = started_at - first.begin / 1e9
         between = first.start.elapsed_time(spans[-1].stop) / 1e3 - on_device
         return {**phases, "launch": launch, "queue": max(0.0, before) + max(0.0, between)}
+
+
+def _timing(wall: float, phases: dict[str, float], batch: int) -> Timing:
+    """A repeat of ``batch`` inferences, as one inference."""
+    if batch == 1:
+        return Timing(wall, phases)
+    return Timing(wall / batch, {name: seconds / batch for name, seconds in phases.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,10 +14,13 @@ from msgspec import Meta
 
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets import attribute
-from infercanary.probe.timing import Clock, CudaClock, HostClock, Phase
+from infercanary.probe.timing import CudaClock, HostClock, Phase
 from infercanary.settings import UsageError, convert
 
 _MAX_VALUES = 1024
+_BATCH_SECONDS = 100e-6
+_BATCH_TRIES = 5
+_MAX_BATCH = 1000
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
 
@@ -35,7 +39,10 @@ class TorchTarget:
                 ``package.module:factory``, a TorchScript file (``.pt``, ``.ts``), a ``torch.export`` file (``.pt2``).
     ``inputs``  tensors, or specifications (``{"shape": [1, 3, 224, 224], "dtype": "float32"}``) drawn from ``seed``.
     ``device``  ``cpu``, ``cuda`` or ``cuda:N``: where the inputs go, and a model that is loaded here.
-    ``mode``    ``eager`` or ``compile`` (``torch.compile``).
+    ``mode``    ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then replayed).
+                The same model as three canaries tells a slow launch from a slow GPU: the graph has hardly any launches.
+
+    On CUDA a repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
     """
 
     def __init__(
@@ -43,7 +50,7 @@ class TorchTarget:
         model: str | Callable[..., Any],
         inputs: Sequence[Any] | Any,
         device: str = "cpu",
-        mode: Literal["eager", "compile"] = "eager",
+        mode: Literal["eager", "compile", "graph"] = "eager",
         seed: int = 0,
     ) -> None:
         if not callable(model) and not (isinstance(model, str) and model):
@@ -52,8 +59,10 @@ class TorchTarget:
             )
         if not isinstance(device, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", device):
             raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
-        if mode not in ("eager", "compile"):
-            raise UsageError(f"mode: `{mode}` is neither eager nor compile")
+        if mode not in ("eager", "compile", "graph"):
+            raise UsageError(f"mode: `{mode}` is none of eager, compile, graph")
+        if mode == "graph" and device == "cpu":
+            raise UsageError("mode: `graph` is a CUDA graph; it needs `device: cuda`")
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**62:
             raise UsageError(f"seed: `{seed}` is not a whole number from 0 on")
         if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
@@ -70,10 +79,10 @@ class TorchTarget:
         for i, entry in enumerate(self._inputs):
             if not isinstance(entry, TensorSpec) and not hasattr(entry, "dtype"):
                 raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
-        self._device_name = device
+        self.device = device
         self._mode = mode
         self._seed = seed
-        self.clock: Clock = HostClock()
+        self.clock: HostClock | CudaClock = HostClock()
 
     def open(self) -> None:
         """Import torch, load the model, make the inputs."""
@@ -82,18 +91,21 @@ class TorchTarget:
         except ImportError as error:
             raise UsageError(f"torch cannot be imported ({error}); install infercanary[torch]") from None
         self._torch = torch
-        self._device = torch.device(self._device_name)
+        self._device = torch.device(self.device)
         if self._device.type == "cuda":
             self._require_cuda()
         host_inputs = [self._tensor(i, entry) for i, entry in enumerate(self._inputs)]
         model = self._load()
         self._model = torch.compile(model) if self._mode == "compile" else model
         if self._device.type == "cuda":
-            self.clock = CudaClock(torch.cuda, self._device)
+            clock = self.clock = CudaClock(torch.cuda, self._device)
             self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
             self._device_inputs = [torch.empty_like(t, device=self._device) for t in self._host_inputs]
             self._host_outputs: list[Any] = []
             self._run = self._run_cuda
+            if self._mode == "graph":
+                self._model = self._captured(self._model, clock.stream)
+            self.clock.batch = self._batch()
         else:
             self._device_inputs = host_inputs
             self._run = self._run_cpu
@@ -165,19 +177,52 @@ class TorchTarget:
         with phase("compute"):
             return self._model(*self._device_inputs)
 
+    def is_busy(self) -> bool:
+        """Whether work of the host's is waiting or running on the device's default stream."""
+        return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
+
+    def _batch(self) -> int:
+        """How many inferences take 100 µs on the device."""
+        with self._torch.inference_mode():
+            compute = min(self.clock.measure(self._run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
+        return max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
+
+    def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
+        """``model`` on the device inputs as a CUDA graph; its call replays it."""
+        torch = self._torch
+        # As PyTorch's notes on CUDA graphs have it: warm up on a side stream first, then capture there.
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for _ in range(_BATCH_TRIES):
+                model(*self._device_inputs)
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                outputs = model(*self._device_inputs)
+
+        def replay(*_: Any) -> Any:
+            graph.replay()
+            return outputs
+
+        return replay
+
     def _run_cuda(self, phase: Phase) -> Any:
+        batch = range(self.clock.batch)
         with phase("h2d"):
-            for device, host in zip(self._device_inputs, self._host_inputs, strict=True):
-                device.copy_(host, non_blocking=True)
+            for _ in batch:
+                for device, host in zip(self._device_inputs, self._host_inputs, strict=True):
+                    device.copy_(host, non_blocking=True)
         with phase("compute"):
-            outputs = list(_tensors(self._torch, self._model(*self._device_inputs)))
+            for _ in batch:
+                result = self._model(*self._device_inputs)
+        outputs = list(_tensors(self._torch, result))
         if not _same_shapes(outputs, self._host_outputs):
             self._host_outputs = [
                 self._torch.empty(o.shape, dtype=o.dtype, device="cpu", pin_memory=True) for o in outputs
             ]
         with phase("d2h"):
-            for host, device in zip(self._host_outputs, outputs, strict=True):
-                host.copy_(device, non_blocking=True)
+            for _ in batch:
+                for host, device in zip(self._host_outputs, outputs, strict=True):
+                    host.copy_(device, non_blocking=True)
         return self._host_outputs
 
     def _load(self) -> Any:
@@ -246,11 +291,11 @@ class TorchTarget:
                 else f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no device; "
                 "check the driver, and that the container was started with the GPU"
             )
-            raise UsageError(f"device: `{self._device_name}` was asked for, but {why}, or set `device: cpu`")
+            raise UsageError(f"device: `{self.device}` was asked for, but {why}, or set `device: cpu`")
         if self._device.index is not None and self._device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UsageError(
-                f"device: `{self._device_name}` was asked for; the last that torch sees is `cuda:{last}`"
+                f"device: `{self.device}` was asked for; the last that torch sees is `cuda:{last}`"
             )
 
 

@@ -1,0 +1,42 @@
+"""What a canary did in one round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from infercanary.probe.report import Outcome
+from infercanary.probe.samplers.threads import ThreadUsage
+from infercanary.probe.timing import Timing
+
+
+class Round(NamedTuple):
+    """Each repeat's timing, what the round took and cost, and how it ended. Times in seconds."""
+
+    outcome: Outcome
+    detail: str = ""
+    timings: Sequence[Timing] = ()
+    busy: float = 0.0
+    """In the target's methods."""
+    cost: float = 0.0
+    """What the budget is charged: busy, and the waiting that it causes."""
+    intended: float | None = None
+    """From the intended start to the end of the first repeat."""
+    output_error: float | None = None
+    """Relative error of the output against the first steady one."""
+    usage: ThreadUsage | None = None
+    """Of the thread that ran the repeats."""
+    controls: Mapping[str, float] = {}
+    """Median seconds of each control that ran after the repeats."""
+
+    @property
+    def latencies(self) -> tuple[float, ...]:
+        """Wall seconds of each repeat."""
+        return tuple(timing.wall for timing in self.timings)
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Median seconds of each phase over the repeats."""
+        names = dict.fromkeys(name for timing in self.timings for name in timing.phases)
+        return {n: statistics.median(t.phases[n] for t in self.timings if n in t.phases) for n in names}

@@ -1,0 +1,256 @@
+"""The target's side of a canary: whatever calls the target, in a thread with a deadline or in the server's own pool."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from itertools import islice
+from time import perf_counter, sleep
+from typing import Any, NamedTuple
+
+from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
+from infercanary.probe.samplers.threads import ThreadUsage, thread_usage
+from infercanary.probe.steady import is_steady
+from infercanary.probe.targets import Target
+from infercanary.probe.timing import Timing
+
+log = logging.getLogger("infercanary.probe")
+
+_WARM_UP_REPEATS = 100
+_WARM_UP_SECONDS = 20.0
+_MAX_VALUES = 1024
+_GIVE_WAY_SECONDS = 0.5
+_MAX_PHASES = 16
+
+
+class NoTurn(Exception):
+    """The server's pool, or its GPU, was busy for so long that there was no turn: not the canary's fault."""
+
+
+class Opened(NamedTuple):
+    """What opening and warming up gave. Times in seconds."""
+
+    environment: dict[str, str]
+    load: float
+    first_run: float
+    warm_up: float
+    latencies: list[float]
+    """Wall time of each warm-up repeat."""
+    batch: int
+    """Inferences in one repeat."""
+    overhead: float
+    """What the clock reads for an empty phase."""
+
+
+class Repeats(NamedTuple):
+    """What one round of repeats gave."""
+
+    timings: list[Timing]
+    values: list[float]
+    """Of the last repeat's output."""
+    usage: ThreadUsage | None
+    """Of the thread that ran the repeats, while it ran them."""
+    intended: float
+    """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
+
+
+class Pool:
+    """The server's own pool: its threads run the repeats, between requests.
+
+    ``on_hang`` is called when a canary holds one of those threads past its deadline, and may give another pool to use
+    from then on: the server that lost its thread replaces the pool, and goes on serving.
+    """
+
+    def __init__(self, executor: Executor, on_hang: Callable[[], Executor | None] | None) -> None:
+        self._executor = executor
+        self._on_hang = on_hang
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        """As :meth:`concurrent.futures.Executor.submit`."""
+        return self._executor.submit(work)
+
+    def lost_a_thread(self) -> None:
+        """A canary hangs in it. Never raises."""
+        if self._on_hang is None:
+            return
+        try:
+            self._executor = self._on_hang() or self._executor
+        except BaseException as error:  # the host's code, in the probe's thread
+            log.error("on_hang failed: %s", one_line(error))
+
+
+class Runner:
+    """Calls one target's methods, one at a time, in a thread that ends after each round (or hangs).
+
+    With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
+    """
+
+    def __init__(self, name: str, target: Target, timeout: float, pool: Pool | None = None) -> None:
+        self.name = name
+        self._target = target
+        self._timeout = timeout
+        self._pool = pool
+        self._worker = Worker(f"infercanary-{name}")
+        self._phase_names: set[str] = set()
+        self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
+        self._entered: float | None = None  # when the target's method under way was entered
+        self._busy = 0.0  # seconds in the target's methods this round
+        self._usage: ThreadUsage | None = None  # of the threads that ran this round's repeats
+
+    def begin_opening(self) -> None:
+        """Load and warm up. Raises :class:`StillBusy` while an earlier call hangs."""
+        self._worker.begin(self._open)
+
+    def opened(self, seconds: float) -> Opened:
+        """What :meth:`begin_opening` gave, after ``seconds`` at most. Raises what the target did, and as Worker does."""
+        opened: Opened = self._worker.result(seconds)
+        return opened
+
+    def run(self, repeats: int, skip_if_busy: bool = False) -> Repeats:
+        """At most ``repeats`` repeats: fewer where they would not fit the deadline, but one at least.
+
+        Raises whatever the target does, :class:`NoTurn`, :class:`DeadlineExceeded`, :class:`StillBusy` and
+        :class:`~infercanary.probe.deadline.Interrupted`.
+        """
+        try:
+            return self._worker.call(lambda: self._repeat(repeats, skip_if_busy), self._timeout)
+        except StillBusy:
+            raise
+        except DeadlineExceeded:
+            if self._turn is not None:
+                self._turn.cancel()  # what got no turn in time must not come later, outside the budget
+            if self._pool is not None and self._entered is None:
+                raise NoTurn(f"no turn in the server's pool within {self._timeout:g} s") from None
+            if self._pool is not None:
+                self._pool.lost_a_thread()
+            raise DeadlineExceeded(f"no result within {self._timeout:g} s (timeout_seconds)") from None
+
+    def spent(self, since: float) -> tuple[float, float]:
+        """Busy seconds and cost of the round that began at ``since`` (``perf_counter``).
+
+        What it waited for its turn in the server's pool is not busy. But where it waited, requests wait for it too,
+        by as much as it is busy: then it costs up to twice its time, and comes less often.
+        """
+        now, entered = perf_counter(), self._entered
+        busy = self._busy + (now - entered if entered is not None else 0.0)
+        return busy, busy + min(busy, max(0.0, now - since - busy))
+
+    def rest(self) -> None:
+        """Let the thread end until the next call."""
+        self._worker.rest()
+
+    def interrupt(self) -> None:
+        """End the wait for the target, now and from now on; callable from any thread."""
+        self._worker.interrupt()
+
+    def close(self, seconds: float, is_open: bool) -> bool:
+        """Let go of the target once it does not run; whether that was within ``seconds``."""
+        return self._worker.stop(seconds, self._close if is_open else None)
+
+    # From here on all runs in the target's thread.
+
+    def _open(self) -> Opened:
+        try:
+            begin = perf_counter()
+            self._target.open()
+            load = perf_counter() - begin
+            told = self._target.environment()
+            environment = {str(key): str(value) for key, value in told.items()}
+            first_run = self._measure()[0].wall
+            latencies: list[float] = []
+            begin = perf_counter()
+            while not (
+                is_steady(latencies)
+                or len(latencies) >= _WARM_UP_REPEATS
+                or perf_counter() - begin > _WARM_UP_SECONDS
+            ):
+                latencies.append(self._measure()[0].wall)
+            warm_up = perf_counter() - begin
+            clock = self._target.clock
+            overhead = _seconds(clock.overhead()) if hasattr(clock, "overhead") else 0.0
+            return Opened(
+                environment, load, first_run, warm_up, latencies, int(getattr(clock, "batch", 1)), overhead
+            )
+        except BaseException:
+            with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
+                self._target.close()
+            raise
+
+    def _repeat(self, repeats: int, skip_if_busy: bool) -> Repeats:
+        begin = perf_counter()
+        if skip_if_busy:
+            self._wait_until_free()
+        self._busy, self._usage = 0.0, None
+        timing, result = self._measure()
+        intended = perf_counter() - begin
+        timings = [timing]
+        while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
+            timing, result = self._measure()
+            timings.append(timing)
+        usage = self._usage
+        values = self._with_target(self._target.values, result)
+        return Repeats(timings, [float(value) for value in islice(values, _MAX_VALUES)], usage, intended)
+
+    def _wait_until_free(self) -> None:
+        """Give way to work that the host has put on the target's device; a target tells by ``is_busy()``, if it can."""
+        is_busy = getattr(self._target, "is_busy", None)
+        begin = perf_counter()
+        while is_busy is not None and is_busy():
+            if perf_counter() - begin > _GIVE_WAY_SECONDS:
+                raise NoTurn(f"the device was busy for {_GIVE_WAY_SECONDS:g} s")
+            sleep(0.001)
+
+    def _measure(self) -> tuple[Timing, Any]:
+        """One repeat; a target may bring its own clock, and what that says is checked: one NaN breaks a report."""
+        timing, result = self._with_target(self._target.clock.measure, self._target.run)
+        phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
+        self._phase_names.update(phases)
+        if len(self._phase_names) > _MAX_PHASES:
+            raise ValueError(f"more than {_MAX_PHASES} names of phases; each is a time series")
+        return Timing(_seconds(timing.wall), phases), result
+
+    def _with_target(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        def work() -> Any:
+            before = thread_usage()
+            self._entered = begin = perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                self._entered = None
+                self._busy += perf_counter() - begin
+                self._usage = _added(self._usage, thread_usage() - before)
+
+        if self._pool is None:
+            return work()
+        self._turn = self._pool.submit(work)
+        return self._turn.result()
+
+    def _close(self) -> None:
+        try:
+            self._target.close()
+        except BaseException as error:
+            log.warning("canary %s: closing failed: %s", self.name, one_line(error))
+
+
+def _seconds(value: Any) -> float:
+    seconds = float(value)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"the target's clock gave {value!r} as seconds")
+    return seconds
+
+
+def _added(a: ThreadUsage | None, b: ThreadUsage) -> ThreadUsage:
+    if a is None:
+        return b
+    return ThreadUsage(
+        a.cpu_seconds + b.cpu_seconds,
+        None
+        if a.run_queue_seconds is None or b.run_queue_seconds is None
+        else a.run_queue_seconds + b.run_queue_seconds,
+        a.voluntary + b.voluntary,
+        a.involuntary + b.involuntary,
+        None if a.migrations is None or b.migrations is None else a.migrations + b.migrations,
+    )

@@ -1,0 +1,53 @@
+"""Time that Python's garbage collector held the whole process up, the probe's canaries among it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from time import perf_counter
+
+from infercanary.probe.report import Family, Metric
+
+PAUSE = Metric(
+    "infercanary_gc_pause_seconds_total",
+    "counter",
+    "Time in Python's garbage collector in the process that the probe runs in: no other thread runs meanwhile.",
+)
+COLLECTIONS = Metric(
+    "infercanary_gc_collections_total",
+    "counter",
+    "Garbage collections by generation; 2 is a full one.",
+    ("generation",),
+)
+
+
+class _Pauses:
+    """Adds up the pauses by ``gc.callbacks``: one entry for the process, however many probes look at it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since = 0.0
+
+    def __call__(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._since = perf_counter()
+        elif self._since:
+            self.seconds += perf_counter() - self._since
+
+
+_pauses = _Pauses()
+
+
+class GarbageSampler:
+    """Reads what the collector did since the first sample; it is never switched off, nor called."""
+
+    name = "garbage"
+
+    def sample(self) -> Iterable[Family]:
+        """See :class:`~infercanary.probe.samplers.Sampler`."""
+        if _pauses not in gc.callbacks:
+            gc.callbacks.append(_pauses)
+        yield PAUSE.family(_pauses.seconds)
+        yield COLLECTIONS.family(
+            {(str(number),): stats["collections"] for number, stats in enumerate(gc.get_stats())}
+        )

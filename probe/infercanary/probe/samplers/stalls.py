@@ -1,0 +1,53 @@
+"""Time in which this process stood still: it was stopped or frozen, its machine paused, or one thread held the interpreter.
+
+The kernel keeps no account of that. But a thread that sleeps for a second and wakes up after three was held up for two.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from infercanary.probe.report import Family, Metric
+
+STALLED = Metric(
+    "infercanary_stalled_seconds_total",
+    "counter",
+    "Time in which the process stood still, in gaps of half a second or more: it was stopped or frozen, or one thread "
+    "held the interpreter.",
+)
+
+_TICK_SECONDS = 1.0
+_STALL_SECONDS = 0.5  # far above what a CPU quota (100 ms periods) or a full run queue adds to a sleep
+
+
+class StallSampler:
+    """Has a thread that wakes up once a second, from the first sample on until :meth:`close`."""
+
+    name = "stalls"
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def sample(self) -> Iterable[Family]:
+        """See :class:`~infercanary.probe.samplers.Sampler`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._tick, name="infercanary-stalls", daemon=True)
+            self._thread.start()
+        yield STALLED.family(self._seconds)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+
+    def _tick(self) -> None:
+        asleep_since = time.monotonic()
+        while not self._closed.wait(_TICK_SECONDS):
+            now = time.monotonic()
+            overslept = now - asleep_since - _TICK_SECONDS
+            if overslept > _STALL_SECONDS:
+                self._seconds += overslept
+            asleep_since = now

@@ -1,0 +1,126 @@
+"""Tags: what may have disturbed a run, told from the samples around it. A new tag is one entry in the table.
+
+A tagged run keeps its sample (dropping it would hide an image that causes its own throttling); whoever compares
+images can prefer the others. All of it is pure: families in, names out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
+
+from infercanary.probe.output import TOLERANCE
+from infercanary.probe.report import Family
+from infercanary.probe.round import Round
+
+Values: TypeAlias = "Mapping[str, Mapping[tuple[str, ...], float]]"
+"""Name of a metric → label values → value."""
+
+
+class Window(NamedTuple):
+    """One run and the samples around it."""
+
+    done: Round
+    lateness: float
+    """Seconds by which it started late."""
+    first: Values
+    """The first sample of this probe."""
+    previous: Values
+    """The last one before: at the end of the previous run. What happened since then can still be felt."""
+    before: Values
+    after: Values
+
+    def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
+        """How much a counter grew in the window (or ``since`` another sample), over all points that begin so."""
+        earlier = self.before if since is None else since
+        return sum(
+            max(0.0, value - earlier.get(metric, {}).get(known, value))
+            for known, value in self.after.get(metric, {}).items()
+            if known[: len(labels)] == labels
+        )
+
+
+def values(families: Iterable[Family]) -> Values:
+    """The plain numbers of ``families``."""
+    return {
+        family.name: {
+            point.labels: point.value for point in family.points if isinstance(point.value, (int, float))
+        }
+        for family in families
+    }
+
+
+def tags(window: Window) -> tuple[str, ...]:
+    """The tags of the run, in the table's order."""
+    return tuple(tag for tag, applies in _RULES.items() if applies(window))
+
+
+_LATE_SECONDS = 0.25
+_SHARE = 0.05  # of the run, from which on waiting or collecting garbage counts
+_LEAST_SECONDS = 0.002
+_GPU_BUSY = 0.1
+_CLOCK_LOW = 0.75  # of the highest: what nvbench discards (docs of its --throttle-threshold)
+
+
+def _counts(seconds: float, w: Window) -> bool:
+    return seconds > max(_LEAST_SECONDS, _SHARE * w.done.busy)
+
+
+def _throttled(w: Window) -> float:
+    return w.grown("infercanary_cgroup_cpu_throttled_seconds_total")
+
+
+def _preempted(w: Window) -> bool:
+    # The kernel counts a thread that its quota holds back as waiting for a CPU too: that has its own tag.
+    waited = w.done.usage.run_queue_seconds if w.done.usage is not None else None
+    return waited is not None and _counts(waited - _throttled(w), w)
+
+
+def _gpu_held_back(reason: str) -> Callable[[Window], bool]:
+    metric = "infercanary_gpu_clock_event_seconds_total"
+    return lambda w: any(
+        value > w.before.get(metric, {}).get(known, value)
+        for known, value in w.after.get(metric, {}).items()
+        if known[1:] == (reason,)
+    )
+
+
+def _clock_low(w: Window) -> bool:
+    highest = w.after.get("infercanary_gpu_sm_clock_max_hertz", {})
+    return any(
+        value < _CLOCK_LOW * highest.get(gpu, 0.0)
+        for gpu, value in w.after.get("infercanary_gpu_sm_clock_hertz", {}).items()
+    )
+
+
+def _changed(metric: str) -> Callable[[Window], bool]:
+    return lambda w: metric in w.first and metric in w.after and w.first[metric] != w.after[metric]
+
+
+_RULES: dict[str, Callable[[Window], bool]] = {
+    "late": lambda w: w.lateness > _LATE_SECONDS,
+    "stalled": lambda w: w.grown("infercanary_stalled_seconds_total", since=w.previous) > 0,
+    "preempted": _preempted,
+    "cgroup_throttled": lambda w: _throttled(w) > 0,
+    "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus"),
+    "memory_limit": lambda w: w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0,
+    "oom_kill": lambda w: w.grown("infercanary_cgroup_oom_kills_total", since=w.previous) > 0,
+    "io_pressure": lambda w: _counts(w.grown("infercanary_cgroup_pressure_waiting_seconds_total", "io"), w),
+    "gc": lambda w: _counts(w.grown("infercanary_gc_pause_seconds_total"), w),
+    "gpu_power_cap": _gpu_held_back("sw_power_cap"),
+    "gpu_sync_boost": _gpu_held_back("sync_boost"),
+    "gpu_sw_thermal": _gpu_held_back("sw_thermal"),
+    "gpu_hw_thermal": _gpu_held_back("hw_thermal"),
+    "gpu_power_brake": _gpu_held_back("hw_power_brake"),
+    "gpu_clock_low": _clock_low,
+    "gpu_busy": lambda w: any(
+        share > _GPU_BUSY for share in w.before.get("infercanary_gpu_utilization_ratio", {}).values()
+    ),
+    "gpu_xid": lambda w: w.grown("infercanary_gpu_xid_errors_total", since=w.previous) > 0,
+    "output_changed": lambda w: (w.done.output_error or 0.0) > TOLERANCE,
+}
+
+STATES = ("warming", "failing", "busy", "beside_opening")
+"""Tags that the canary's own state gives."""
+
+TAGS: tuple[str, ...] = (*STATES, *_RULES)

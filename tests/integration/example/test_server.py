@@ -1,0 +1,99 @@
+"""The example server, with a model that hangs for ever in the canary's hands."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from infercanary.probe.report import decode
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "resnet18"
+
+# The first forward pass after the file was made takes the file away, and hangs.
+SCRIPT = textwrap.dedent(
+    """
+    import sys, threading
+    from pathlib import Path
+    from aiohttp import web
+    import server
+
+    trap = Path(sys.argv[1])
+    app = server.create_app()
+
+    def hang(*_):
+        if trap.exists():
+            trap.unlink()
+            threading.Event().wait()
+
+    app[server.CLASSIFIER].model.register_forward_pre_hook(hang)
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[2]), access_log=None)
+    """
+)
+
+
+def free_port() -> int:
+    with socket.socket() as candidate:
+        candidate.bind(("127.0.0.1", 0))
+        return int(candidate.getsockname()[1])
+
+
+def until(condition: Callable[[], bool], what: Callable[[], str], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def wait_for(url: str, seconds: float = 60.0) -> bytes:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5) as response:
+                return bytes(response.read())
+        except OSError:
+            assert time.monotonic() < deadline, f"{url} does not answer"
+            time.sleep(0.1)
+
+
+def test_a_canary_that_hangs_leaves_the_server_serving(tmp_path: Path) -> None:
+    trap, log = tmp_path / "trap", tmp_path / "log"
+    port, probe_port = free_port(), free_port()
+    environment = {
+        "PROBE_LISTEN": f"127.0.0.1:{probe_port}",
+        "PROBE_INTERVAL_SECONDS": "0.5",
+        "PROBE_DUTY_CAP": "0.5",
+        "PROBE_TIMEOUT_SECONDS": "3",
+        "OMP_NUM_THREADS": "1",
+    }
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(trap), str(port)],
+            cwd=EXAMPLE, stdout=output, stderr=output, env={**os.environ, **environment},
+        )  # fmt: skip
+    try:
+
+        def runs(outcome: str) -> int:
+            found = decode(wait_for(f"http://127.0.0.1:{probe_port}/report")).runs
+            return sum(run.outcome == outcome for run in found)
+
+        until(lambda: runs("ok") >= 1, log.read_text)
+        trap.touch()
+        until(lambda: not trap.exists(), log.read_text)
+        # In the middle of the hang: it waits for the pool's only thread, and is answered by another one.
+        image = bytes(3 * 224 * 224)
+        for _ in range(3):
+            request = urllib.request.Request(f"http://127.0.0.1:{port}/predict", data=image)
+            with urllib.request.urlopen(request, timeout=30) as response:
+                assert response.status == 200
+        until(lambda: runs("timed_out") >= 1, log.read_text)
+        assert "no result within 3 s (timeout_seconds)" in log.read_text()
+    finally:
+        server.kill()
+        server.wait(10)
