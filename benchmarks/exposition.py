@@ -10,7 +10,6 @@ after its download. A second process scrapes it through HTTP, with gzip off and 
 from __future__ import annotations
 
 import asyncio
-import gc
 import http.client
 import logging
 import multiprocessing
@@ -31,6 +30,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.collect import Probe
 from infercanary.exporter.config import Config, Docker
@@ -182,8 +182,7 @@ async def report_for_ever(app: web.Application, probe: Probe, bodies: list[bytes
 @asynccontextmanager
 async def exporter(containers: int) -> AsyncIterator[int]:
     """An exporter whose probes report at the default cadence; yields its port."""
-    gc.collect()
-    gc.freeze()  # as the command does
+    settle_garbage()
     config = Config(docker=Docker(enabled=False))
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None)

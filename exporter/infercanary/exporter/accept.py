@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
@@ -37,6 +37,7 @@ _MAX_COUNT = 2**53  # beyond it a float, which is what Prometheus keeps, skips i
 _MAX_HELP = 1024
 _MAX_ENVIRONMENT = 200
 _MAX_SETTING = 4096
+_MAX_NAMES = 100  # tags, phases or controls of one run
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -136,8 +137,21 @@ def _sound_run(run: Run, limits: Limits) -> bool:
     return (
         _printable(run.canary, limits.label_bytes)
         and 0 <= run.sequence <= _MAX_COUNT
+        and math.isfinite(run.scheduled_at)
         and math.isfinite(run.started_at)
+        and math.isfinite(run.output_error or 0.0)
         and all(0 <= seconds < math.inf for seconds in run.latencies)
+        and _sound_times(run.phases, limits)
+        and _sound_times(run.controls, limits)
+        and len(run.tags) <= _MAX_NAMES
+        and all(_printable(tag, limits.label_bytes) for tag in run.tags)
+        and _printable(run.boot_id, limits.label_bytes)
+    )
+
+
+def _sound_times(times: Mapping[str, float], limits: Limits) -> bool:
+    return len(times) <= _MAX_NAMES and all(
+        _printable(name, limits.label_bytes) and 0 <= seconds < math.inf for name, seconds in times.items()
     )
 
 

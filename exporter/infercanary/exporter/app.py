@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -83,8 +83,8 @@ class Exporter:
         self._ready = self._ready or (tried and all(probe.polled for probe in self.collector.probes.values()))
         return self._ready
 
-    def snapshot(self, *, in_openmetrics: bool) -> list[Pieces]:
-        """The whole exposition at this moment."""
+    def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
+        """The whole exposition, family by family."""
         self.collector.refresh_ages()
         for family in self._families():
             lines = self._lines[family.name] = expose.write(family, {}, self._lines.get(family.name))
@@ -92,7 +92,8 @@ class Exporter:
         last = expose.text(self._process.collect(), in_openmetrics=in_openmetrics).encode()
         if in_openmetrics:
             last += b"# EOF\n"
-        return [*self.exposition.snapshot(in_openmetrics=in_openmetrics), Pieces([last], len(last))]
+        yield from self.exposition.families(in_openmetrics=in_openmetrics)
+        yield Pieces([last], len(last))
 
     def _families(self) -> list[Family]:
         return [
@@ -137,7 +138,7 @@ routes = web.RouteTableDef()
 async def metrics(request: web.Request) -> web.StreamResponse:
     """What Prometheus scrapes."""
     content_type = scrape.negotiate(request.headers.get("Accept", ""))
-    parts = request.app[EXPORTER].snapshot(in_openmetrics=content_type == scrape.OPENMETRICS)
+    parts = request.app[EXPORTER].families(in_openmetrics=content_type == scrape.OPENMETRICS)
     return await scrape.send(request, parts, content_type)
 
 

@@ -7,11 +7,13 @@ a report is read in a worker thread, away from the event loop that serves the sc
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import aiohttp
 import structlog
@@ -19,10 +21,11 @@ import structlog
 from infercanary.exporter.accept import Reason
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
-from infercanary.exporter.expose import Exposition, Key, Lines, fill, write
+from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
 from infercanary.exporter.poll import Failure, PollError, digest, fetch, open_session
-from infercanary.probe.report import Family, Metric, Point
+from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
+from infercanary.probe.report import Family, Metric
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +51,14 @@ POLL_DURATION = Metric(
 POLL_FAILURES = Metric(
     "infercanary_poll_failures_total", "counter", "Polls that gave no valid report, by reason.", ("reason",)
 )
+# Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
+# was there before. One for each reason of each container would be nine times as many, nearly all of them 0 for ever.
+# What is rejected needs no such total: a bad family is there in the next report too.
+FAILED_POLLS = Metric(
+    "infercanary_failed_polls_total",
+    "counter",
+    "Polls that gave no valid report, for any reason; 0 at first, so that the first failure is an increase too.",
+)
 REJECTED = Metric(
     "infercanary_rejected_total",
     "counter",
@@ -62,10 +73,22 @@ RUNS_LOST = Metric(
     "counter",
     "Raw runs that left the probe's ring before the exporter came for them.",
 )
-METRICS = (UP, AGE, INFO, POLL_DURATION, POLL_FAILURES, REJECTED, RUNS_COLLECTED, RUNS_LOST)
+METRICS = (
+    UP,
+    AGE,
+    INFO,
+    POLL_DURATION,
+    POLL_FAILURES,
+    FAILED_POLLS,
+    REJECTED,
+    RUNS_COLLECTED,
+    RUNS_LOST,
+    SHARED,
+)
 
 _MAX_BACKOFF_SECONDS = 60.0
 _QUICK_RETRIES = 3
+_COMPARE_SECONDS = 1.0  # so that probes which say something else each time cost no more
 
 
 class Probe:
@@ -84,6 +107,10 @@ class Probe:
         self.rejected: Counter[Reason] = Counter()
         self.runs_collected = 0
         self.runs_lost = 0
+        # The CPUs that it may use, as it last said, and how many of them it shares.
+        self.cpus = ""
+        self.cpuset = 0
+        self.shared_cpus: int | None = None
         # Where the collection of its runs has come to.
         self.boot_id = ""
         self.cursor = ""
@@ -113,9 +140,12 @@ class Probe:
             POLL_FAILURES.family(
                 {(reason,): float(count) for reason, count in sorted(self.failures.items())}
             ),
+            FAILED_POLLS.family(float(self.failures.total())),
             REJECTED.family({(reason,): float(count) for reason, count in sorted(self.rejected.items())}),
             RUNS_COLLECTED.family(float(self.runs_collected)),
             RUNS_LOST.family(float(self.runs_lost)),
+            # It comes from its report, and so is missing while it is down.
+            SHARED.family({(): self.shared_cpus} if self.up and self.shared_cpus is not None else {}),
         ]
 
 
@@ -135,6 +165,8 @@ class Collector:
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
+        self._cpusets_changed = False
+        self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
         """Poll ``containers`` and no others. The one with another id is another container, whatever its name."""
@@ -144,6 +176,7 @@ class Collector:
                 self._stop_polling(key)
                 self._exposition.forget(key)
                 del self.probes[key]
+                self._cpusets_changed = True
         # Starts are spread, so that a thousand probes do not answer in the same instant.
         spread = min(self.config.poll_seconds, 0.005 * len(wanted))
         for key, container in wanted.items():
@@ -164,22 +197,48 @@ class Collector:
                 self.show(probe)
 
     def show(self, probe: Probe) -> None:
-        """Show what ``probe`` last said, if it is up, and what the exporter says of it in any case."""
+        """Show what ``probe`` last said, if it is up, and what the exporter says of it in any case. Never raises."""
+        try:
+            self._show(probe)
+        except Exception as error:
+            # Ours to mend; until then it must cost this probe only, and half of what it said is worse than none.
+            log.exception("probe not shown by a fault of the exporter", **probe.identity)
+            self._failed(probe, "internal", repr(error))
+            self._exposition.forget(probe.key)
+            probe.lines, probe.vitals = {}, {}
+            with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
+                self._show(probe)
+
+    def refresh_ages(self) -> None:
+        """Show how old each report is now, not at the last poll."""
+        now = time.monotonic()
+        ages = ((key, now - p.reported_at) for key, p in self.probes.items() if p.reported_at is not None)
+        self._exposition.refill(AGE.name, ages)
+
+    def _show(self, probe: Probe) -> None:
+        now = time.monotonic()
+        if self._cpusets_changed and now - self._compared_at >= _COMPARE_SECONDS:
+            self._cpusets_changed, self._compared_at = False, now
+            self._compare_cpusets()
         vitals = probe.vitals
-        for family in probe.families(time.monotonic()):
+        for family in probe.families(now):
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
         said = probe.lines.values() if probe.up else ()
         refused = self._exposition.replace(probe.key, [*said, *vitals.values()])
         if refused:
             probe.rejected["conflict"] += len(refused)
 
-    def refresh_ages(self) -> None:
-        """Show how old each report is now, not at the last poll."""
-        now = time.monotonic()
+    def _compare_cpusets(self) -> None:
+        """Count what is shared among the containers that Docker found: all of them are on one host.
+
+        Each one's number is shown after its own next poll: a thousand at once would hold up the event loop. One
+        whose probe is down still counts for the others: it goes on running.
+        """
+        shared = shared_cpus(
+            {key: probe.cpuset for key, probe in self.probes.items() if probe.cpuset and probe.container.id}
+        )
         for key, probe in self.probes.items():
-            lines = probe.vitals.get(AGE.name)
-            if lines is not None and probe.reported_at is not None:
-                self._exposition.put(key, fill(lines, [Point((), now - probe.reported_at)]))
+            probe.shared_cpus = shared.get(key)
 
     async def absorb(self, probe: Probe, body: bytes) -> None:
         """Take one answer of ``probe``. Raises :class:`PollError`."""
@@ -187,21 +246,28 @@ class Collector:
             self._reader, digest, body, probe.identity, probe.lines, self.config.limits, self._reserved
         )
         report, accepted = digested.report, digested.accepted
-        if report.boot_id != probe.boot_id:
-            probe.sequence = -1
         fresh = []
         for run, summary in zip(accepted.runs, digested.summaries, strict=True):
+            # A probe that found the journal of the one before offers what that had not handed over.
+            boot_id = run.boot_id or report.boot_id
+            if boot_id != probe.boot_id:
+                probe.boot_id, probe.sequence = boot_id, -1
             if run.sequence > probe.sequence:
                 probe.sequence = run.sequence
                 fresh.append(summary)
+        if report.boot_id != probe.boot_id:
+            probe.boot_id, probe.sequence = report.boot_id, -1
         probe.history.take(fresh)
         probe.runs_collected += len(fresh)
         if probe.cursor:  # to who comes for the first time, what is past is not lost
             probe.runs_lost += report.lost_runs
-        probe.boot_id, probe.cursor = report.boot_id, report.cursor
+        probe.cursor = report.cursor
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
         probe.lines = digested.lines
+        if (cpus := listed_cpus(accepted.families)) != probe.cpus:
+            probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
+            self._cpusets_changed = True
         probe.reported_at = time.monotonic()
         if not probe.up:
             log.info("probe is up", **probe.identity, url=probe.container.url)

@@ -119,19 +119,31 @@ class Exposition:
             self._remove(key, [base])
         return agreed
 
+    def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
+        """Show other values in the plain family ``name``, for those that show one point of it: this is done in bulk."""
+        shown = self._families.get(name)
+        for key, value in values:
+            if shown is not None and (lines := shown.lines.get(key)) is not None:
+                text = (lines.template % _number(value)).encode()
+                shown.size += len(text) - len(shown.texts[key])
+                shown.texts[key] = text
+
     def forget(self, key: Key) -> None:
         """Show nothing for ``key`` any more."""
         self._remove(key, [*self._families])
 
-    def snapshot(self, *, in_openmetrics: bool) -> list[Pieces]:
-        """The whole exposition at this moment, family by family, but for OpenMetrics' ``# EOF``."""
-        families = []
+    def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
+        """The exposition, family by family, but for OpenMetrics' ``# EOF``.
+
+        Each family is whole, and as it is when it is asked for: to take all of them at once, tens of thousands of
+        references, would stop the event loop for 10 ms.
+        """
         for base in sorted(self._families):
-            shown = self._families[base]
-            first = next(iter(shown.lines.values()))
-            header = _header(first.name, first.kind, first.help, in_openmetrics)
-            families.append(Pieces([header, *shown.texts.values()], len(header) + shown.size))
-        return families
+            if base in self._families:  # its last holder may have gone since
+                shown = self._families[base]
+                first = next(iter(shown.lines.values()))
+                header = _header(first.name, first.kind, first.help, in_openmetrics)
+                yield Pieces([header, *shown.texts.values()], len(header) + shown.size)
 
     def _remove(self, key: Key, bases: Iterable[str]) -> None:
         for base in bases:

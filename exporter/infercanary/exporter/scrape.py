@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aiohttp import web
@@ -52,14 +53,12 @@ def wants_gzip(accept_encoding: str) -> bool:
     return gzip > 0 and gzip >= qualities.get("identity", 0.0)
 
 
-async def send(request: web.Request, parts: list[Pieces], content_type: str) -> web.StreamResponse:
+async def send(request: web.Request, parts: Iterable[Pieces], content_type: str) -> web.StreamResponse:
     """Answer with ``parts``. They are joined and packed block by block, so that others get a turn."""
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
     body_wanted = request.method != "HEAD"
     if body_wanted and wants_gzip(request.headers.get("Accept-Encoding", "")):
         response.enable_compression(web.ContentCoding.gzip)
-    else:
-        response.content_length = sum(size for _, size in parts)
     await response.prepare(request)
     if body_wanted:
         for texts, size in parts:

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from infercanary.exporter.collect import backoff
+from infercanary.exporter.collect import Collector, Probe, backoff
+from infercanary.exporter.config import Config, Docker
+from infercanary.exporter.discovery import Container
+from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
-from infercanary.probe.report import Run
+from infercanary.probe.report import Report, Run, encode
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,24 @@ def test_history_is_bounded_in_runs_and_in_canaries() -> None:
     history.take(summarise(run(f"bomb-{n}", n, 0.01)) for n in range(1000))
     assert len(history.canaries) == 16
     assert "a" not in history.canaries
+
+
+async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
+    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), ())
+    probe = Probe(Container(service="s", name="c", id="0" * 64))
+    sequences: list[int] = []
+
+    async def answer(boot: str, *runs: tuple[str, int]) -> None:
+        told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
+        newest = max((number for of, number in runs if not of), default=0)
+        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.{newest}", 0, (), {}, told)))
+        sequences.append(probe.runs_collected)
+
+    await answer("one", ("", 1), ("", 2))
+    # It died after its 4th run, and the next one found 1 to 4 in the journal: 3 and 4 are new to us.
+    await answer("two", ("one", 3), ("one", 4), ("", 1))
+    await answer("two", ("", 1), ("", 2))
+    # Whoever lies about what we have gets nothing counted twice.
+    await answer("three", ("two", 1), ("two", 2), ("", 1))
+    await collector.close()
+    assert sequences == [2, 5, 6, 7]

@@ -25,7 +25,7 @@ def identity(key: tuple[str, str]) -> dict[str, str]:
 
 
 def joined(exposition: Exposition, *, in_openmetrics: bool = False) -> str:
-    parts = exposition.snapshot(in_openmetrics=in_openmetrics)
+    parts = [*exposition.families(in_openmetrics=in_openmetrics)]
     text = b"".join(piece for texts, _ in parts for piece in texts)
     assert len(text) == sum(size for _, size in parts)
     return text.decode()

@@ -1,0 +1,60 @@
+"""Which CPUs several containers may use: only who sees all containers of a host can tell.
+
+A container's cpuset comes from its probe, which is untrusted: it is bounded here, and a probe that lies about its own
+makes its neighbours look crowded, no more. A set of CPUs is an integer with a bit for each, so that a thousand
+containers are compared within a millisecond.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
+
+from infercanary.probe.report import Family, Metric
+
+SHARED = Metric(
+    "infercanary_container_shared_cpus",
+    "gauge",
+    "CPUs of the container's cpuset that another monitored container of the host may use too. All of the host's where "
+    "two have no cpuset: they may then meet anywhere, which is not to say that they do.",
+)
+
+_NAME = "infercanary_cgroup_cpuset_info"
+_LABELS = ("cpus",)
+_MAX_LIST = 4096
+_MAX_CPUS = 8192  # the most that Linux can be built for (NR_CPUS)
+_PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
+
+K = TypeVar("K", bound=Hashable)
+
+
+def listed_cpus(families: Iterable[Family]) -> str:
+    """The list of CPUs, such as ``0-3,8``, that a probe gives among its accepted ``families``; empty without one."""
+    for family in families:
+        if family.name == _NAME and family.labels == _LABELS and len(family.points) == 1:
+            return family.points[0].labels[0]
+    return ""
+
+
+def cpu_bits(text: str) -> int:
+    """The CPUs of a kernel list as bits; 0 where it names none, is malformed, or claims what no machine has."""
+    if len(text) > _MAX_LIST:
+        return 0
+    bits = 0
+    for part in text.split(","):
+        found = _PART.fullmatch(part)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+        if not first <= last < _MAX_CPUS:
+            return 0
+        bits |= (1 << last + 1) - (1 << first)
+    return bits
+
+
+def shared_cpus(cpusets: Mapping[K, int]) -> dict[K, int]:
+    """How many CPUs of each set are in another set too."""
+    once = twice = 0
+    for bits in cpusets.values():
+        twice |= once & bits
+        once |= bits
+    return {key: (bits & twice).bit_count() for key, bits in cpusets.items()}
