@@ -1,12 +1,17 @@
-/* A stand-in for libnvidia-ml.so.1 with two GPUs, so that tests run the real pynvml.
+/* A stand-in for libnvidia-ml.so.1, so that tests run the real pynvml.
  *
- * The file named by $FAKE_NVML is read at each call; a line `<function> <gpu or *> <answer>` replaces what a function
- * does: an NVML error code (15: GPU is lost), or -1 to hang. Names are without the version suffix:
+ * The file named by $FAKE_NVML is read at each call. Each line says something for a GPU (its index, `0:1` for a MIG
+ * device, or `*` for all, and for what has no GPU); the last line that fits stands:
  *
- *     nvmlInit * 9
- *     nvmlDeviceGetTemperature 1 3
+ *     <function> <gpu> <answer> [<calls>]   what a function does: an NVML error code (15: GPU is lost), -1 to hang for
+ *                                           as long as the line is there, -N to take N ms; after so many good calls
+ *     <value> <gpu> <number or word>        what it then tells: the names are those in NUMBER(), number() and word()
+ *     field.<id> <gpu> <number>             a field value; those not named are not supported
+ *     field.<id>.error <gpu> <code>         its own error code
+ *     xids <gpu> <count>, xid <gpu> <n>     so many XIDs so far, and their number
  *
- * Codes and structures: nvml.h. Build: gcc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
+ * Names of functions are without the version suffix. Codes and structures: nvml.h.
+ * Build: gcc -shared -fPIC -o libnvidia-ml.so.1 nvml.c; with -DOLD_DRIVER it lacks what came with driver 535 and later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,52 +21,118 @@
 #define OK 0
 #define UNINITIALIZED 1
 #define INVALID_ARGUMENT 2
-#define GPUS 2
+#define NOT_SUPPORTED 3
+#define NOT_FOUND 6
+#define TIMEOUT 10
+#define GPUS 16
+#define PLACES 7
 
+typedef unsigned long long u64;
+
+struct gpu { char label[8]; int index; };
+static struct gpu gpus[GPUS], mig[GPUS][PLACES];
 static int initialized;
 
-struct gpu { int index; };
-static struct gpu gpus[GPUS] = {{0}, {1}};
+/* The script --------------------------------------------------------------------------------------------------- */
 
-static int scripted(const char *function, int gpu)
+struct line { char name[64], gpu[8], value[64]; long calls; };
+
+/* Whether a line has this name and fits the GPU; *found is then the last such line. */
+static int scripted(const char *name, const char *gpu, struct line *found)
 {
-    char name[64], which[8], own[8];
-    int answer, found = OK;
     const char *path = getenv("FAKE_NVML");
     FILE *file = path ? fopen(path, "r") : NULL;
-    if (!file)
-        return OK;
-    snprintf(own, sizeof own, "%d", gpu);
-    while (fscanf(file, "%63s %7s %d", name, which, &answer) == 3)
-        if (!strcmp(name, function) && (!strcmp(which, "*") || !strcmp(which, own)))
-            found = answer;
-    fclose(file);
-    while (found == -1)
-        pause();
-    return found;
+    char text[256];
+    int any = 0;
+    while (file && fgets(text, sizeof text, file)) {
+        struct line line = {.calls = 0};
+        if (sscanf(text, "%63s %7s %63s %ld", line.name, line.gpu, line.value, &line.calls) < 3)
+            continue;
+        if (!strcmp(line.name, name) && (!strcmp(line.gpu, "*") || !strcmp(line.gpu, gpu))) {
+            *found = line;
+            any = 1;
+        }
+    }
+    if (file)
+        fclose(file);
+    return any;
 }
 
-#define ASK(gpu)                                                                                                      \
+static u64 number(const char *name, const char *gpu, u64 usual)
+{
+    struct line line;
+    return scripted(name, gpu, &line) ? strtoull(line.value, NULL, 10) : usual;
+}
+
+static void word(const char *name, const char *gpu, const char *usual, char *text, unsigned length)
+{
+    struct line line;
+    snprintf(text, length, "%s", scripted(name, gpu, &line) ? line.value : usual);
+}
+
+/* Calls so far of a function on a GPU. */
+static long *calls(const char *name, const char *gpu)
+{
+    static struct { char name[80]; long count; } known[256];
+    char own[80];
+    int i = 0;
+    snprintf(own, sizeof own, "%s %s", name, gpu);
+    while (i < 255 && known[i].name[0] && strcmp(known[i].name, own))
+        i++;
+    strcpy(known[i].name, own);
+    return &known[i].count;
+}
+
+/* What a call of this function is to answer; it is here that one hangs. */
+static int answer(const char *function, const char *gpu)
+{
+    struct line line;
+    long before = (*calls(function, gpu))++;
+    while (scripted(function, gpu, &line) && before >= line.calls) {
+        int code = atoi(line.value);
+        if (code >= 0)
+            return code;
+        if (code < -1) {
+            usleep((unsigned)-code * 1000);
+            return OK;
+        }
+        usleep(2000);
+    }
+    return OK;
+}
+
+#define ASK(function, gpu)                                                                                            \
     do {                                                                                                              \
-        int answer_ = scripted(__func__, gpu);                                                                        \
-        if (answer_ != OK)                                                                                            \
-            return answer_;                                                                                           \
+        int code_ = answer(function, gpu);                                                                            \
+        if (code_ != OK)                                                                                              \
+            return code_;                                                                                             \
         if (!initialized)                                                                                             \
             return UNINITIALIZED;                                                                                     \
     } while (0)
 
+/* The library -------------------------------------------------------------------------------------------------- */
+
 int nvmlInitWithFlags(unsigned flags)
 {
-    int answer = scripted("nvmlInit", -1);
+    int i, j, code = answer("nvmlInit", "*");
     (void)flags;
-    if (answer == OK)
-        initialized++;
-    return answer;
+    if (code != OK)
+        return code;
+    for (i = 0; i < GPUS; i++) {
+        gpus[i].index = i;
+        snprintf(gpus[i].label, sizeof gpus[i].label, "%d", i);
+        for (j = 0; j < PLACES; j++) {
+            mig[i][j].index = i;
+            snprintf(mig[i][j].label, sizeof mig[i][j].label, "%.2s:%d", gpus[i].label, j);
+        }
+    }
+    initialized++;
+    return OK;
 }
 
 int nvmlShutdown(void)
 {
-    ASK(-1);
+    ASK("nvmlShutdown", "*");
     initialized--;
     return OK;
 }
@@ -69,6 +140,7 @@ int nvmlShutdown(void)
 const char *nvmlErrorString(int code)
 {
     switch (code) {
+    case 1: return "Uninitialized";
     case 3: return "Not Supported";
     case 4: return "Insufficient Permissions";
     case 9: return "Driver Not Loaded";
@@ -80,107 +152,257 @@ const char *nvmlErrorString(int code)
 
 int nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
-    ASK(-1);
-    snprintf(version, length, "570.86.15");
+    ASK("nvmlSystemGetDriverVersion", "*");
+    word("driver", "*", "570.86.15", version, length);
     return OK;
 }
 
-static int get_count(unsigned *count, const char *name)
+int nvmlSystemGetCudaDriverVersion(int *version)
 {
-    int answer = scripted(name, -1);
-    if (answer != OK)
-        return answer;
-    if (!initialized)
-        return UNINITIALIZED;
-    *count = GPUS;
+    ASK("nvmlSystemGetCudaDriverVersion", "*");
+    *version = (int)number("cuda", "*", 12080);
     return OK;
 }
-int nvmlDeviceGetCount_v2(unsigned *count) { return get_count(count, "nvmlDeviceGetCount"); }
+
+int nvmlDeviceGetCount_v2(unsigned *count)
+{
+    ASK("nvmlDeviceGetCount", "*");
+    *count = (unsigned)number("gpus", "*", 2);
+    return OK;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, struct gpu **device)
 {
-    int answer = scripted("nvmlDeviceGetHandleByIndex", (int)index);
-    if (answer != OK)
-        return answer;
     if (index >= GPUS)
         return INVALID_ARGUMENT;
+    ASK("nvmlDeviceGetHandleByIndex", gpus[index].label);
     *device = &gpus[index];
     return OK;
 }
 
-int nvmlDeviceGetName(struct gpu *g, char *name, unsigned length)
-{
-    ASK(g->index);
-    snprintf(name, length, "NVIDIA Fake %c", 'A' + g->index);
-    return OK;
-}
+/* Values of a GPU ---------------------------------------------------------------------------------------------- */
 
-int nvmlDeviceGetUUID(struct gpu *g, char *uuid, unsigned length)
-{
-    ASK(g->index);
-    snprintf(uuid, length, "GPU-0000000%d", g->index);
-    return OK;
-}
+#define NUMBER(function, type, name, usual)                                                                           \
+    int function(struct gpu *g, type *value)                                                                          \
+    {                                                                                                                 \
+        ASK(#function, g->label);                                                                                     \
+        *value = (type)number(name, g->label, usual);                                                                 \
+        return OK;                                                                                                    \
+    }
+
+#define WORD(function, name, usual)                                                                                   \
+    int function(struct gpu *g, char *text, unsigned length)                                                          \
+    {                                                                                                                 \
+        char otherwise[64];                                                                                           \
+        ASK(#function, g->label);                                                                                     \
+        snprintf(otherwise, sizeof otherwise, usual, g->label);                                                       \
+        word(name, g->label, otherwise, text, length);                                                                \
+        return OK;                                                                                                    \
+    }
 
 /* Clock types: 0 graphics, 1 SM, 2 memory. In MHz. */
-int nvmlDeviceGetClockInfo(struct gpu *g, int type, unsigned *mhz)
-{
-    ASK(g->index);
-    *mhz = (type == 2 ? 2619 : 1410) + g->index;
-    return OK;
-}
+#define CLOCK(function, sm, sm_usual, memory, memory_usual)                                                           \
+    int function(struct gpu *g, int type, unsigned *mhz)                                                              \
+    {                                                                                                                 \
+        ASK(#function, g->label);                                                                                     \
+        *mhz = (unsigned)(type == 2 ? number(memory, g->label, memory_usual) : number(sm, g->label, sm_usual));       \
+        return OK;                                                                                                    \
+    }
 
-int nvmlDeviceGetMaxClockInfo(struct gpu *g, int type, unsigned *mhz)
-{
-    ASK(g->index);
-    *mhz = type == 2 ? 2619 : 1980;
-    return OK;
-}
+WORD(nvmlDeviceGetName, "name", "Fake-%s")
+WORD(nvmlDeviceGetUUID, "uuid", "GPU-%s")
+WORD(nvmlDeviceGetVbiosVersion, "vbios", "96.00.%s")
+
+CLOCK(nvmlDeviceGetClockInfo, "sm_clock", 1410, "memory_clock", 2619)
+CLOCK(nvmlDeviceGetMaxClockInfo, "sm_clock_max", 1980, "memory_clock_max", 2619)
+CLOCK(nvmlDeviceGetDefaultApplicationsClock, "sm_clock_default", 1755, "memory_clock_default", 2619)
+
+NUMBER(nvmlDeviceGetPerformanceState, unsigned, "performance_state", 0)
+NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, u64, "reasons", 0x1)
+NUMBER(nvmlDeviceGetTotalEnergyConsumption, u64, "energy", 1500)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "link_generation", 5)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "link_lanes", 16)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "link_generation_max", 5)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned, "link_lanes_max", 16)
+NUMBER(nvmlDeviceGetPcieReplayCounter, unsigned, "replays", 0)
+NUMBER(nvmlDeviceGetPersistenceMode, unsigned, "persistence", 1)
+NUMBER(nvmlDeviceGetComputeMode, unsigned, "compute_mode", 0)
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned, "power_limit", 700000)
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, "power_limit_default", 700000)
 
 int nvmlDeviceGetTemperature(struct gpu *g, int sensor, unsigned *celsius)
 {
-    ASK(g->index);
+    ASK("nvmlDeviceGetTemperature", g->label);
     (void)sensor;
-    *celsius = 41 + g->index;
-    return OK;
-}
-
-int nvmlDeviceGetTotalEnergyConsumption(struct gpu *g, unsigned long long *millijoules)
-{
-    ASK(g->index);
-    *millijoules = 123456789ULL;
-    return OK;
-}
-
-int nvmlDeviceGetUtilizationRates(struct gpu *g, unsigned *rates)
-{
-    ASK(g->index);
-    rates[0] = 25; /* gpu, memory: per cent */
-    rates[1] = 50;
-    return OK;
-}
-
-int nvmlDeviceGetMemoryInfo(struct gpu *g, unsigned long long *memory)
-{
-    ASK(g->index);
-    memory[0] = 80ULL << 30; /* total, free, used */
-    memory[1] = 77ULL << 30;
-    memory[2] = 3ULL << 30;
+    *celsius = (unsigned)number("temperature", g->label, 41);
     return OK;
 }
 
 #ifndef OLD_DRIVER
-int nvmlDeviceGetCurrentClocksEventReasons(struct gpu *g, unsigned long long *reasons)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, "reasons", 0x1)
+
+struct temperature { unsigned version; int sensor; int celsius; };
+
+int nvmlDeviceGetTemperatureV(struct gpu *g, struct temperature *temperature)
 {
-    ASK(g->index);
-    *reasons = 0x4 | 0x40; /* software power cap, hardware thermal slowdown */
+    ASK("nvmlDeviceGetTemperatureV", g->label);
+    temperature->celsius = (int)number("temperature", g->label, 41);
     return OK;
 }
 #endif
 
-int nvmlDeviceGetCurrentClocksThrottleReasons(struct gpu *g, unsigned long long *reasons)
+int nvmlDeviceGetUtilizationRates(struct gpu *g, unsigned *rates)
 {
-    ASK(g->index);
-    *reasons = 0x1; /* idle */
+    ASK("nvmlDeviceGetUtilizationRates", g->label);
+    rates[0] = (unsigned)number("utilization", g->label, 25); /* per cent of time; the other is the memory's */
+    rates[1] = 50;
     return OK;
 }
+
+int nvmlDeviceGetMemoryInfo(struct gpu *g, u64 *memory)
+{
+    ASK("nvmlDeviceGetMemoryInfo", g->label);
+    memory[0] = number("memory_size", g->label, 80ULL << 30);
+    memory[2] = number("memory_used", g->label, 3ULL << 30);
+    memory[1] = memory[0] - memory[2];
+    return OK;
+}
+
+struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+
+int nvmlDeviceGetPciInfo_v3(struct gpu *g, struct pci *pci)
+{
+    ASK("nvmlDeviceGetPciInfo", g->label);
+    memset(pci, 0, sizeof *pci);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", 0x1B + g->index);
+    return OK;
+}
+
+int nvmlDeviceGetCpuAffinity(struct gpu *g, unsigned words, u64 *cpus)
+{
+    ASK("nvmlDeviceGetCpuAffinity", g->label);
+    memset(cpus, 0, words * sizeof *cpus);
+    cpus[0] = number("cpus", g->label, 0xF);
+    return OK;
+}
+
+/* type: 0 corrected, 1 uncorrected; counter: 0 volatile, 1 aggregate. */
+int nvmlDeviceGetTotalEccErrors(struct gpu *g, int type, int counter, u64 *errors)
+{
+    static const char *const names[2][2] = {{"ecc_corrected", "ecc_uncorrected"},
+                                            {"ecc_lifetime_corrected", "ecc_lifetime_uncorrected"}};
+    ASK("nvmlDeviceGetTotalEccErrors", g->label);
+    *errors = number(names[counter][type], g->label, 0);
+    return OK;
+}
+
+int nvmlDeviceGetEccMode(struct gpu *g, unsigned *current, unsigned *pending)
+{
+    ASK("nvmlDeviceGetEccMode", g->label);
+    *current = *pending = (unsigned)number("ecc", g->label, 1);
+    return OK;
+}
+
+int nvmlDeviceGetRemappedRows(struct gpu *g, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
+                              unsigned *failed)
+{
+    ASK("nvmlDeviceGetRemappedRows", g->label);
+    *corrected = (unsigned)number("remapped_corrected", g->label, 0);
+    *uncorrected = (unsigned)number("remapped_uncorrected", g->label, 0);
+    *pending = (unsigned)number("remap_pending", g->label, 0);
+    *failed = (unsigned)number("remap_failed", g->label, 0);
+    return OK;
+}
+
+struct field { unsigned id, scope; long long timestamp, microseconds; unsigned type, code; u64 value; };
+
+int nvmlDeviceGetFieldValues(struct gpu *g, int count, struct field *fields)
+{
+    struct line line;
+    char name[32];
+    int i;
+    ASK("nvmlDeviceGetFieldValues", g->label);
+    for (i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "field.%u", fields[i].id);
+        fields[i].code = scripted(name, g->label, &line) ? OK : NOT_SUPPORTED;
+        fields[i].type = fields[i].id == 82 || fields[i].id == 230 ? 1 : 3; /* unsigned int, unsigned long long */
+        fields[i].value = number(name, g->label, 0);
+        fields[i].microseconds = 3;
+        strcat(name, ".error");
+        fields[i].code = (unsigned)number(name, g->label, fields[i].code);
+    }
+    return OK;
+}
+
+/* MIG ---------------------------------------------------------------------------------------------------------- */
+
+int nvmlDeviceGetMigMode(struct gpu *g, unsigned *current, unsigned *pending)
+{
+    ASK("nvmlDeviceGetMigMode", g->label);
+    *current = *pending = (unsigned)number("mig", g->label, 0);
+    return OK;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(struct gpu *g, unsigned *count)
+{
+    ASK("nvmlDeviceGetMaxMigDeviceCount", g->label);
+    *count = PLACES;
+    return OK;
+}
+
+/* `mig_devices 0 5` is a bit mask: the places 0 and 2. */
+int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *g, unsigned place, struct gpu **device)
+{
+    ASK("nvmlDeviceGetMigDeviceHandleByIndex", g->label);
+    if (!(number("mig_devices", g->label, 0) >> place & 1))
+        return NOT_FOUND;
+    *device = &mig[g->index][place];
+    return OK;
+}
+
+/* Events ------------------------------------------------------------------------------------------------------- */
+
+struct event { struct gpu *device; u64 type, data; unsigned gpu_instance, compute_instance; };
+struct event_set { int watches[GPUS]; };
+static u64 delivered[GPUS];
+static int event_sets;
+
+int nvmlEventSetCreate(struct event_set **set)
+{
+    ASK("nvmlEventSetCreate", "*");
+    *set = calloc(1, sizeof **set);
+    event_sets++;
+    return OK;
+}
+
+int nvmlDeviceRegisterEvents(struct gpu *g, u64 types, struct event_set *set)
+{
+    ASK("nvmlDeviceRegisterEvents", g->label);
+    set->watches[g->index] = types == 8;
+    return OK;
+}
+
+int nvmlEventSetWait_v2(struct event_set *set, struct event *event, unsigned milliseconds)
+{
+    int i;
+    (void)milliseconds;
+    ASK("nvmlEventSetWait", "*");
+    for (i = 0; i < GPUS; i++)
+        if (set->watches[i] && delivered[i] < number("xids", gpus[i].label, 0)) {
+            delivered[i]++;
+            *event = (struct event){&gpus[i], 8, number("xid", gpus[i].label, 31), ~0u, ~0u};
+            return OK;
+        }
+    return TIMEOUT;
+}
+
+int nvmlEventSetFree(struct event_set *set)
+{
+    ASK("nvmlEventSetFree", "*");
+    free(set);
+    event_sets--;
+    return OK;
+}
+
+/* For the tests: what was created and not yet let go. */
+int fakeHeld(void) { return 1000 * event_sets + initialized; }

@@ -1,9 +1,16 @@
-"""The NVML sampler with the real pynvml, over a library compiled here that says what a test tells it to."""
+"""The NVML sampler with the real pynvml, over a library compiled here that says what a test tells it to.
+
+The golden files hold what two scripted machines show, but for the timings. After a change that is meant:
+
+    UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/integration/probe/test_nvml.py -k golden; git diff tests/golden
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,26 +18,32 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from watching import MODULES
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from watching import MODULES, Seen, fetch, until
 
-SOURCE = Path(__file__).parents[2] / "fake_nvml" / "nvml.c"
+from infercanary.probe.report import Family
+
+FAKE = Path(__file__).parents[2] / "fake_nvml"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CC = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
 
 pytestmark = pytest.mark.skipif(
     CC is None, reason="the stand-in for NVML needs a C compiler: apt-get install gcc"
 )
 
-UNINITIALIZED, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, LOST, MISMATCH, UNKNOWN = (
-    1,
-    3,
-    4,
-    9,
-    15,
-    18,
-    999,
-)
+UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 1, 2, 3, 4, 9
+LOST, RESET_REQUIRED, MISMATCH, DEPRECATED, UNKNOWN = 15, 16, 18, 26, 999
 HANG = -1
+
+STATE = "infercanary_nvml_state"
+XIDS = "infercanary_gpu_xid_errors_total"
+EVENTS = "infercanary_gpu_xid_events_total"
+EVENT_SECONDS = "infercanary_gpu_clock_event_seconds_total"
+PCIE_BYTES = "infercanary_gpu_pcie_bytes_total"
+TIMINGS = {"infercanary_nvml_call_seconds", "infercanary_nvml_field_seconds"}
 
 Ask = Callable[..., dict[str, Any]]
 
@@ -39,7 +52,7 @@ Ask = Callable[..., dict[str, Any]]
 def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def build(*flags: str) -> Path:
         folder = tmp_path_factory.mktemp("nvml")
-        command = [CC, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(SOURCE)]
+        command = [CC, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(FAKE / "nvml.c")]
         subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1")], check=True)
         return folder
 
@@ -54,15 +67,15 @@ def usual(library: Callable[..., Path]) -> Path:
 def session(folder: Path, script: Path) -> Iterator[Ask]:
     """Each call takes one sample, with these lines as the library's script, in a process that goes on."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "nvml_session", str(script)],
+        [sys.executable, "-m", "nvml_session", str(script), str(script.parent / "sys")],
         cwd=MODULES, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(script)},
     )  # fmt: skip
     assert process.stdin is not None and process.stdout is not None
     stdin, stdout = process.stdin, process.stdout
 
-    def ask(*lines: str) -> dict[str, Any]:
-        stdin.write(json.dumps(lines) + "\n")
+    def ask(*lines: str, **more: Any) -> dict[str, Any]:
+        stdin.write(json.dumps({"lines": lines, **more}) + "\n")
         stdin.flush()
         answer: dict[str, Any] = json.loads(stdout.readline())
         return answer
@@ -81,118 +94,392 @@ def ask(usual: Path, tmp_path: Path) -> Iterator[Ask]:
     yield from session(usual, tmp_path / "script")
 
 
-def test_values_in_base_units(ask: Ask) -> None:
-    found = ask()
-    assert (found["success"], found["said"]) == (1, [])
-    families = found["families"]
-    reasons = families.pop("infercanary_gpu_clock_event_active")
-    assert families == {
-        "infercanary_gpu_devices": {"": 2},
-        "infercanary_gpu_up": {"0": 1, "1": 1},
-        "infercanary_gpu_info": {
-            "0/NVIDIA Fake A/GPU-00000000/570.86.15": 1,
-            "1/NVIDIA Fake B/GPU-00000001/570.86.15": 1,
-        },
-        "infercanary_gpu_sm_clock_hertz": {"0": 1.410e9, "1": 1.411e9},
-        "infercanary_gpu_sm_clock_max_hertz": {"0": 1.98e9, "1": 1.98e9},
-        "infercanary_gpu_memory_clock_hertz": {"0": 2.619e9, "1": 2.620e9},
-        "infercanary_gpu_temperature_celsius": {"0": 41, "1": 42},
-        "infercanary_gpu_energy_joules_total": {"0": 123456.789, "1": 123456.789},
-        "infercanary_gpu_utilization_ratio": {"0": 0.25, "1": 0.25},
-        "infercanary_gpu_memory_used_bytes": {"0": 3 << 30, "1": 3 << 30},
-    }
-    assert {key for key, value in reasons.items() if value} == {
-        "0/sw_power_cap", "0/hw_thermal", "1/sw_power_cap", "1/hw_thermal",
-    }  # fmt: skip
-    assert set(reasons.values()) == {0, 1}
+def now(found: dict[str, Any]) -> str:
+    """The one state that NVML is in."""
+    (state,) = (state for state, value in found["families"][STATE].items() if value)
+    return str(state)
 
 
-@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION])
+# Values ----------------------------------------------------------------------------------------------------
+
+
+def exposition(whole: list[dict[str, Any]]) -> str:
+    """What Prometheus would read."""
+    registry = CollectorRegistry()
+
+    class Sampled:
+        def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+            for each in msgspec.convert(whole, list[Family]):
+                if each.name in TIMINGS:
+                    continue
+                kind = CounterMetricFamily if each.kind == "counter" else GaugeMetricFamily
+                family = kind(each.name.removesuffix("_total"), each.help, labels=each.labels)
+                for point in each.points:
+                    family.add_metric(point.labels, point.value)
+                yield family
+
+    registry.register(Sampled())
+    return generate_latest(registry).decode()
+
+
+@pytest.mark.parametrize("machine", ["idle", "loaded"])
+def test_golden(ask: Ask, tmp_path: Path, machine: str) -> None:
+    for index, node in enumerate((0, 1)):
+        place = tmp_path / "sys" / "bus/pci/devices" / f"0000:{0x1B + index:02x}:00.0"
+        place.mkdir(parents=True)
+        (place / "numa_node").write_text(f"{node}\n")
+    found = ask(*(FAKE / f"{machine}.script").read_text().splitlines())
+    assert (found["success"], found["said"], now(found)) == (1, [], "ok")
+    text = exposition(found["whole"])
+    golden = GOLDEN / f"nvml_{machine}.metrics"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_its_own_cost_is_told(ask: Ask) -> None:
+    first = ask("nvmlDeviceGetEccMode * -30", "field.82 * 40")["families"]
+    cost = first["infercanary_nvml_call_seconds"]
+    assert cost["nvmlDeviceGetEccMode"] >= 0.06, "the sum over both GPUs"
+    assert all(0 <= seconds < 20 for seconds in cost.values())
+    assert {"nvmlInit", "nvmlDeviceGetFieldValues", "nvmlDeviceGetClockInfo"} <= cost.keys()
+    assert first["infercanary_nvml_field_seconds"] == {"": 6e-6}
+    cost_later = ask()["families"]["infercanary_nvml_call_seconds"]
+    assert cost_later["nvmlDeviceGetEccMode"] == cost["nvmlDeviceGetEccMode"], "it was not asked again"
+    assert cost_later["nvmlDeviceGetClockInfo"] != cost["nvmlDeviceGetClockInfo"]
+    assert cost_later.keys() == cost.keys()
+    assert not [
+        call for call in cost if re.search("Process|Throughput|nvml(Device|System)(Set|Reset|Clear)", call)
+    ]
+
+
+def test_what_hardly_changes_is_read_once_a_minute(ask: Ask) -> None:
+    limit, ecc = "infercanary_gpu_power_limit_watts", "infercanary_gpu_ecc_errors_total"
+    ask()
+    changed = ("power_limit 0 350000", "ecc_corrected 1 5")
+    early = ask(*changed)["families"]
+    assert early[limit] == {"0": 700, "1": 700}
+    late = ask(*changed, minutes=1)["families"]
+    assert late[limit] == {"0": 350, "1": 700}
+    assert late[ecc]["1/corrected"] == 5
+    assert late[EVENTS] == {"0": 0, "1": 0}, "it listens to each GPU once"
+
+
+@pytest.mark.parametrize("code", [NOT_SUPPORTED, NO_PERMISSION, DEPRECATED, INVALID_ARGUMENT, UNKNOWN])
 def test_what_one_gpu_does_not_offer_is_missing_for_it_alone(ask: Ask, code: int) -> None:
     found = ask(
-        f"nvmlDeviceGetTemperature 1 {code}",
+        f"nvmlDeviceGetTemperatureV 1 {code}",
         f"nvmlDeviceGetUtilizationRates * {code}",
         f"nvmlDeviceGetCurrentClocksEventReasons 0 {code}",
+        f"nvmlDeviceGetDefaultApplicationsClock * {code}",
+        f"nvmlDeviceGetVbiosVersion 0 {code}",
+        f"nvmlDeviceGetFieldValues 1 {code}",
+        f"nvmlDeviceGetCpuAffinity 1 {code}",
+        f"nvmlEventSetCreate * {code}",
+        "field.74 * 1000000",
     )
-    assert (found["success"], found["said"]) == (1, [])
+    assert (found["success"], found["said"], now(found)) == (1, [], "ok")
     families = found["families"]
     assert families["infercanary_gpu_temperature_celsius"] == {"0": 41}
     assert "infercanary_gpu_utilization_ratio" not in families
+    assert "infercanary_gpu_sm_clock_default_hertz" not in families
     assert {key[0] for key in families["infercanary_gpu_clock_event_active"]} == {"1"}
     assert families["infercanary_gpu_up"] == {"0": 1, "1": 1}
+    assert families[EVENT_SECONDS] == {"0/sw_power_cap": 0.001}
+    assert families["infercanary_gpu_local_cpus"] == {"0": 4}
+    assert found["local_cpus"] == [0, 1, 2, 3]
+    assert EVENTS not in families, "nobody listens: that is not the same as no error"
+
+
+def test_what_is_all_ones_is_not_available(ask: Ask) -> None:
+    """NVML_VALUE_NOT_AVAILABLE, as some drivers answer it."""
+    found = ask(
+        "link_lanes 0 4294967295", "energy 0 18446744073709551615", "field.74 0 18446744073709551615",
+        "field.82 0 4294967295", "field.82 1 0", "performance_state 0 32",
+    )["families"]  # fmt: skip
+    assert found["infercanary_gpu_pcie_link_lanes"] == {"1": 16}
+    assert found["infercanary_gpu_energy_joules_total"] == {"1": 1.5}
+    assert found["infercanary_gpu_performance_state"] == {"1": 0}
+    assert EVENT_SECONDS not in found
+    assert "infercanary_gpu_memory_temperature_celsius" not in found
+
+
+def test_a_field_fails_for_itself_and_a_lost_gpu_in_a_field_is_lost(ask: Ask) -> None:
+    fields = ("field.74 * 1000000000", "field.270 * 2000000000")
+    found = ask(*fields, f"field.74.error 1 {NO_PERMISSION}")["families"]
+    assert found[EVENT_SECONDS] == {"0/sw_power_cap": 1, "0/hw_thermal": 2, "1/hw_thermal": 2}
+    lost = ask(*fields, f"field.74.error 1 {LOST}")
+    assert lost["families"]["infercanary_gpu_up"] == {"0": 1, "1": 0}
+    assert now(lost) == "lost"
+
+
+@pytest.mark.parametrize(
+    ("driver", "ids"),
+    [
+        ("550.54.14", (75, 270, 271)),
+        ("570.86.15", (75, 270, 271)),
+        ("575.51.03", (251, 252, 253)),
+        ("580.65.06", (251, 252, 253)),
+        ("580.82.07", (269, 270, 271)),
+        ("615.71", (269, 270, 271)),
+        ("no-number", (75, 270, 271)),
+    ],
+)
+def test_three_counters_have_other_numbers_in_some_drivers(
+    ask: Ask, driver: str, ids: tuple[int, int, int]
+) -> None:
+    others = {75, 251, 252, 253, 269, 270, 271} - set(ids)
+    found = ask(
+        f"driver * {driver}",
+        "gpus * 1",
+        *(f"field.{number} 0 {seconds}000000000" for seconds, number in enumerate(ids, 1)),
+        # What a driver has in the other places (power smoothing, or nothing) must not be taken for a time.
+        *(f"field.{number}.error 0 {NOT_SUPPORTED}" for number in others),
+    )["families"]
+    assert found[EVENT_SECONDS] == {"0/sw_thermal": 1, "0/hw_thermal": 2, "0/hw_power_brake": 3}
+
+
+def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask: Ask) -> None:
+    totals = []
+    gigabyte = 10**9
+    for ns, sent in [
+        (5_000_000_000, 100 * gigabyte),
+        (5_100_000_000, 101 * gigabyte),
+        (2**63, 2**63),  # nonsense, once
+        (5_200_000_000, 102 * gigabyte),
+        (50_000_000, gigabyte // 2),  # the driver was reloaded
+        (60_000_000, 3 * gigabyte // 4),
+        (900_000_000_000_000, 2**62),  # it leaps, and stays there
+        (900_000_000_000_000, 2**62),
+        (900_000_100_000_000, 2**62 + gigabyte),
+    ]:
+        found = ask("gpus * 1", f"field.74 0 {ns}", f"field.197 0 {sent}")["families"]
+        totals.append(
+            (round(found[EVENT_SECONDS]["0/sw_power_cap"], 3), found[PCIE_BYTES]["0/tx"] / gigabyte)
+        )
+    assert totals == [
+        (5.0, 100), (5.1, 101), (5.1, 101), (5.2, 102), (5.25, 102.5), (5.26, 102.75),
+        (5.26, 102.75), (5.26, 102.75), (5.36, pytest.approx(103.75)),
+    ]  # fmt: skip
+
+
+def test_an_old_driver(library: Callable[..., Path], tmp_path: Path) -> None:
+    for ask in session(library("-DOLD_DRIVER"), tmp_path / "script"):
+        found = ask("reasons * 4", "temperature * 43")
+        assert (found["success"], found["said"]) == (1, [])
+        reasons = found["families"]["infercanary_gpu_clock_event_active"]
+        assert {key for key, value in reasons.items() if value} == {"0/sw_power_cap", "1/sw_power_cap"}
+        assert found["families"]["infercanary_gpu_temperature_celsius"] == {"0": 43, "1": 43}
+
+
+def test_the_cpus_near_the_gpus(ask: Ask) -> None:
+    assert ask("cpus 0 3", "cpus 1 12")["local_cpus"] == [0, 1, 2, 3]
+    assert ask("cpus 0 3", "cpus 1 9223372036854775808", minutes=1)["local_cpus"] == [0, 1, 63]
+    assert ask(f"nvmlInit * {DRIVER_NOT_LOADED}", f"nvmlDeviceGetCount * {UNINITIALIZED}")["local_cpus"] == [
+        0,
+        1,
+        63,
+    ], "as last known"
+
+
+# MIG -------------------------------------------------------------------------------------------------------
+
+
+def test_mig_devices_come_and_go(ask: Ask) -> None:
+    up = "infercanary_gpu_up"
+    split = ("mig 1 1", "mig_devices 1 5", f"nvmlDeviceGetMemoryInfo 1 {NO_PERMISSION}")
+    found = ask(*split)
+    assert (found["success"], found["said"]) == (1, [])
+    families = found["families"]
+    assert families[up] == {"0": 1, "1": 1, "1:0": 1, "1:2": 1}
+    assert families["infercanary_gpu_devices"] == {"": 2}
+    assert families["infercanary_gpu_memory_used_bytes"].keys() == {"0", "1:0", "1:2"}
+    assert families["infercanary_gpu_utilization_ratio"].keys() == {"0"}, "there is none in MIG mode"
+    assert families["infercanary_gpu_mig_enabled"] == {"0": 0, "1": 1}
+    assert families["infercanary_gpu_sm_clock_hertz"].keys() == {"0", "1"}
+    assert ask("mig 1 1", "mig_devices 1 1", minutes=1)["families"][up] == {"0": 1, "1": 1, "1:0": 1}
+    # One is taken away between two looks: it is down, then gone.
+    gone = ask("mig 1 1", "mig_devices 1 0", f"nvmlDeviceGetMemoryInfo 1:0 {UNKNOWN}")
+    assert gone["families"][up] == {"0": 1, "1": 1, "1:0": 0}
+    assert gone["success"] == 1 and gone["said"][0].startswith("WARNING sampler nvml: GPU 1:0: NVML fails")
+    assert ask("mig 1 1", "mig_devices 1 0")["families"][up] == {"0": 1, "1": 1}
+
+
+def test_a_mig_device_of_another_container_is_passed_over(ask: Ask) -> None:
+    found = ask("mig 0 1", "mig_devices 0 3", f"nvmlDeviceGetMemoryInfo 0:1 {NO_PERMISSION}")
+    assert found["families"]["infercanary_gpu_up"] == {"0": 1, "1": 1, "0:0": 1}
+    assert (now(found), found["said"]) == ("ok", [])
+
+
+# XIDs ------------------------------------------------------------------------------------------------------
+
+
+def test_xids_are_counted_by_number(ask: Ask) -> None:
+    quiet = ask()["families"]
+    assert quiet[EVENTS] == {"0": 0, "1": 0} and XIDS not in quiet
+    assert ask("xids 1 2", "xid 1 63")["families"][XIDS] == {"1/63": 2}
+    more = ask("xids 1 3", "xid 1 31", "xids 0 1", "xid 0 123456789")["families"]
+    assert more[XIDS] == {"1/63": 2, "1/31": 1, "0/other": 1}
+    assert more[EVENTS] == {"0": 1, "1": 3}
+    storm = ("xids 0 1", "xids 1 153", "xid 1 31")
+    assert ask(*storm)["families"][EVENTS]["1"] == 103, "a sample takes so many at most"
+    assert ask(*storm)["families"][EVENTS]["1"] == 153
+
+
+def test_the_xid_of_a_gpu_that_falls_off_the_bus_is_told_with_its_loss(ask: Ask) -> None:
+    ask("gpus * 1")
+    lost = ask("gpus * 1", f"nvmlDeviceGetMemoryInfo 0 {LOST}", "xids 0 1", "xid 0 79")
+    assert (lost["success"], now(lost)) == (0, "lost")
+    assert lost["families"][XIDS] == {"0/79": 1}
+    still = ask("gpus * 1", f"nvmlInit * {UNKNOWN}", "xids 0 1")
+    assert still["families"][XIDS] == {"0/79": 1}
+    back = ask("gpus * 1", "xids 0 2", "xid 0 79")
+    assert back["families"][XIDS] == {"0/79": 2}, "it listens again, and goes on counting"
+
+
+# Faults ----------------------------------------------------------------------------------------------------
 
 
 def test_a_lost_gpu_is_a_metric_and_the_other_goes_on(ask: Ask) -> None:
     ask()
-    lost = ask(f"nvmlDeviceGetHandleByIndex 1 {LOST}")
+    lost = ask(f"nvmlDeviceGetMemoryInfo 1 {LOST}")
     assert lost["success"] == 1
-    assert lost["said"] == ["WARNING sampler nvml: GPU 1: GPU is lost"]
+    (said,) = lost["said"]
+    assert said.startswith("WARNING sampler nvml: GPU 1: GPU is lost: it fell off the bus or needs a reset;")
     assert lost["families"]["infercanary_gpu_up"] == {"0": 1, "1": 0}
+    assert now(lost) == "lost"
     assert lost["families"]["infercanary_gpu_temperature_celsius"] == {"0": 41}
+    assert lost["families"]["infercanary_gpu_power_limit_watts"] == {"0": 700}, (
+        "nothing that is cached, either"
+    )
     assert lost["families"]["infercanary_gpu_devices"] == {"": 2}
-    still = ask(f"nvmlDeviceGetClockInfo 1 {LOST}")
-    assert still["said"] == [], "said once, not at each sample"
-    assert still["families"]["infercanary_gpu_up"] == {"0": 1, "1": 0}
-    assert "1" not in still["families"]["infercanary_gpu_temperature_celsius"], "half of a lost GPU is stale"
+    for fault in ("nvmlDeviceGetClockInfo", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetEccMode"):
+        still = ask(f"{fault} 1 {LOST}")
+        assert still["said"] == [], "said once, not at each sample"
+        assert still["families"]["infercanary_gpu_up"] == {"0": 1, "1": 0}
+        assert "1" not in still["families"]["infercanary_gpu_temperature_celsius"], (
+            "half of a lost GPU is stale"
+        )
+    other = ask(f"nvmlDeviceGetMemoryInfo 1 {RESET_REQUIRED}")
+    assert "GPU requires restart" in other["said"][0]
     back = ask()
     assert back["said"] == ["WARNING sampler nvml: GPU 1: answers again"]
     assert back["families"]["infercanary_gpu_up"] == {"0": 1, "1": 1}
 
 
+def test_a_gpu_that_answers_nothing_is_not_up(ask: Ask) -> None:
+    """Fallen off the bus without being marked as lost: each function says `Unknown Error`."""
+    functions = (
+        "MemoryInfo", "FieldValues", "CurrentClocksEventReasons", "PerformanceState", "ClockInfo", "TemperatureV",
+        "TotalEnergyConsumption", "UtilizationRates", "CurrPcieLinkGeneration", "CurrPcieLinkWidth",
+        "PcieReplayCounter",
+    )  # fmt: skip
+    ask()
+    dead = ask(*(f"nvmlDeviceGet{function} 0 {UNKNOWN}" for function in functions))
+    assert dead["families"]["infercanary_gpu_up"] == {"0": 0, "1": 1}
+    assert now(dead) == "failing"
+    assert "may have fallen off the bus" in dead["said"][0]
+
+
+def test_a_fault_that_comes_after_some_calls(ask: Ask) -> None:
+    script = (f"nvmlDeviceGetClockInfo 0 {LOST} 4",)
+    assert [ask(*script)["families"]["infercanary_gpu_up"]["0"] for _ in range(4)] == [1, 1, 0, 0]
+
+
 def test_when_all_are_lost_the_sample_fails_and_recovers(ask: Ask) -> None:
     ask()
-    lost = ask(f"nvmlDeviceGetHandleByIndex * {LOST}")
-    assert (lost["success"], lost["families"]) == (0, {})
-    assert lost["said"] == ["WARNING sampler nvml: NVMLError_GpuIsLost: GPU is lost"]
+    lost = ask(f"nvmlDeviceGetMemoryInfo * {LOST}")
+    assert (lost["success"], now(lost)) == (0, "lost")
+    assert lost["families"].keys() == {STATE, EVENTS, "infercanary_gpu_devices", "infercanary_gpu_up"}
+    assert lost["families"]["infercanary_gpu_up"] == {"0": 0, "1": 0}
+    (said,) = lost["said"]
+    assert said.startswith("WARNING sampler nvml: GPU is lost: it fell off the bus")
     # Shutting down a lost GPU's driver fails too, and must not hide why.
     assert ask(f"nvmlDeviceGetHandleByIndex * {LOST}", f"nvmlShutdown * {UNKNOWN}")["success"] == 0
-    assert ask()["success"] == 1
+    back = ask()
+    assert (back["success"], back["said"]) == (1, ["INFO sampler nvml: works again"])
 
 
 @pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetCount"])
-def test_no_driver_is_said_quietly_once(ask: Ask, function: str) -> None:
-    found = ask(f"{function} * {DRIVER_NOT_LOADED}")
-    assert (found["success"], found["families"]) == (0, {})
+def test_no_driver_is_a_state_and_no_failure(ask: Ask, function: str) -> None:
+    fault = f"{function} * {DRIVER_NOT_LOADED}"
+    found = ask(fault)
+    assert (found["success"], now(found)) == (1, "no_driver"), "a host without GPUs must not page anyone"
+    assert found["families"]["infercanary_gpu_devices"] == {"": 0}
+    assert found["families"].keys() == {STATE, "infercanary_gpu_devices"}
     assert found["said"] == ["INFO sampler nvml: no NVIDIA driver here (Driver Not Loaded)"]
-    assert ask(f"{function} * {DRIVER_NOT_LOADED}")["said"] == []
+    assert ask(fault)["said"] == []
     loaded = ask()
-    assert (loaded["success"], loaded["said"]) == (1, ["INFO sampler nvml: works again"])
+    assert (loaded["success"], now(loaded)) == (1, "ok")
+    assert loaded["said"] == ["INFO sampler nvml: an NVIDIA driver is here now"]
+    gone = ask(f"nvmlDeviceGetCount * {DRIVER_NOT_LOADED}")
+    assert (gone["success"], now(gone)) == (0, "no_driver"), "where there was one, its absence is a failure"
+    assert gone["said"][0].startswith("WARNING sampler nvml: no NVIDIA driver here")
 
 
 @pytest.mark.parametrize(
-    ("code", "name"), [(NO_PERMISSION, "NoPermission"), (MISMATCH, "LibRmVersionMismatch")]
+    ("fault", "state", "hints"),
+    [
+        (f"nvmlInit * {NO_PERMISSION}", "no_permission", ["daemon-reload", "recreate the container"]),
+        (f"nvmlInit * {UNKNOWN}", "no_permission", ["daemon-reload", "recreate the container"]),
+        (f"nvmlDeviceGetHandleByIndex * {NO_PERMISSION}", "no_permission", ["recreate the container"]),
+        (f"nvmlInit * {MISMATCH}", "version_mismatch", ["was upgraded", "restart the container"]),
+        (
+            f"nvmlDeviceGetClockInfo * {MISMATCH}",
+            "version_mismatch",
+            ["was upgraded", "restart the container"],
+        ),
+        (f"nvmlDeviceGetHandleByIndex * {UNKNOWN}", "failing", ["fallen off the bus"]),
+        (f"nvmlInit * {INVALID_ARGUMENT}", "failing", ["NVML fails"]),
+    ],
 )
-def test_a_driver_that_refuses_is_a_warning(ask: Ask, code: int, name: str) -> None:
-    found = ask(f"nvmlInit * {code}")
-    assert (found["success"], found["families"]) == (0, {})
+def test_a_driver_that_refuses_is_a_state_and_a_warning_with_its_mend(
+    ask: Ask, fault: str, state: str, hints: list[str]
+) -> None:
+    found = ask(fault)
+    assert (found["success"], now(found)) == (0, state)
     (said,) = found["said"]
-    assert said.startswith(f"WARNING sampler nvml: NVMLError_{name}: ")
+    assert said.startswith("WARNING sampler nvml: ") and "\n" not in said
+    assert all(hint in said for hint in hints), said
+    assert ask(fault)["said"] == []
+    back = ask()
+    assert (back["success"], now(back)) == (1, "ok")
 
 
-def test_a_driver_that_was_reloaded(ask: Ask) -> None:
+@pytest.mark.parametrize("function", ["nvmlDeviceGetCount", "nvmlDeviceGetClockInfo", "nvmlDeviceGetEccMode"])
+def test_a_driver_that_was_reloaded(ask: Ask, function: str) -> None:
     ask()
-    assert ask(f"nvmlDeviceGetCount * {UNINITIALIZED}")["success"] == 0
-    assert ask()["success"] == 1
+    reloaded = ask(f"{function} * {UNINITIALIZED}", minutes=1)
+    assert (reloaded["success"], now(reloaded)) == (0, "failing")
+    assert "reloaded" in reloaded["said"][0]
+    back = ask()
+    assert (back["success"], back["families"]["infercanary_gpu_up"]) == (1, {"0": 1, "1": 1})
+    assert back["held"] == 1001, "one event set, initialised once: nothing is left over"
 
 
-@pytest.mark.parametrize("function", ["nvmlInit", "nvmlDeviceGetMemoryInfo"])
-def test_a_call_that_hangs_does_not_hang_the_probe(ask: Ask, function: str) -> None:
+def test_close_lets_go_of_everything(ask: Ask) -> None:
+    assert ask()["held"] == 1001
+    assert ask(close=True) == {"closed": True, "held": 0}
+
+
+@pytest.mark.parametrize(
+    "function", ["nvmlInit", "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetFieldValues", "nvmlEventSetWait"]
+)
+def test_a_call_that_hangs_does_not_hang_the_probe_and_comes_back(ask: Ask, function: str) -> None:
     found = ask(f"{function} * {HANG}")
-    assert (found["success"], found["families"]) == (0, {})
+    assert (found["success"], now(found)) == (0, "hanging")
+    assert found["families"].keys() == {STATE}
     assert 0.5 <= found["seconds"] < 20
     assert found["said"] == ["WARNING sampler nvml: hangs: no answer within 0.5 s"]
     for _ in range(3):
         again = ask(f"{function} * {HANG}")
-        assert (again["success"], again["families"], again["said"]) == (0, {}, [])
+        assert (again["success"], now(again), again["said"]) == (0, "hanging", [])
         assert again["seconds"] == found["seconds"], "nothing was asked: the last sample's time stands"
-
-
-def test_an_old_driver_knows_the_reasons_by_their_old_name(
-    library: Callable[..., Path], tmp_path: Path
-) -> None:
-    for ask in session(library("-DOLD_DRIVER"), tmp_path / "script"):
-        reasons = ask()["families"]["infercanary_gpu_clock_event_active"]
-        assert {key for key, value in reasons.items() if value} == {"0/idle", "1/idle"}
+        assert again["threads"] == found["threads"]
+    back = until(lambda: (found := ask())["success"] and found, "it does not come back")
+    assert now(back) == "ok"
+    assert back["said"] == ["INFO sampler nvml: works again"]
 
 
 def test_no_library_at_all(tmp_path: Path) -> None:
@@ -200,6 +487,75 @@ def test_no_library_at_all(tmp_path: Path) -> None:
     empty.mkdir()
     for ask in session(empty, tmp_path / "script"):
         found = ask()
-        if found["success"]:
+        if now(found) != "no_driver":
             pytest.skip("this machine has an NVIDIA driver")
+        assert found["success"] == 1
         assert found["said"] == ["INFO sampler nvml: no NVIDIA driver here (NVML Shared Library Not Found)"]
+        assert ask(visible=True)["visible"] == []
+
+
+def test_the_names_of_the_visible_gpus(ask: Ask) -> None:
+    assert ask(visible=True) == {"visible": ["Fake-0", "Fake-1"], "held": 0}
+    for fault in (
+        f"nvmlInit * {DRIVER_NOT_LOADED}",
+        f"nvmlDeviceGetName 1 {LOST}",
+        f"nvmlDeviceGetCount * {HANG}",
+    ):
+        assert ask(fault, visible=True)["visible"] == []
+
+
+# In the probe ----------------------------------------------------------------------------------------------
+
+
+def test_a_hung_nvml_does_not_delay_the_schedule_beyond_its_jitter(usual: Path, tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    config, script = tmp_path / "probe.yaml", tmp_path / "script"
+    config.write_text(
+        f"listen: {address}\ninterval_seconds: 0.5\nduty_cap: 1\ncanaries: {{a: {{target: 'scripted:Scripted'}}}}\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(config)],
+        cwd=MODULES, stderr=subprocess.DEVNULL,
+        env={**os.environ, "LD_LIBRARY_PATH": str(usual), "FAKE_NVML": str(script)},
+    )  # fmt: skip
+
+    def seen() -> Seen | None:
+        try:
+            return fetch(f"http://{address}")
+        except OSError:
+            return None
+
+    def runs(count: int) -> Seen:
+        seen_all: Seen = until(lambda: (s := seen()) and len(s.report.runs) >= count and s, "no runs")
+        return seen_all
+
+    def state(name: str) -> Callable[[], bool]:
+        return lambda: bool((s := seen()) and s.value(STATE, name) == 1)
+
+    try:
+        until(state("ok"), "NVML does not answer")
+        before = runs(4)
+        hung = tmp_path / "hung"
+        hung.write_text(f"nvmlDeviceGetFieldValues * {HANG}\n")
+        hung.replace(script)  # in one piece: it is read all the time
+        until(state("hanging"), "it does not notice")
+        during = runs(len(before.report.runs) + 4)
+        assert during.value("infercanary_sampler_success", "nvml") == 0
+        assert during.value("infercanary_gpu_up", "0") is None, "stale numbers beside green health"
+        script.unlink()
+        until(state("ok"), "it does not come back")
+        after = seen()
+        assert after is not None and after.value("infercanary_gpu_up", "0") == 1
+    finally:
+        process.kill()
+        process.wait()
+    assert after.value("infercanary_missed_slots_total") == before.value("infercanary_missed_slots_total")
+    delays = [run.started_at - run.scheduled_at for run in after.report.runs]
+    # Patience, once, and what a busy machine adds; a wait for the deadline would be 5 s.
+    assert max(delays) < 0.1 + 0.25
+    starts = [run.started_at for run in after.report.runs]
+    gaps = [late - early for early, late in itertools.pairwise(starts)]
+    assert max(gaps) < 0.5 * 1.4 + 0.1 + 0.25, "two slots are this far apart at most, by jitter"

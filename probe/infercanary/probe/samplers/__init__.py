@@ -7,11 +7,11 @@ each its success and duration metrics and a deadline, and keeps its failures fro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Protocol
 
-from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.report import Family, Metric
 
@@ -23,11 +23,17 @@ SUCCESS = Metric(
 DURATION = Metric(
     "infercanary_sampler_duration_seconds", "gauge", "Time that the sampler's last sample took.", ("sampler",)
 )
-_DEADLINE_SECONDS = 1.0
+# A round waits so long for its samples, and then begins without those that are late: less than the jitter of a slot
+# even at two rounds a second.
+_PATIENCE_SECONDS = 0.1
+_DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used yet may take seconds to wake up
 
 
 class Sampler(Protocol):
-    """Takes one sample of something."""
+    """Takes one sample of something.
+
+    It may have ``hanging``, families to show while it hangs, and ``close()``, called in its own thread in the end.
+    """
 
     name: str
 
@@ -40,45 +46,95 @@ class Unavailable(Exception):
     """What the sampler watches is not here (no GPU, no driver): expected in places, so it is said once, quietly."""
 
 
-class Guard:
-    """Runs one sampler under a deadline and keeps its last families.
+class SampleFailed(Exception):
+    """The sample failed, and the sampler knows why: ``families`` say so in metrics, and are not stale."""
 
-    A sample that fails takes its families with it: stale numbers beside green health are worse than none.
+    def __init__(self, why: str, families: Iterable[Family]) -> None:
+        super().__init__(why)
+        self.families = tuple(families)
+
+
+class Guard:
+    """Runs one sampler beside the probe's loop and keeps its last families.
+
+    A sample that fails takes its families with it: stale numbers beside green health are worse than none. One that
+    is late is waited for with ``patience`` and collected the next time; from ``deadline`` on it hangs, and what it
+    still answers is thrown away.
     """
 
-    def __init__(self, sampler: Sampler, tally: Tally, deadline: float = _DEADLINE_SECONDS) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        tally: Tally,
+        deadline: float = _DEADLINE_SECONDS,
+        patience: float = _PATIENCE_SECONDS,
+    ) -> None:
         self.families: tuple[Family, ...] = ()
         self._sampler = sampler
         self._tally = tally
         self._deadline = deadline
+        self._patience = patience
         self._worker = Worker(f"infercanary-{sampler.name}")
+        self._begun: float | None = None
+        self._took = 0.0
+        self._hangs = False
         self._complaint = ""
 
     def sample(self) -> None:
-        """Take a sample; never raises."""
-        name, begin, level = self._sampler.name, perf_counter(), logging.WARNING
-        try:
-            self.families = self._worker.call(lambda: tuple(self._sampler.sample()), self._deadline)
-            complaint = ""
-        except StillBusy:
-            self.families = ()
+        """Take a sample, or go on waiting for the one before; never raises."""
+        if self._begun is not None and not self._collect(0.0):
             return
-        except DeadlineExceeded as error:
-            complaint = f"hangs: {error}"
+        self._begun = perf_counter()
+        try:
+            self._worker.begin(self._take)
+        except RuntimeError as error:  # the host is out of threads, or about to exit
+            self._begun = None
+            self._settle((), one_line(error))
+            return
+        self._collect(min(self._patience, self._deadline))
+
+    def _take(self) -> tuple[Family, ...]:
+        begin = perf_counter()
+        try:
+            return tuple(self._sampler.sample())
+        finally:
+            self._took = perf_counter() - begin
+
+    def _collect(self, seconds: float) -> bool:
+        """Settle the sample that was begun, if it ends within ``seconds``; whether the thread is free again."""
+        assert self._begun is not None
+        families: tuple[Family, ...] = ()
+        complaint, level = "", logging.WARNING
+        try:
+            families = self._worker.result(seconds)
+        except DeadlineExceeded:
+            if not self._hangs and (waited := perf_counter() - self._begun) >= self._deadline:
+                self._hangs, self._took = True, waited
+                self._settle(
+                    getattr(self._sampler, "hanging", ()), f"hangs: no answer within {self._deadline:g} s"
+                )
+            return False
         except Unavailable as error:
             complaint, level = str(error), logging.INFO
+        except SampleFailed as error:
+            complaint, families = str(error), error.families
         except BaseException as error:
             complaint = one_line(error)
-        if complaint:
-            self.families = ()
+        if not self._hangs:  # else it is of long ago
+            self._settle(families, complaint, level)
+        self._begun, self._hangs = None, False
+        return True
+
+    def _settle(self, families: tuple[Family, ...], complaint: str, level: int = logging.WARNING) -> None:
+        self.families = families
         if complaint != self._complaint:
             if complaint:
-                log.log(level, "sampler %s: %s", name, complaint)
+                log.log(level, "sampler %s: %s", self._sampler.name, complaint)
             else:
-                log.info("sampler %s: works again", name)
+                log.info("sampler %s: works again", self._sampler.name)
         self._complaint = complaint
-        self._tally.set(SUCCESS, not complaint, name)
-        self._tally.set(DURATION, perf_counter() - begin, name)
+        self._tally.set(SUCCESS, not complaint, self._sampler.name)
+        self._tally.set(DURATION, self._took, self._sampler.name)
 
     @property
     def cpu_seconds(self) -> float:
@@ -87,13 +143,17 @@ class Guard:
 
     def close(self, seconds: float) -> bool:
         """End its thread; whether that was within ``seconds``."""
-        return self._worker.stop(seconds)
+        return self._worker.stop(seconds, getattr(self._sampler, "close", None))
 
 
-def available() -> list[Sampler]:
-    """The built-in samplers."""
+def available(compute_threads: Callable[[], int | None] = lambda: None) -> list[Sampler]:
+    """The built-in samplers; ``compute_threads`` tells how many threads the canaries' engine computes with."""
     from infercanary.probe.samplers.cgroup import CgroupSampler
+    from infercanary.probe.samplers.garbage import GarbageSampler
     from infercanary.probe.samplers.nvml import NvmlSampler
+    from infercanary.probe.samplers.stalls import StallSampler
     from infercanary.probe.samplers.threads import ThreadSampler
 
-    return [ThreadSampler(), CgroupSampler(), NvmlSampler()]
+    nvml = NvmlSampler()
+    threads = ThreadSampler(local_cpus=lambda: nvml.local_cpus, compute_threads=compute_threads)
+    return [threads, CgroupSampler(), GarbageSampler(), StallSampler(), nvml]

@@ -1,19 +1,34 @@
 """What the container is granted, and how often it ran into that limit: cgroup v2 and v1, read by hand.
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
-mount point (a private cgroup namespace, Docker's default on v2) or at the path that /proc/self/cgroup gives.
+mount point (a private cgroup namespace, Docker's default on v2) or at the path that /proc/self/cgroup gives. What is
+above it binds it too: where ancestors are visible, the tightest limit counts.
+
+A file that is not there, is switched off or holds what it should not leaves its metric out, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from infercanary.probe.report import Family, Metric
 from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.cpus import cpu_list
 
 QUOTA = Metric(
-    "infercanary_cgroup_cpu_quota_cores", "gauge", "CPU quota in cores; missing where there is no limit."
+    "infercanary_cgroup_cpu_quota_cores",
+    "gauge",
+    "CPU quota in cores, the tightest of the container's and its visible ancestors'; missing where there is no limit.",
+)
+WEIGHT = Metric(
+    "infercanary_cgroup_cpu_weight_ratio",
+    "gauge",
+    "CPU weight over the default one: the share of busy CPUs that the container gets beside its neighbours.",
 )
 PERIODS = Metric(
     "infercanary_cgroup_cpu_periods_total",
@@ -31,23 +46,73 @@ THROTTLED_SECONDS = Metric(
     "Time that the container's threads were held back.",
 )
 CPUSET = Metric("infercanary_cgroup_cpuset_cpus", "gauge", "CPUs in the container's effective cpuset.")
+CPUSET_INFO = Metric(
+    "infercanary_cgroup_cpuset_info",
+    "gauge",
+    "1, with the CPUs of the container's effective cpuset as the kernel lists them, such as 0-3,8.",
+    ("cpus",),
+)
 MEMORY = Metric(
     "infercanary_cgroup_memory_bytes", "gauge", "Memory that the container uses, page cache included."
 )
+WORKING_SET = Metric(
+    "infercanary_cgroup_memory_working_set_bytes",
+    "gauge",
+    "Memory that the container uses less page cache not used lately (inactive_file): what is hard to reclaim.",
+)
+MEMORY_PEAK = Metric(
+    "infercanary_cgroup_memory_peak_bytes", "gauge", "Most memory that the container ever used."
+)
 MEMORY_LIMIT = Metric(
-    "infercanary_cgroup_memory_limit_bytes", "gauge", "Memory limit; missing where there is none."
+    "infercanary_cgroup_memory_limit_bytes",
+    "gauge",
+    "Memory limit, the tightest of the container's and its visible ancestors'; missing where there is none.",
+)
+LIMIT_HITS = Metric(
+    "infercanary_cgroup_memory_limit_hits_total",
+    "counter",
+    "Times that the container was about to exceed its memory limit, and memory was reclaimed.",
 )
 OOM_KILLS = Metric(
     "infercanary_cgroup_oom_kills_total", "counter", "Processes of the container killed for memory."
 )
-PRESSURE = Metric(
+MAJOR_FAULTS = Metric(
+    "infercanary_cgroup_major_page_faults_total",
+    "counter",
+    "Page faults of the container that waited for a disk.",
+)
+SWAP = Metric("infercanary_cgroup_swap_bytes", "gauge", "Swap that the container uses.")
+WAITING = Metric(
     "infercanary_cgroup_pressure_waiting_seconds_total",
     "counter",
     "Time in which at least some task of the container waited for the resource (PSI `some`).",
     ("resource",),
 )
+STALLED = Metric(
+    "infercanary_cgroup_pressure_stalled_seconds_total",
+    "counter",
+    "Time in which all tasks of the container that were not idle waited for the resource (PSI `full`).",
+    ("resource",),
+)
+PIDS = Metric("infercanary_cgroup_pids", "gauge", "Processes and threads of the container.")
+PIDS_LIMIT = Metric(
+    "infercanary_cgroup_pids_limit",
+    "gauge",
+    "Limit on processes and threads, the tightest of the container's and its visible ancestors'; missing without one.",
+)
 
+_ROOT = Path("/sys/fs/cgroup")
+_PROC = Path("/proc/self")
 _V1_UNLIMITED = 1 << 60  # v1 says "no limit" with a page-rounded 2^63
+_V1_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+_RESOURCES = ("cpu", "io", "memory")
+_MAX_LABEL = (
+    256  # the exporter's own default, limits.label_bytes: it would refuse a longer list, and count that
+)
+_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)  # 2^64 has 20 digits
+
+_Facts = Mapping[Metric, "float | None"]
+_Lineage = list[Path]  # a cgroup and its ancestors, as far as they are visible
 
 
 class CgroupSampler:
@@ -55,128 +120,210 @@ class CgroupSampler:
 
     name = "cgroup"
 
-    def __init__(self, root: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc/self")) -> None:
+    def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
         self._root = root
         self._proc = proc
 
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""
-        paths = _own_paths(self._proc / "cgroup")
-        if (self._root / "cgroup.controllers").exists():
-            return self._v2(self._folder(self._root, paths.get("", "/")))
-        if any(name in paths for name in ("cpu", "cpuset", "memory")):
-            return self._v1(
-                {
-                    name: self._folder(self._root / name, paths.get(name, "/"))
-                    for name in ("cpu", "cpuset", "memory")
-                }
-            )
-        raise Unavailable(f"no cgroup is mounted at {self._root}")
+        cgroup = _own_cgroup(self._root, self._proc)
+        yield from (metric.family(value) for metric, value in cgroup.facts().items() if value is not None)
+        text, cpus = _cpuset(cgroup.cpuset())
+        if cpus:
+            yield CPUSET.family(len(cpus))
+            if len(text) <= _MAX_LABEL:
+                yield CPUSET_INFO.family({(text,): 1})
+        for metric, waited in cgroup.pressure().items():
+            if waited:
+                yield metric.family(waited)
 
-    @staticmethod
-    def _folder(mount: Path, path: str) -> Path:
-        """The own cgroup: under a private namespace, or a container's bind mount, it is the mount point itself."""
-        inside = mount / path.lstrip("/")
-        # "/.." is how a cgroup outside the namespace is written; it is no path here.
-        return inside if ".." not in inside.parts and inside.is_dir() else mount
 
-    def _v2(self, folder: Path) -> Iterable[Family]:
-        quota, _, period = (_text(folder / "cpu.max") or "max").partition(" ")
-        if quota != "max":
-            yield QUOTA.family(int(quota) / int(period))
-        cpu = _table(folder / "cpu.stat")
-        yield from _cpu_stat(cpu, cpu.get("throttled_usec"), 1e6)
-        yield from _cpuset(folder / "cpuset.cpus.effective")
-        yield from _memory(folder / "memory.current", folder / "memory.max")
-        if (kills := _table(folder / "memory.events").get("oom_kill")) is not None:
-            yield OOM_KILLS.family(kills)
-        waited: dict[tuple[str, ...], float] = {
-            (resource,): seconds
-            for resource in ("cpu", "io", "memory")
-            if (seconds := _pressure(folder / f"{resource}.pressure")) is not None
-        }
-        if waited:
-            yield PRESSURE.family(waited)
+def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
+    """Cores that the cgroup grants: the less of quota and cpuset. None where it limits neither, or is not visible."""
+    try:
+        cgroup = _own_cgroup(root, proc)
+    except Unavailable:
+        return None
+    _, cpus = _cpuset(cgroup.cpuset())
+    return min(filter(None, (cgroup.quota(), len(cpus))), default=None)
 
-    def _v1(self, folders: dict[str, Path]) -> Iterable[Family]:
-        quota = _number(folders["cpu"] / "cpu.cfs_quota_us")
-        period = _number(folders["cpu"] / "cpu.cfs_period_us")
-        if quota is not None and period and quota > 0:
-            yield QUOTA.family(quota / period)
-        cpu = _table(folders["cpu"] / "cpu.stat")
-        yield from _cpu_stat(cpu, cpu.get("throttled_time"), 1e9)
-        yield from _cpuset(folders["cpuset"] / "cpuset.effective_cpus", folders["cpuset"] / "cpuset.cpus")
-        yield from _memory(
-            folders["memory"] / "memory.usage_in_bytes", folders["memory"] / "memory.limit_in_bytes"
+
+class _V2(NamedTuple):
+    """The one hierarchy of v2."""
+
+    lineage: _Lineage
+
+    def facts(self) -> _Facts:
+        cpu, memory, pids = map(self._controlled, ("cpu.max", "memory.current", "pids.current"))
+        time, events, pages = (
+            _table(cpu / "cpu.stat"),
+            _table(memory / "memory.events"),
+            _table(memory / "memory.stat"),
         )
-        if (kills := _table(folders["memory"] / "memory.oom_control").get("oom_kill")) is not None:
-            yield OOM_KILLS.family(kills)
+        used = _number(memory / "memory.current")
+        return {
+            QUOTA: self.quota(),
+            WEIGHT: _over(_number(cpu / "cpu.weight"), 100),
+            PERIODS: time.get("nr_periods"),
+            THROTTLED: time.get("nr_throttled"),
+            THROTTLED_SECONDS: _over(time.get("throttled_usec"), 1e6),
+            MEMORY: used,
+            WORKING_SET: _less(used, pages.get("inactive_file")),
+            MEMORY_PEAK: _number(memory / "memory.peak"),
+            MEMORY_LIMIT: _least(_number(folder / "memory.max") for folder in self.lineage),
+            LIMIT_HITS: events.get("max"),
+            OOM_KILLS: events.get("oom_kill"),
+            MAJOR_FAULTS: pages.get("pgmajfault"),
+            SWAP: _number(memory / "memory.swap.current"),
+            PIDS: _number(pids / "pids.current"),
+            PIDS_LIMIT: _least(_number(folder / "pids.max") for folder in self.lineage),
+        }
+
+    def quota(self) -> float | None:
+        limits = ((_text(folder / "cpu.max") + " ").split(" ") for folder in self.lineage)
+        return _least(_cores(_integer(quota), _integer(period)) for quota, period, *_ in limits)
+
+    def cpuset(self) -> Iterable[str]:
+        return [_text(self._controlled("cpuset.cpus.effective") / "cpuset.cpus.effective")]
+
+    def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
+        files = {resource: _text(self.lineage[0] / f"{resource}.pressure") for resource in _RESOURCES}
+        return {WAITING: _waited(files, "some"), STALLED: _waited(files, "full")}
+
+    def _controlled(self, file: str) -> Path:
+        """Where the controller of ``file`` counts: a cgroup for which it is not enabled is counted in its parent."""
+        return next((folder for folder in self.lineage if os.path.exists(folder / file)), self.lineage[0])
 
 
-def parse_cpu_list(text: str) -> int:
-    """How many CPUs a kernel list such as ``0-3,8`` names."""
-    count = 0
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1
-    return count
+class _V1(NamedTuple):
+    """The hierarchies of v1, one for each controller; it keeps no pressure of a cgroup."""
+
+    cpu: _Lineage
+    cpusets: _Lineage
+    memory: _Lineage
+    pids: _Lineage
+
+    def facts(self) -> _Facts:
+        cpu, memory = self.cpu[0], self.memory[0]
+        time, pages = _table(cpu / "cpu.stat"), _table(memory / "memory.stat")
+        used = _number(memory / "memory.usage_in_bytes")
+        # The latter knows whether its ancestors bind it, which on v1 is a setting (memory.use_hierarchy).
+        limits = (_number(memory / "memory.limit_in_bytes"), pages.get("hierarchical_memory_limit"))
+        return {
+            QUOTA: self.quota(),
+            WEIGHT: _over(_number(cpu / "cpu.shares"), 1024),
+            PERIODS: time.get("nr_periods"),
+            THROTTLED: time.get("nr_throttled"),
+            THROTTLED_SECONDS: _over(time.get("throttled_time"), 1e9),
+            MEMORY: used,
+            WORKING_SET: _less(used, pages.get("total_inactive_file")),
+            MEMORY_PEAK: _number(memory / "memory.max_usage_in_bytes"),
+            MEMORY_LIMIT: _least(limit for limit in limits if limit is not None and limit < _V1_UNLIMITED),
+            LIMIT_HITS: _number(memory / "memory.failcnt"),
+            OOM_KILLS: _table(memory / "memory.oom_control").get("oom_kill"),
+            MAJOR_FAULTS: pages.get("total_pgmajfault"),
+            SWAP: pages.get("total_swap"),
+            PIDS: _number(self.pids[0] / "pids.current"),
+            PIDS_LIMIT: _least(_number(folder / "pids.max") for folder in self.pids),
+        }
+
+    def quota(self) -> float | None:
+        return _least(
+            _cores(_number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us"))
+            for folder in self.cpu
+        )
+
+    def cpuset(self) -> Iterable[str]:
+        return (_text(self.cpusets[0] / name) for name in ("cpuset.effective_cpus", "cpuset.cpus"))
+
+    def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
+        return {}
+
+
+def _own_cgroup(root: Path, proc: Path) -> _V1 | _V2:
+    paths = _own_paths(proc / "cgroup")
+    if os.path.exists(root / "cgroup.controllers"):
+        return _V2(_lineage(root, paths.get("", "/")))
+    if any(name in paths for name in _V1_CONTROLLERS):
+        return _V1(*(_lineage(root / name, paths.get(name, "/")) for name in _V1_CONTROLLERS))
+    raise Unavailable(f"no cgroup is mounted at {root}")
 
 
 def _own_paths(file: Path) -> dict[str, str]:
     """Controller → path from /proc/self/cgroup; v2's single line has the controller ""."""
     try:
-        lines = file.read_text().splitlines()
+        lines = file.read_text(errors="replace").splitlines()
     except OSError as error:
         raise Unavailable(f"{file} cannot be read ({error.strerror})") from None
     paths = {}
     for line in lines:
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            paths[controller] = path
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon:
+            paths.update(dict.fromkeys(controllers.split(","), path))
     return paths
 
 
-def _cpu_stat(stat: dict[str, int], throttled: int | None, per_second: float) -> Iterable[Family]:
-    if "nr_periods" in stat:
-        yield PERIODS.family(stat["nr_periods"])
-        yield THROTTLED.family(stat["nr_throttled"])
-    if throttled is not None:
-        yield THROTTLED_SECONDS.family(throttled / per_second)
+def _lineage(mount: Path, path: str) -> _Lineage:
+    """The own cgroup: under a private namespace, or a container's bind mount, it is the mount point itself."""
+    names = [name for name in path.split("/") if name]
+    # "/.." is how a cgroup outside the namespace is written; it is no path here.
+    if ".." in names or not os.path.isdir(mount.joinpath(*names)):
+        return [mount]
+    return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
-def _cpuset(*files: Path) -> Iterable[Family]:
-    text = next((text for file in files if (text := _text(file))), None)
-    if text:
-        yield CPUSET.family(parse_cpu_list(text))
+def _cpuset(texts: Iterable[str]) -> tuple[str, frozenset[int]]:
+    """The first list that is given, and its CPUs; none where it is no list."""
+    text = next(filter(None, texts), "")
+    with suppress(ValueError):
+        return text, cpu_list(text)
+    return "", frozenset()
 
 
-def _memory(used: Path, limit: Path) -> Iterable[Family]:
-    if (bytes_used := _number(used)) is not None:
-        yield MEMORY.family(bytes_used)
-    if (bytes_allowed := _number(limit)) is not None and bytes_allowed < _V1_UNLIMITED:
-        yield MEMORY_LIMIT.family(bytes_allowed)
+def _waited(files: Mapping[str, str], kind: str) -> dict[tuple[str, ...], float]:
+    """Resource → seconds from the line ``some avg10=0.00 … total=123`` (µs); empty where the kernel keeps no PSI."""
+    found: dict[tuple[str, ...], float] = {}
+    for resource, text in files.items():
+        if total := re.search(rf"^{kind} .*\btotal=(\d{{1,20}})$", text, re.ASCII | re.MULTILINE):
+            found[(resource,)] = int(total[1]) / 1e6
+    return found
 
 
-def _pressure(file: Path) -> float | None:
-    """Seconds from ``some avg10=0.00 … total=123`` (µs); None where the kernel keeps no PSI."""
-    first = (_text(file) or "").partition("\n")[0]
-    total = first.rpartition("total=")[2]
-    return int(total) / 1e6 if first.startswith("some") and total.isdecimal() else None
+def _cores(quota: int | None, period: int | None) -> float | None:
+    return quota / period if quota is not None and period and quota > 0 and period > 0 else None
 
 
-def _text(file: Path) -> str | None:
-    """None where the controller is not there, or PSI is off (reading then fails with EOPNOTSUPP)."""
+def _over(value: int | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _less(value: int | None, part: int | None) -> int | None:
+    # The two are read one after the other.
+    return None if value is None or part is None else max(0, value - part)
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _text(file: Path) -> str:
+    """Empty where the controller is not there, or PSI is off (reading then fails with EOPNOTSUPP)."""
     try:
-        return file.read_text().strip()
+        return file.read_text(errors="replace").strip()
     except OSError:
-        return None
+        return ""
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if _INTEGER.fullmatch(text) else None
 
 
 def _number(file: Path) -> int | None:
-    text = _text(file)
-    return int(text) if text and text.lstrip("-").isdecimal() else None
+    return _integer(_text(file))
 
 
 def _table(file: Path) -> dict[str, int]:
-    lines = (line.split() for line in (_text(file) or "").splitlines())
-    return {key: int(value) for key, value in (line for line in lines if len(line) == 2)}
+    lines = (line.split() for line in _text(file).splitlines())
+    pairs = ((line[0], _integer(line[1])) for line in lines if len(line) == 2)
+    return {key: value for key, value in pairs if value is not None}

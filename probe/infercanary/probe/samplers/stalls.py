@@ -1,4 +1,4 @@
-"""Time in which this process stood still: it was stopped or frozen, its machine paused, or one thread held the interpreter.
+"""Time in which this process stood still: stopped or frozen, its machine paused, or one thread held the interpreter.
 
 The kernel keeps no account of that. But a thread that sleeps for a second and wakes up after three was held up for two.
 """

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import Guard
-from infercanary.probe.samplers.nvml import NvmlSampler
+from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 
 said: list[str] = []
+minutes = 0
 
 
 class Handler(logging.Handler):
@@ -18,20 +24,42 @@ class Handler(logging.Handler):
         said.append(f"{record.levelname} {record.getMessage()}")
 
 
-logging.getLogger().addHandler(Handler())
-logging.getLogger().setLevel("INFO")
-tally = Tally()
-guard = Guard(NvmlSampler(), tally, deadline=0.5)
-for line in sys.stdin:
-    with open(sys.argv[1], "w") as script:
-        script.write("\n".join(json.loads(line)))
+def held() -> int:
+    """What the stand-in created and has not let go of; -1 where another library was loaded, or none."""
+    import pynvml
+
+    return getattr(pynvml.nvmlLib, "fakeHeld", lambda: -1)()
+
+
+def answer(order: dict[str, Any]) -> dict[str, Any]:
+    global minutes
+    new = Path(f"{sys.argv[1]}.new")
+    new.write_text("\n".join(order["lines"]))
+    new.replace(sys.argv[1])  # in one piece: a call that hangs reads it all the time
+    if order.get("close"):
+        return {"closed": guard.close(30), "held": held()}
+    if order.get("visible"):
+        return {"visible": visible_gpus(), "held": held()}
+    minutes += order.get("minutes", 0)
     guard.sample()
     own = {family.name: family.points[0].value for family in tally.families()}
-    answer = {
+    return {
         "success": own["infercanary_sampler_success"],
         "seconds": own["infercanary_sampler_duration_seconds"],
         "families": {f.name: {"/".join(p.labels): p.value for p in f.points} for f in guard.families},
+        "whole": msgspec.to_builtins(guard.families),
+        "local_cpus": sampler.local_cpus and sorted(sampler.local_cpus),
+        "held": held(),
+        "threads": threading.active_count(),
         "said": said,
     }
-    print(json.dumps(answer), flush=True)
+
+
+logging.getLogger().addHandler(Handler())
+logging.getLogger().setLevel("INFO")
+tally = Tally()
+sampler = NvmlSampler(sysfs=Path(sys.argv[2]), monotonic=lambda: 60.0 * minutes)
+guard = Guard(sampler, tally, deadline=0.5, patience=0.5)
+for line in sys.stdin:
+    print(json.dumps(answer(json.loads(line))), flush=True)
     said.clear()

@@ -1,0 +1,200 @@
+"""The GPUs that the container sees, by NVML: clocks and what holds them back, heat, energy, errors, place.
+
+Only calls that read and are cheap: never a process list (milliseconds, under a lock of the whole driver), never
+``GetPcieThroughput`` (20 ms a direction). A call may fail on one GPU or one driver and work on the next: each value
+stands for itself. What changes is read at each sample (:mod:`.fast`), the rest once a minute (:mod:`.slow`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pynvml
+
+from infercanary.probe.deadline import Worker
+from infercanary.probe.report import Family, Metric
+from infercanary.probe.samplers import SampleFailed
+from infercanary.probe.samplers.nvml import fast, slow
+from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Nvml, text
+from infercanary.probe.samplers.nvml.faults import STATE, advice, state, state_of
+from infercanary.probe.samplers.nvml.gpus import Gpu, gpus, local_cpus
+from infercanary.probe.samplers.nvml.totals import Totals
+from infercanary.probe.samplers.nvml.xids import Xids
+
+__all__ = ["DEVICES", "STATE", "UP", "NvmlSampler", "local_cpus", "visible_gpus"]
+
+log = logging.getLogger("infercanary.probe")
+
+DEVICES = Metric("infercanary_gpu_devices", "gauge", "GPUs that NVML shows to the container.")
+UP = Metric(
+    "infercanary_gpu_up",
+    "gauge",
+    "1 if NVML answers for the GPU, else 0 (lost, off the bus, no permission).",
+    ("gpu",),
+)
+
+_SLOW_SECONDS = 60.0
+_NAMES_SECONDS = 2.0
+
+
+class NvmlSampler:
+    """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
+
+    A host without a driver is no failure: the state says so. Where a driver is there and no GPU answers, the sample
+    fails, and its families are the state, the GPUs that are not up, and the XIDs, which say why.
+    """
+
+    name = "nvml"
+    hanging = (state("hanging"),)
+
+    def __init__(
+        self, *, sysfs: Path = Path("/sys"), monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.local_cpus: frozenset[int] | None = None
+        """The host's CPUs on the NUMA nodes of the GPUs, as last known; None while that is not known."""
+        self._sysfs = sysfs
+        self._monotonic = monotonic
+        self._nvml = Nvml()
+        self._totals = Totals(fast.MOST_PER_SECOND)
+        self._xids = Xids()
+        self._open = False
+        self._seen_driver: bool | None = None
+        self._complaints: dict[str, str] = {}
+        self._count = 0
+        self._common = slow.Versions("", "")
+        self._known: dict[int, list[tuple[Gpu, slow.Slow]]] = {}
+        self._known_until = 0.0
+
+    def sample(self) -> Iterable[Family]:
+        """See :class:`~infercanary.probe.samplers.Sampler`."""
+        self._nvml.begin()
+        opening = not self._open
+        try:
+            if opening:
+                self._nvml.nvmlInit()
+                self._open, opening = True, False
+            return self._sample()
+        except pynvml.NVMLError as error:
+            self.close()
+            now, why = state_of(error, opening), advice(error, opening)
+            if now == "no_driver" and not self._seen_driver:
+                if self._seen_driver is None:
+                    log.info("sampler nvml: %s", why)
+                self._seen_driver = False
+                return [DEVICES.family(0), state(now)]
+            raise SampleFailed(why, [state(now), *_families(self._xids.counts())]) from None
+        except SampleFailed:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go of NVML; a later sample initialises it again."""
+        self._xids.close(self._nvml)
+        self._known = {}
+        if self._open:
+            self._open = False
+            with suppress(pynvml.NVMLError):  # of a lost GPU's driver, that fails too
+                self._nvml.nvmlShutdown()
+
+    def _sample(self) -> list[Family]:
+        self._refresh()
+        values: Found = {DEVICES: {(): self._count}, UP: {}}
+        failures: dict[str, pynvml.NVMLError] = {}
+        for index in range(self._count):
+            self._read(index, values, failures)
+        self._xids.take(self._nvml)
+        values |= self._xids.counts()
+        first = next(iter(failures.values()), None)
+        now = state("ok" if first is None else state_of(first))
+        if first is not None and not any(values[UP].values()):
+            raise SampleFailed(advice(first), [now, *_families(values)])
+        self._tell({label: advice(error) for label, error in failures.items()})
+        self._totals.keep(values)
+        return [now, *_families(values | self._nvml.cost())]
+
+    def _refresh(self) -> None:
+        """Forget once a minute what hardly changes, and the handles: MIG devices come and go."""
+        count = self._nvml.nvmlDeviceGetCount()
+        if count != self._count or self._monotonic() >= self._known_until:
+            self._known = {}
+        if not self._known:
+            self._count = count
+            self._known_until = self._monotonic() + _SLOW_SECONDS
+            self._common = slow.versions(self._nvml)
+
+    def _read(self, index: int, values: Found, failures: dict[str, pynvml.NVMLError]) -> None:
+        """Read one GPU and its MIG devices. Each stands for itself: the others are still well."""
+        events = fast.event_fields(self._common.driver)
+        try:
+            known = self._look_up(index)
+        except pynvml.NVMLError as error:
+            if error.value in LIBRARY_GONE:
+                raise
+            failures[str(index)] = error
+            values[UP][(str(index),)] = 0
+            return
+        for gpu, constant in known:
+            try:
+                found = constant.found | fast.sample(self._nvml, gpu, events) | {UP: {(gpu.label,): 1}}
+            except pynvml.NVMLError as error:
+                if error.value in LIBRARY_GONE:
+                    raise
+                self._known.pop(index, None)  # and look it up again: a lost GPU's handle stays lost
+                failures[gpu.label] = error
+                found = {UP: {(gpu.label,): 0}}
+            for metric, points in found.items():
+                values.setdefault(metric, {}).update(points)
+
+    def _look_up(self, index: int) -> list[tuple[Gpu, slow.Slow]]:
+        if index not in self._known:
+            known = []
+            for gpu in gpus(self._nvml, index):
+                try:
+                    known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs)))
+                except pynvml.NVMLError as error:
+                    if not gpu.is_mig or error.value in GPU_GONE:
+                        raise
+                    continue  # another container's
+                if not gpu.is_mig:
+                    self._xids.watch(self._nvml, gpu.handle, gpu.label)
+            self._known[index] = known
+            near = frozenset[int]().union(*(s.local_cpus for each in self._known.values() for _, s in each))
+            self.local_cpus = near or self.local_cpus
+        return self._known[index]
+
+    def _tell(self, complaints: dict[str, str]) -> None:
+        if self._seen_driver is False:
+            log.info("sampler nvml: an NVIDIA driver is here now")
+        self._seen_driver = True
+        for label in sorted(complaints.keys() | self._complaints.keys()):
+            if (now := complaints.get(label)) != self._complaints.get(label):
+                log.warning("sampler nvml: GPU %s: %s", label, now or "answers again")
+        self._complaints = complaints
+
+
+def _families(values: Found) -> Iterable[Family]:
+    return (metric.family(points) for metric, points in values.items() if points)
+
+
+def visible_gpus() -> list[str]:
+    """The names of the GPUs that NVML shows; none where there is no driver, or none that answers in time."""
+    worker = Worker("infercanary-nvml-names")
+    try:
+        return worker.call(_names, _NAMES_SECONDS)
+    except Exception:
+        return []
+    finally:
+        worker.rest()
+
+
+def _names() -> list[str]:
+    pynvml.nvmlInit()
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return [text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+    finally:
+        pynvml.nvmlShutdown()

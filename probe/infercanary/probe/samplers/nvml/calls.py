@@ -1,0 +1,143 @@
+"""pynvml with a stopwatch, and the rules for reading its answers: not offered, not available, gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import pynvml
+
+from infercanary.probe.report import Metric
+
+Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
+"""What was read: metric → label values → value."""
+
+CALL_SECONDS = Metric(
+    "infercanary_nvml_call_seconds",
+    "gauge",
+    "Time that the last sample which made this NVML call spent in it, over all GPUs.",
+    ("call",),
+)
+FIELD_SECONDS = Metric(
+    "infercanary_nvml_field_seconds",
+    "gauge",
+    "Time that the driver says it took to read the field values of the last sample, over all GPUs.",
+)
+
+LIBRARY_GONE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+"""Codes that stand for all GPUs: NVML has to be initialised again."""
+
+GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}) | LIBRARY_GONE
+"""Codes after which nothing else that a GPU answers is to be believed."""
+
+_NOT_OFFERED = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        26,  # NVML_ERROR_DEPRECATED, which older releases of pynvml do not name
+    }
+)
+
+# NVML_VALUE_NOT_AVAILABLE is -1; a counter or a size that is all ones is that, and not a measurement.
+_NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1})
+
+_MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    5: "siVal",
+    6: "usVal",
+}
+
+
+class Nvml:
+    """Every function of pynvml by its own name; what each cost is kept until the next sample that calls it."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._spent: dict[str, float] = {}
+        self._field_microseconds = 0
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("nvml"):
+            raise AttributeError(name)
+        function = getattr(pynvml, name, None)
+
+        def timed(*arguments: Any) -> Any:
+            if function is None:  # an older pynvml: the same to us as an older driver
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+            begin = perf_counter()
+            try:
+                answer = function(*arguments)
+            finally:
+                self._spent[name] = self._spent.get(name, 0.0) + perf_counter() - begin
+            if type(answer) is int and answer in _NOT_AVAILABLE:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return answer
+
+        setattr(self, name, timed)
+        return timed
+
+    def field_values(self, handle: Any, fields: Collection[int]) -> dict[int, float]:
+        """Those of the fields that the GPU offers, read in one call.
+
+        The call may succeed and a field in it fail: each has its own code, and says how long it took.
+        """
+        found: dict[int, float] = {}
+        for each in self.nvmlDeviceGetFieldValues(handle, list(fields)):
+            if each.nvmlReturn in GPU_GONE:
+                raise pynvml.NVMLError(each.nvmlReturn)
+            if each.nvmlReturn != pynvml.NVML_SUCCESS or each.valueType not in _MEMBERS:
+                continue
+            self._field_microseconds += max(0, each.latencyUsec)
+            value = getattr(each.value, _MEMBERS[each.valueType])
+            if value not in _NOT_AVAILABLE:
+                found[each.fieldId] = value
+        return found
+
+    def begin(self) -> None:
+        """A sample begins."""
+        self._spent = {}
+        self._field_microseconds = 0
+
+    def cost(self) -> Found:
+        """What the sample cost so far, with the last cost of the calls that it had no need of."""
+        self._seconds |= self._spent
+        return {
+            CALL_SECONDS: {(call,): seconds for call, seconds in self._seconds.items()},
+            FIELD_SECONDS: {(): self._field_microseconds / 1e6},
+        }
+
+
+def read(readings: Iterable[Callable[[], Found]]) -> Found:
+    """What the GPU offers of these; the rest is left out.
+
+    Raises :class:`pynvml.NVMLError` where the GPU is gone: it says so, or every answer is an error.
+    """
+    found: Found = {}
+    refusals = []
+    for reading in readings:
+        try:
+            found |= reading()
+        except pynvml.NVMLError as error:
+            if error.value in GPU_GONE:
+                raise
+            refusals.append(error)
+    failures = [refusal for refusal in refusals if refusal.value not in _NOT_OFFERED]
+    if failures and not found:
+        raise failures[0]
+    return found
+
+
+def text(value: str | bytes) -> str:
+    """pynvml decodes some strings and leaves others."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

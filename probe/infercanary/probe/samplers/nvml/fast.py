@@ -1,0 +1,185 @@
+"""What is read of each GPU at each sample: clocks and what holds them back, heat, energy, use, the PCIe link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pynvml
+
+from infercanary.probe.report import Metric
+from infercanary.probe.samplers.nvml.calls import Found, Nvml, read
+from infercanary.probe.samplers.nvml.gpus import Gpu
+
+_GPU = ("gpu",)
+EVENT_SECONDS = Metric(
+    "infercanary_gpu_clock_event_seconds_total",
+    "counter",
+    "Time that the reason has held the clocks back, by the driver's count.",
+    ("gpu", "reason"),
+)
+REASONS = Metric(
+    "infercanary_gpu_clock_event_active",
+    "gauge",
+    "1 if the reason holds the clocks back now, else 0.",
+    ("gpu", "reason"),
+)
+PCIE_BYTES = Metric(
+    "infercanary_gpu_pcie_bytes_total",
+    "counter",
+    "Bytes over the GPU's PCIe link, by the driver's count: tx from the GPU, rx to it.",
+    ("gpu", "direction"),
+)
+ENERGY = Metric(
+    "infercanary_gpu_energy_joules_total", "counter", "Energy used since the driver was loaded.", _GPU
+)
+SM_CLOCK = Metric("infercanary_gpu_sm_clock_hertz", "gauge", "Current SM clock.", _GPU)
+MEMORY_CLOCK = Metric("infercanary_gpu_memory_clock_hertz", "gauge", "Current memory clock.", _GPU)
+PERFORMANCE_STATE = Metric(
+    "infercanary_gpu_performance_state",
+    "gauge",
+    "Current performance state: 0 (P0, the fastest) to 15.",
+    _GPU,
+)
+TEMPERATURE = Metric("infercanary_gpu_temperature_celsius", "gauge", "Temperature of the GPU's die.", _GPU)
+MEMORY_TEMPERATURE = Metric(
+    "infercanary_gpu_memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.", _GPU
+)
+UTILIZATION = Metric(
+    "infercanary_gpu_utilization_ratio",
+    "gauge",
+    "Share of the driver's last window (1/6 to 1 s) with a kernel running; missing in MIG mode.",
+    _GPU,
+)
+MEMORY_USED = Metric("infercanary_gpu_memory_used_bytes", "gauge", "Device memory in use, by anyone.", _GPU)
+LINK_GENERATION = Metric(
+    "infercanary_gpu_pcie_link_generation",
+    "gauge",
+    "Generation that the PCIe link runs at now; an idle GPU lowers it.",
+    _GPU,
+)
+LINK_LANES = Metric(
+    "infercanary_gpu_pcie_link_lanes", "gauge", "Lanes that the PCIe link runs with now.", _GPU
+)
+REPLAYS = Metric(
+    "infercanary_gpu_pcie_replays_total", "counter", "Packets that the PCIe link had to send again.", _GPU
+)
+
+MOST_PER_SECOND = {
+    EVENT_SECONDS: 1.0,  # a reason cannot hold back for longer than the time that passed
+    PCIE_BYTES: 512e9,  # twice 16 lanes of generation 7
+    ENERGY: 10e3,  # several times the largest GPU's power
+}
+"""The driver's running totals, and the most that each can grow by in a second."""
+
+_EVENT_FIELDS = {74: "sw_power_cap", 76: "sync_boost"}
+_SLOWDOWN_FIELDS = {269: "sw_thermal", 270: "hw_thermal", 271: "hw_power_brake"}
+_SLOWDOWN_FIELDS_575 = {251: "sw_thermal", 252: "hw_thermal", 253: "hw_power_brake"}
+_THERMAL_POLICY = 75
+_MEMORY_TEMPERATURE = 82
+_PCIE_FIELDS = {197: "tx", 198: "rx"}
+
+_REASON_BITS = {
+    "idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal": 0x20,
+    "hw_thermal": 0x40,
+    "hw_power_brake": 0x80,
+    "display_clock_setting": 0x100,
+    "board_limit": 0x200,
+    "reliability": 0x400,
+}
+
+
+def event_fields(driver: str) -> dict[int, str]:
+    """The field ids of the clock-event counters (ns) in this driver → reason.
+
+    By number: the constants of pynvml are those of its own release, and three ids moved. Drivers 575 to 580.65 have
+    the slowdowns at 251 to 253, later ones at 269 to 271, where those had power smoothing
+    (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier ones have none, but
+    the counter of the thermal policy, which is the nearest to the software slowdown.
+    """
+    version = tuple(int(part) for part in driver.split(".") if part.isdecimal())
+    if (575,) <= version < (580, 82):
+        return _EVENT_FIELDS | _SLOWDOWN_FIELDS_575
+    if version < (575,):
+        return _EVENT_FIELDS | {_THERMAL_POLICY: "sw_thermal"} | _SLOWDOWN_FIELDS
+    return _EVENT_FIELDS | _SLOWDOWN_FIELDS
+
+
+def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
+    """One GPU's values; ``events`` are its driver's :func:`event_fields`. Raises where it is gone."""
+    return read(_readings(nvml, gpu, events))
+
+
+def _readings(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Iterator[Callable[[], Found]]:
+    label, handle = gpu.label, gpu.handle
+    # The driver offers no more of a MIG device than this; the rest is its GPU's.
+    yield lambda: {MEMORY_USED: {(label,): nvml.nvmlDeviceGetMemoryInfo(handle).used}}
+    if gpu.is_mig:
+        return
+    yield partial(_fields, nvml, gpu, events)
+    yield lambda: {REASONS: _reasons(label, _active_reasons(nvml, handle))}
+    yield lambda: _state(label, nvml.nvmlDeviceGetPerformanceState(handle))
+    for metric, value in _SIMPLE.items():
+        if metric is not UTILIZATION or not gpu.is_split:
+            yield partial(_one, nvml, gpu, metric, value)
+
+
+def _one(nvml: Nvml, gpu: Gpu, metric: Metric, value: Callable[[Nvml, Any], float]) -> Found:
+    return {metric: {(gpu.label,): value(nvml, gpu.handle)}}
+
+
+def _fields(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
+    """One call for all fields: cumulative counters, so that nothing is lost between samples."""
+    values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
+    found: Found = {
+        # Where a driver has both counters of a reason, the later in the table stands.
+        EVENT_SECONDS: {(gpu.label, reason): values[i] / 1e9 for i, reason in events.items() if i in values},
+        PCIE_BYTES: {(gpu.label, way): values[i] for i, way in _PCIE_FIELDS.items() if i in values},
+        # Memory without a sensor is 0 °C with some drivers.
+        MEMORY_TEMPERATURE: {(gpu.label,): celsius} if (celsius := values.get(_MEMORY_TEMPERATURE)) else {},
+    }
+    return {metric: points for metric, points in found.items() if points}
+
+
+def _active_reasons(nvml: Nvml, handle: Any) -> int:
+    """The name changed with driver 535; old drivers know only the old one."""
+    try:
+        reasons: int = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+    except pynvml.NVMLError_FunctionNotFound:
+        reasons = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+    return reasons
+
+
+def _reasons(label: str, active: int) -> dict[tuple[str, ...], float]:
+    return {(label, reason): float(bool(active & bit)) for reason, bit in _REASON_BITS.items()}
+
+
+def _state(label: str, state: int) -> Found:
+    return {} if state == pynvml.NVML_PSTATE_UNKNOWN else {PERFORMANCE_STATE: {(label,): state}}
+
+
+def _temperature(nvml: Nvml, handle: Any) -> float:
+    """The old function is deprecated, and the new one is not in every driver (nor in every pynvml)."""
+    try:
+        celsius: float = nvml.nvmlDeviceGetTemperatureV(handle, pynvml.NVML_TEMPERATURE_GPU)
+    except pynvml.NVMLError_FunctionNotFound:
+        celsius = nvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
+    return celsius
+
+
+_SIMPLE: dict[Metric, Callable[[Nvml, Any], float]] = {
+    SM_CLOCK: lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM) * 1e6,
+    MEMORY_CLOCK: lambda nvml, h: nvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM) * 1e6,
+    TEMPERATURE: _temperature,
+    ENERGY: lambda nvml, h: nvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1e3,
+    UTILIZATION: lambda nvml, h: nvml.nvmlDeviceGetUtilizationRates(h).gpu / 100,
+    LINK_GENERATION: lambda nvml, h: nvml.nvmlDeviceGetCurrPcieLinkGeneration(h),
+    LINK_LANES: lambda nvml, h: nvml.nvmlDeviceGetCurrPcieLinkWidth(h),
+    REPLAYS: lambda nvml, h: nvml.nvmlDeviceGetPcieReplayCounter(h),
+}

@@ -1,0 +1,62 @@
+"""What NVML's errors mean for whoever has to mend them."""
+
+from __future__ import annotations
+
+import pynvml
+
+from infercanary.probe.report import Family, Metric
+
+STATE = Metric(
+    "infercanary_nvml_state",
+    "gauge",
+    "1 for the state that NVML is in, else 0; where only some GPUs are in trouble, that of the first of them.",
+    ("state",),
+)
+STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
+
+_STATES = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "no_driver",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "no_driver",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no_permission",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "version_mismatch",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "lost",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "lost",
+}
+
+_ADVICE = {
+    "no_driver": "no NVIDIA driver here ({})",
+    "no_permission": (
+        "NVML may not reach the GPU ({}): the container has lost its device files, as after `systemctl "
+        "daemon-reload` on the host, or never had them; recreate the container "
+        "(https://github.com/NVIDIA/nvidia-container-toolkit/issues/48)"
+    ),
+    "version_mismatch": (
+        "the NVML library is not the running driver's ({}): the driver was upgraded under the container; restart "
+        "the container, and where that does not help the host"
+    ),
+    "lost": "{}: it fell off the bus or needs a reset; the kernel's log says which (NVRM: Xid)",
+    "failing": "NVML fails ({})",
+}
+
+
+def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
+    """The state that an error puts NVML in; ``opening`` where ``nvmlInit`` raised it."""
+    if opening and error.value == pynvml.NVML_ERROR_UNKNOWN:
+        # "Failed to initialize NVML: Unknown Error" is how a container sees that systemd took its devices away.
+        return "no_permission"
+    return _STATES.get(error.value, "failing")
+
+
+def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
+    """One line for the log: what is wrong, and how to mend it."""
+    line = _ADVICE[state_of(error, opening)].format(error)
+    if error.value == pynvml.NVML_ERROR_UNINITIALIZED:
+        line += ": the driver was reloaded; it is initialised again at the next sample"
+    elif error.value == pynvml.NVML_ERROR_UNKNOWN and not opening:
+        line += ": the GPU may have fallen off the bus (NVRM: Xid 79 in the kernel's log)"
+    return line
+
+
+def state(now: str) -> Family:
+    """The state set."""
+    return STATE.family({(each,): float(each == now) for each in STATES})

@@ -1,0 +1,67 @@
+"""The GPUs and MIG devices that NVML shows to the container, and the CPUs that are near them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pynvml
+
+from infercanary.probe.samplers.nvml.calls import GPU_GONE, Nvml
+
+
+class Gpu(NamedTuple):
+    """One GPU or MIG device."""
+
+    label: str
+    """Its index; a MIG device's is ``<gpu>:<index>``, as in ``docker run --gpus device=0:1``."""
+    handle: Any
+    is_mig: bool = False
+    is_split: bool = False
+    """It is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
+
+
+def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
+    """The GPU with this index, then its MIG devices. Raises where the GPU is gone.
+
+    To look up a handle takes milliseconds on some drivers: it is for keeping.
+    """
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    places = range(0)
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
+            places = range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))
+    except pynvml.NVMLError as error:
+        if error.value in GPU_GONE:
+            raise
+    yield Gpu(str(index), handle, is_split=bool(places))
+    for place in places:
+        try:
+            yield Gpu(
+                f"{index}:{place}", nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place), is_mig=True
+            )
+        except pynvml.NVMLError as error:  # there is none in this place, or it is another container's
+            if error.value in GPU_GONE:
+                raise
+
+
+def local_cpus(nvml: Nvml, handle: Any) -> frozenset[int]:
+    """The host's CPUs on the GPU's NUMA node; all of them where there is one node."""
+    words = nvml.nvmlDeviceGetCpuAffinity(handle, max(16, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64)))
+    return frozenset(64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1)
+
+
+def numa_node(pci_bus_id: str, sysfs: Path) -> int | None:
+    """The GPU's NUMA node as the kernel has it; None where there is none, or where it cannot be read.
+
+    NVML writes the domain with 8 digits, sysfs with 4 (or more if it must).
+    """
+    domain, _, place = pci_bus_id.lower().partition(":")
+    try:
+        device = sysfs / "bus/pci/devices" / f"{int(domain, 16):04x}:{place}"
+        node = int((device / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None

@@ -1,0 +1,223 @@
+"""What is read of each GPU once a minute: identity, limits, modes, errors of its memory, its place in the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import pynvml
+
+from infercanary.probe.report import Metric
+from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml, read, text
+from infercanary.probe.samplers.nvml.gpus import Gpu, local_cpus, numa_node
+
+T = TypeVar("T")
+
+_GPU = ("gpu",)
+INFO = Metric(
+    "infercanary_gpu_info",
+    "gauge",
+    "A GPU's identity; always 1.",
+    ("gpu", "name", "uuid", "pci_bus_id", "driver_version", "cuda_version", "vbios_version"),
+)
+SM_CLOCK_MAX = Metric("infercanary_gpu_sm_clock_max_hertz", "gauge", "Highest SM clock.", _GPU)
+SM_CLOCK_DEFAULT = Metric(
+    "infercanary_gpu_sm_clock_default_hertz", "gauge", "Default SM clock of applications.", _GPU
+)
+MEMORY_CLOCK_MAX = Metric("infercanary_gpu_memory_clock_max_hertz", "gauge", "Highest memory clock.", _GPU)
+MEMORY_SIZE = Metric(
+    "infercanary_gpu_memory_size_bytes", "gauge", "Device memory of the GPU or MIG device.", _GPU
+)
+POWER_LIMIT = Metric(
+    "infercanary_gpu_power_limit_watts", "gauge", "Power that the driver holds the GPU under now.", _GPU
+)
+POWER_LIMIT_DEFAULT = Metric(
+    "infercanary_gpu_power_limit_default_watts", "gauge", "Power limit of the GPU when nobody set one.", _GPU
+)
+LINK_GENERATION_MAX = Metric(
+    "infercanary_gpu_pcie_link_generation_max",
+    "gauge",
+    "Highest generation of PCIe that GPU and slot can both do.",
+    _GPU,
+)
+LINK_LANES_MAX = Metric(
+    "infercanary_gpu_pcie_link_lanes_max", "gauge", "Most PCIe lanes that GPU and slot can both do.", _GPU
+)
+PERSISTENCE = Metric("infercanary_gpu_persistence_enabled", "gauge", "1 in persistence mode, else 0.", _GPU)
+ECC = Metric("infercanary_gpu_ecc_enabled", "gauge", "1 if memory is protected by ECC, else 0.", _GPU)
+MIG = Metric("infercanary_gpu_mig_enabled", "gauge", "1 in MIG mode, else 0.", _GPU)
+COMPUTE_MODE = Metric(
+    "infercanary_gpu_compute_mode",
+    "gauge",
+    "1 for the compute mode that the GPU is in, else 0.",
+    ("gpu", "mode"),
+)
+ECC_ERRORS = Metric(
+    "infercanary_gpu_ecc_errors_total",
+    "counter",
+    "ECC errors since the driver was loaded.",
+    ("gpu", "severity"),
+)
+ECC_LIFETIME_ERRORS = Metric(
+    "infercanary_gpu_ecc_lifetime_errors_total",
+    "counter",
+    "ECC errors in the GPU's life.",
+    ("gpu", "severity"),
+)
+REMAPPED_ROWS = Metric(
+    "infercanary_gpu_remapped_rows_total",
+    "counter",
+    "Rows of memory that were replaced in the GPU's life, by the severity of the errors in them.",
+    ("gpu", "severity"),
+)
+REMAP_PENDING = Metric(
+    "infercanary_gpu_row_remap_pending",
+    "gauge",
+    "1 if a row waits for a reset of the GPU to be replaced, else 0.",
+    _GPU,
+)
+REMAP_FAILED = Metric(
+    "infercanary_gpu_row_remap_failed",
+    "gauge",
+    "1 if a row could not be replaced (the GPU is to be exchanged), else 0.",
+    _GPU,
+)
+RECOVERY_ACTION = Metric(
+    "infercanary_gpu_recovery_action",
+    "gauge",
+    "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain and "
+    "reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
+    _GPU,
+)
+NUMA_NODE = Metric("infercanary_gpu_numa_node", "gauge", "NUMA node that the GPU is attached to.", _GPU)
+LOCAL_CPUS = Metric("infercanary_gpu_local_cpus", "gauge", "CPUs of the host that are near the GPU.", _GPU)
+
+_RECOVERY_ACTION = 230
+_SEVERITIES = {
+    "corrected": pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+    "uncorrected": pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+}
+_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")
+
+
+class Versions(NamedTuple):
+    """What all GPUs have in common."""
+
+    driver: str
+    cuda: str
+    """The highest that the driver can do."""
+
+
+class Slow(NamedTuple):
+    """What was read of one GPU."""
+
+    found: Found
+    local_cpus: frozenset[int]
+    """Empty where that is not known."""
+
+
+def versions(nvml: Nvml) -> Versions:
+    """Of the driver. Raises :class:`pynvml.NVMLError` where there is none any more."""
+    driver = text(nvml.nvmlSystemGetDriverVersion())
+    try:
+        number: int = nvml.nvmlSystemGetCudaDriverVersion()
+    except pynvml.NVMLError:
+        return Versions(driver, "")
+    return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")
+
+
+def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path) -> Slow:
+    """One GPU's values. Raises where it is gone."""
+    found = read(_readings(nvml, gpu))
+    name, uuid, bus_id, vbios = (
+        text(_offered(string, gpu.handle, ""))
+        for string in (
+            nvml.nvmlDeviceGetName,
+            nvml.nvmlDeviceGetUUID,
+            lambda handle: nvml.nvmlDeviceGetPciInfo(handle).busId,
+            nvml.nvmlDeviceGetVbiosVersion,
+        )
+    )
+    found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
+    if gpu.is_mig:
+        return Slow(found, frozenset())
+    if (node := numa_node(bus_id, sysfs)) is not None:
+        found[NUMA_NODE] = {(gpu.label,): node}
+    if cpus := _offered(partial(local_cpus, nvml), gpu.handle, frozenset[int]()):
+        found[LOCAL_CPUS] = {(gpu.label,): len(cpus)}
+    return Slow(found, cpus)
+
+
+def _offered(value: Callable[[Any], T], handle: Any, otherwise: T) -> T:
+    try:
+        return value(handle)
+    except pynvml.NVMLError as error:
+        if error.value in GPU_GONE:
+            raise
+        return otherwise
+
+
+def _readings(nvml: Nvml, gpu: Gpu) -> Iterator[Callable[[], Found]]:
+    label, handle = gpu.label, gpu.handle
+    yield lambda: {MEMORY_SIZE: {(label,): nvml.nvmlDeviceGetMemoryInfo(handle).total}}
+    if gpu.is_mig:
+        return
+    for metric, value in _SIMPLE.items():
+        yield partial(_one, nvml, gpu, metric, value)
+    for metric, counter in {
+        ECC_ERRORS: pynvml.NVML_VOLATILE_ECC,
+        ECC_LIFETIME_ERRORS: pynvml.NVML_AGGREGATE_ECC,
+    }.items():
+        yield partial(_ecc_errors, nvml, gpu, metric, counter)
+    yield lambda: _remapped_rows(label, nvml.nvmlDeviceGetRemappedRows(handle))
+    yield lambda: {COMPUTE_MODE: _compute_mode(label, nvml.nvmlDeviceGetComputeMode(handle))}
+    yield partial(_recovery_action, nvml, gpu)
+
+
+def _one(nvml: Nvml, gpu: Gpu, metric: Metric, value: Callable[[Nvml, Any], float]) -> Found:
+    return {metric: {(gpu.label,): value(nvml, gpu.handle)}}
+
+
+def _ecc_errors(nvml: Nvml, gpu: Gpu, metric: Metric, counter: int) -> Found:
+    return {
+        metric: {
+            (gpu.label, severity): nvml.nvmlDeviceGetTotalEccErrors(gpu.handle, kind, counter)
+            for severity, kind in _SEVERITIES.items()
+        }
+    }
+
+
+def _remapped_rows(label: str, rows: tuple[int, int, int, int]) -> Found:
+    corrected, uncorrected, pending, failed = rows
+    return {
+        REMAPPED_ROWS: {(label, "corrected"): corrected, (label, "uncorrected"): uncorrected},
+        REMAP_PENDING: {(label,): pending},
+        REMAP_FAILED: {(label,): failed},
+    }
+
+
+def _compute_mode(label: str, now: int) -> dict[tuple[str, ...], float]:
+    return {(label, mode): float(number == now) for number, mode in enumerate(_COMPUTE_MODES)}
+
+
+def _recovery_action(nvml: Nvml, gpu: Gpu) -> Found:
+    action = nvml.field_values(gpu.handle, [_RECOVERY_ACTION]).get(_RECOVERY_ACTION)
+    return {} if action is None else {RECOVERY_ACTION: {(gpu.label,): action}}
+
+
+_SIMPLE: dict[Metric, Callable[[Nvml, Any], float]] = {
+    SM_CLOCK_MAX: lambda nvml, h: nvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_SM) * 1e6,
+    SM_CLOCK_DEFAULT: lambda nvml, h: (
+        nvml.nvmlDeviceGetDefaultApplicationsClock(h, pynvml.NVML_CLOCK_SM) * 1e6
+    ),
+    MEMORY_CLOCK_MAX: lambda nvml, h: nvml.nvmlDeviceGetMaxClockInfo(h, pynvml.NVML_CLOCK_MEM) * 1e6,
+    POWER_LIMIT: lambda nvml, h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1e3,
+    POWER_LIMIT_DEFAULT: lambda nvml, h: nvml.nvmlDeviceGetPowerManagementDefaultLimit(h) / 1e3,
+    LINK_GENERATION_MAX: lambda nvml, h: nvml.nvmlDeviceGetMaxPcieLinkGeneration(h),
+    LINK_LANES_MAX: lambda nvml, h: nvml.nvmlDeviceGetMaxPcieLinkWidth(h),
+    PERSISTENCE: lambda nvml, h: nvml.nvmlDeviceGetPersistenceMode(h),
+    ECC: lambda nvml, h: nvml.nvmlDeviceGetEccMode(h)[0],
+    MIG: lambda nvml, h: nvml.nvmlDeviceGetMigMode(h)[0],
+}

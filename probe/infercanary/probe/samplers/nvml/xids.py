@@ -1,0 +1,82 @@
+"""XIDs: the driver's reports of GPU errors, as NVML's events tell them (docs.nvidia.com/deploy/xid-errors)."""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from typing import Any
+
+import pynvml
+
+from infercanary.probe.report import Metric
+from infercanary.probe.samplers.nvml.calls import Found, Nvml
+
+XIDS = Metric(
+    "infercanary_gpu_xid_errors_total",
+    "counter",
+    "XIDs (GPU errors) that the driver reported since the probe started, by their number; there from its first on.",
+    ("gpu", "xid"),
+)
+EVENTS = Metric(
+    "infercanary_gpu_xid_events_total",
+    "counter",
+    "XIDs of any number since the probe started; missing where the driver does not tell the container.",
+    ("gpu",),
+)
+
+_AT_ONCE = 100  # an error storm must not hold up the sample; the rest waits for the next
+_NUMBERS = 1000  # a label value is for ever: what is no XID by far shares one
+
+
+class Xids:
+    """Listens for the XIDs of the GPUs it was given; its counts outlive NVML's loss and return."""
+
+    def __init__(self) -> None:
+        self._set: Any = None
+        self._labels: dict[int, str] = {}
+        self._counts: dict[tuple[str, ...], float] = {}
+        self._events: dict[str, int] = {}
+
+    def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
+        """Listen for this GPU's too; quietly not, where that is not offered (permission, MIG, an old driver)."""
+        if _address(handle) in self._labels:
+            return
+        with suppress(pynvml.NVMLError):
+            if self._set is None:
+                self._set = nvml.nvmlEventSetCreate()
+            nvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+            self._labels[_address(handle)] = label
+            self._events.setdefault(label, 0)
+
+    def take(self, nvml: Nvml) -> None:
+        """Count what has happened since; never waits."""
+        with suppress(
+            pynvml.NVMLError
+        ):  # a time-out: there is no more; or the GPU is lost, which its readings tell
+            for _ in range(_AT_ONCE if self._set is not None else 0):
+                event = nvml.nvmlEventSetWait_v2(self._set, 0)
+                label = self._labels.get(_address(event.device))
+                if label is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:
+                    continue
+                xid = str(event.eventData) if event.eventData < _NUMBERS else "other"
+                self._counts[label, xid] = self._counts.get((label, xid), 0) + 1
+                self._events[label] += 1
+
+    def counts(self) -> Found:
+        """So far."""
+        return {
+            EVENTS: {(label,): count for label, count in self._events.items()},
+            XIDS: self._counts.copy(),
+        }
+
+    def close(self, nvml: Nvml) -> None:
+        """Let go of the events; before NVML is shut down."""
+        with suppress(pynvml.NVMLError):
+            if self._set is not None:
+                nvml.nvmlEventSetFree(self._set)
+        self._set = None
+        self._labels = {}
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,308 @@
+"""The sampler of the container's cgroup, on trees of files of both versions and on this process's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.cgroup import CgroupSampler, granted_cpus
+from infercanary.probe.samplers.cpus import cpu_list
+
+
+def tree(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def found(root: Path, proc: Path) -> dict[str, float]:
+    """The name's distinctive part → value; with the label's value after a space, where there is one."""
+    values = {}
+    for family in CgroupSampler(root, proc).sample():
+        assert family.points
+        for point in family.points:
+            assert isinstance(point.value, float)
+            name = family.name.removeprefix("infercanary_cgroup_").removesuffix("_total")
+            values[" ".join((name, *point.labels))] = point.value
+    return values
+
+
+def below(folder: str, files: dict[str, str]) -> dict[str, str]:
+    return {folder + name: text for name, text in files.items()}
+
+
+# In the format of Linux 6.12; of memory.stat and memory.events some lines.
+V2 = {
+    "cpu.max": "150000 100000\n",
+    "cpu.weight": "39\n",
+    "cpu.stat": "usage_usec 900\nuser_usec 500\nnr_periods 40\nnr_throttled 7\nthrottled_usec 2500000\n",
+    "cpuset.cpus.effective": "0-3,8\n",
+    "memory.current": "1048576\n",
+    "memory.peak": "1900000\n",
+    "memory.max": "2097152\n",
+    "memory.swap.current": "8192\n",
+    "memory.stat": "anon 500000\nfile 500000\ninactive_file 48576\nactive_file 2\npgfault 900\npgmajfault 12\n",
+    "memory.events": "low 0\nhigh 0\nmax 3\noom 2\noom_kill 1\noom_group_kill 0\n",
+    "pids.current": "77\n",
+    "pids.max": "512\n",
+    "cpu.pressure": "some avg10=1.50 avg60=0.00 avg300=0.00 total=3000000\n"
+    "full avg10=1.00 avg60=0.00 avg300=0.00 total=2000000\n",
+    "io.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=250000\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=125000\n",
+    "memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+}
+SAME_ON_BOTH = {
+    "cpu_quota_cores": 1.5,
+    "cpu_periods": 40,
+    "cpu_throttled_periods": 7,
+    "cpu_throttled_seconds": 2.5,
+    "cpuset_cpus": 5,
+    "cpuset_info 0-3,8": 1,
+    "memory_bytes": 1048576,
+    "memory_working_set_bytes": 1000000,
+    "memory_peak_bytes": 1900000,
+    "memory_limit_bytes": 2097152,
+    "memory_limit_hits": 3,
+    "oom_kills": 1,
+    "major_page_faults": 12,
+    "swap_bytes": 8192,
+    "pids": 77,
+    "pids_limit": 512,
+}
+FOUND_V2 = SAME_ON_BOTH | {
+    "cpu_weight_ratio": 0.39,
+    "pressure_waiting_seconds cpu": 3.0,
+    "pressure_waiting_seconds io": 0.25,
+    "pressure_waiting_seconds memory": 0.0,
+    "pressure_stalled_seconds cpu": 2.0,
+    "pressure_stalled_seconds io": 0.125,
+    "pressure_stalled_seconds memory": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("own", "folder"),
+    [
+        ("0::/\n", ""),  # a private cgroup namespace, Docker's default
+        ("0::/system.slice/docker-abc.scope\n", "system.slice/docker-abc.scope/"),  # the host's namespace
+        ("0::/system.slice/docker-abc.scope\n", ""),  # the host's path, and only the own cgroup mounted
+        ("0::/../../elsewhere\n", ""),  # moved out of its namespace
+        ("garbage\n0::/\n::\n", ""),
+    ],
+)
+def test_v2(tmp_path: Path, own: str, folder: str) -> None:
+    root = tmp_path / "a" / "b"
+    tree(root, {"cgroup.controllers": "cpu memory\n", **below(folder, V2)})
+    tree(tmp_path, {"proc/cgroup": own, "elsewhere/cpu.max": "1 100\n"})
+    assert found(root, tmp_path / "proc") == FOUND_V2
+    assert granted_cpus(root, tmp_path / "proc") == 1.5
+
+
+def test_v2_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> None:
+    """A Kubernetes pod that is tighter in CPU, and a slice that is tighter in memory and pids."""
+    pod = "kubepods.slice/pod1.slice/"
+    tree(
+        tmp_path,
+        {
+            "cgroup.controllers": "cpu memory\n",
+            "proc/cgroup": f"0::/{pod}app.scope\n",
+            "kubepods.slice/cpu.max": "max 100000\n",
+            "kubepods.slice/memory.max": "1500000\n",
+            "kubepods.slice/pids.max": "100\n",
+            "kubepods.slice/memory.current": "9999999\n",
+            f"{pod}cpu.max": "50000 100000\n",
+            f"{pod}memory.max": "max\n",
+            f"{pod}cpu.stat": "nr_periods 9\nnr_throttled 9\nthrottled_usec 9\n",
+            **below(f"{pod}app.scope/", V2),
+        },
+    )
+    nested = {"cpu_quota_cores": 0.5, "memory_limit_bytes": 1500000, "pids_limit": 100}
+    assert found(tmp_path, tmp_path / "proc") == FOUND_V2 | nested
+    assert granted_cpus(tmp_path, tmp_path / "proc") == 0.5
+
+
+def test_v2_a_cgroup_without_controllers_is_counted_in_its_parent(tmp_path: Path) -> None:
+    """A server that a supervisor in the container put into a cgroup of its own, with no controller enabled there."""
+    tree(tmp_path, {"cgroup.controllers": "cpu memory\n", "proc/cgroup": "0::/server\n", **V2})
+    tree(
+        tmp_path, {"server/cpu.stat": "usage_usec 5\n", "server/cpu.pressure": "some avg10=0 total=1000000\n"}
+    )
+    values = found(tmp_path, tmp_path / "proc")
+    assert values == {k: v for k, v in FOUND_V2.items() if "pressure" not in k} | {
+        "pressure_waiting_seconds cpu": 1.0
+    }
+
+
+def test_v2_without_limits_or_controllers(tmp_path: Path) -> None:
+    tree(tmp_path, {"cgroup.controllers": "", "proc/cgroup": "0::/\n"})
+    assert found(tmp_path, tmp_path / "proc") == {}
+    assert granted_cpus(tmp_path, tmp_path / "proc") is None
+    tree(
+        tmp_path,
+        {
+            "cpu.max": "max 100000\n",
+            "memory.max": "max\n",
+            "memory.current": "4096\n",
+            "pids.max": "max\n",
+            "cpu.stat": "usage_usec 900\n",
+        },
+    )
+    assert found(tmp_path, tmp_path / "proc") == {"memory_bytes": 4096}
+
+
+@pytest.mark.parametrize("text", ["", None], ids=["switched off while open", "not built in, or psi=0"])
+def test_v2_without_pressure(tmp_path: Path, text: str | None) -> None:
+    """Reading also fails with EOPNOTSUPP, as it does with EISDIR here."""
+    tree(tmp_path, {"cgroup.controllers": "cpu\n", "proc/cgroup": "0::/\n", **V2})
+    for resource in ("cpu", "io", "memory"):
+        file = tmp_path / f"{resource}.pressure"
+        file.unlink()
+        file.mkdir() if text is None else file.write_text(text)
+    assert found(tmp_path, tmp_path / "proc") == {k: v for k, v in FOUND_V2.items() if "pressure" not in k}
+
+
+def test_the_full_line_of_cpu_pressure_is_newer_than_the_others(tmp_path: Path) -> None:
+    tree(tmp_path, {"cgroup.controllers": "", "proc/cgroup": "0::/\n"})
+    tree(tmp_path, {"cpu.pressure": V2["cpu.pressure"].partition("\n")[0] + "\n"})  # Linux before 5.13
+    assert found(tmp_path, tmp_path / "proc") == {"pressure_waiting_seconds cpu": 3.0}
+
+
+V1 = {
+    "cpu/x/cpu.cfs_quota_us": "150000\n",
+    "cpu/x/cpu.cfs_period_us": "100000\n",
+    "cpu/x/cpu.shares": "512\n",
+    "cpu/x/cpu.stat": "nr_periods 40\nnr_throttled 7\nthrottled_time 2500000000\n",
+    "cpuset/x/cpuset.effective_cpus": "\n",
+    "cpuset/x/cpuset.cpus": "0-3,8\n",
+    "memory/x/memory.usage_in_bytes": "1048576\n",
+    "memory/x/memory.max_usage_in_bytes": "1900000\n",
+    "memory/x/memory.limit_in_bytes": "2097152\n",
+    "memory/x/memory.failcnt": "3\n",
+    "memory/x/memory.stat": "pgmajfault 1\nhierarchical_memory_limit 9223372036854771712\ntotal_swap 8192\n"
+    "total_pgmajfault 12\ninactive_file 5\ntotal_inactive_file 48576\n",
+    "memory/x/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+    "pids/x/pids.current": "77\n",
+    "pids/x/pids.max": "512\n",
+    "unified/x/cpu.pressure": V2["cpu.pressure"],  # the host's: v1 keeps none of a container
+}
+OWN_V1 = "12:cpuset:/x\n8:pids:/x\n5:memory:/x\n4:cpu,cpuacct:/x\n1:name=systemd:/x\n0::/x\n"
+FOUND_V1 = SAME_ON_BOTH | {"cpu_weight_ratio": 0.5}
+
+
+@pytest.mark.parametrize("inside", ["/x", ""], ids=["the host's path", "only the own cgroup mounted"])
+def test_v1(tmp_path: Path, inside: str) -> None:
+    tree(tmp_path, {name.replace("/x", inside): text for name, text in V1.items()})
+    tree(tmp_path, {"proc/cgroup": OWN_V1})
+    assert found(tmp_path, tmp_path / "proc") == FOUND_V1
+    assert granted_cpus(tmp_path, tmp_path / "proc") == 1.5
+
+
+def test_v1_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> None:
+    nested = {name.replace("/x/", "/pod/x/"): text for name, text in V1.items()}
+    tree(
+        tmp_path,
+        nested
+        | {
+            "proc/cgroup": OWN_V1.replace("/x", "/pod/x"),
+            "cpu/cpu.cfs_quota_us": "-1\n",
+            "cpu/cpu.cfs_period_us": "100000\n",
+            "cpu/pod/cpu.cfs_quota_us": "25000\n",
+            "cpu/pod/cpu.cfs_period_us": "50000\n",
+            "memory/pod/memory.limit_in_bytes": "7\n",  # counts only where the kernel says that it does
+            "memory/pod/x/memory.stat": V1["memory/x/memory.stat"].replace("9223372036854771712", "1500000"),
+            "pids/pod/pids.max": "100\n",
+        },
+    )
+    limits = {"cpu_quota_cores": 0.5, "memory_limit_bytes": 1500000, "pids_limit": 100}
+    assert found(tmp_path, tmp_path / "proc") == FOUND_V1 | limits
+
+
+def test_v1_without_limits(tmp_path: Path) -> None:
+    unlimited = {
+        "cpu/x/cpu.cfs_quota_us": "-1\n",
+        "memory/x/memory.limit_in_bytes": "9223372036854771712\n",
+        "pids/x/pids.max": "max\n",
+    }
+    tree(tmp_path, V1 | unlimited | {"proc/cgroup": OWN_V1})
+    missing = ("cpu_quota_cores", "memory_limit_bytes", "pids_limit")
+    assert found(tmp_path, tmp_path / "proc") == {k: v for k, v in FOUND_V1.items() if k not in missing}
+    assert granted_cpus(tmp_path, tmp_path / "proc") == 5
+
+
+def damaged(files: Iterable[str], content: bytes, root: Path) -> None:
+    for name in files:
+        (root / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"garbage",
+        b"\xff\xfe\x00",
+        b"-",
+        b"--5",
+        b"some total=x\nfull total=\n",
+        b"max max max\n1 2 3\n",
+        b"nr_periods x\nthrottled_usec\n",
+        b"9" * 5000,
+        b"0-4294967295",
+        b"3-\n",
+        b"100000 0",
+        b"100000 -1",
+    ],
+)
+def test_garbage_leaves_metrics_out_and_never_fails(tmp_path: Path, content: bytes) -> None:
+    """The own cgroup's files are damaged; all those of the controller `pids` are well, and stay."""
+    tree(tmp_path, {"v2/cgroup.controllers": "", "v2/proc/cgroup": "0::/\n", **below("v2/", V2)})
+    tree(tmp_path, {"v1/proc/cgroup": OWN_V1, **below("v1/", V1)})
+    pids = {"pids": 77.0, "pids_limit": 512.0}
+    damaged([name for name in V2 if "pids" not in name], content, tmp_path / "v2")
+    assert found(tmp_path / "v2", tmp_path / "v2" / "proc") == pids
+    damaged([name for name in V1 if "pids" not in name], content, tmp_path / "v1")
+    assert found(tmp_path / "v1", tmp_path / "v1" / "proc") == pids
+    assert granted_cpus(tmp_path / "v2", tmp_path / "v2" / "proc") is None
+
+
+def test_a_cpuset_too_long_for_a_label_is_only_counted(tmp_path: Path) -> None:
+    odd = ",".join(map(str, range(1, 256, 2)))
+    tree(tmp_path, {"cgroup.controllers": "", "proc/cgroup": "0::/\n", "cpuset.cpus.effective": odd})
+    assert found(tmp_path, tmp_path / "proc") == {"cpuset_cpus": 128}
+
+
+def test_this_process() -> None:
+    """Whatever it runs in: what is found makes sense."""
+    try:
+        values = found(Path("/sys/fs/cgroup"), Path("/proc/self"))
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    assert all(value >= 0 for value in values.values())
+    if "memory_working_set_bytes" in values:
+        assert values["memory_working_set_bytes"] <= values["memory_bytes"]
+    assert (granted_cpus() or 1) > 0
+
+
+def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="cannot be read"):
+        list(CgroupSampler(tmp_path, tmp_path / "proc").sample())
+    tree(tmp_path, {"proc/cgroup": "0::/\n"})
+    with pytest.raises(Unavailable, match="no cgroup is mounted at"):
+        list(CgroupSampler(tmp_path, tmp_path / "proc").sample())
+    assert granted_cpus(tmp_path, tmp_path / "proc") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [("0", {0}), ("0-3", {0, 1, 2, 3}), ("0-1,8,10-11\n", {0, 1, 8, 10, 11}), ("", set()), ("\n", set())],
+)
+def test_cpu_lists(text: str, cpus: set[int]) -> None:
+    assert cpu_list(text) == cpus
+
+
+@pytest.mark.parametrize("text", ["x", "-1", "1-", "1,", ",", "1 2", "0-4294967295", "1-2-3", "²", "1\n2"])
+def test_what_is_no_cpu_list(text: str) -> None:
+    with pytest.raises(ValueError, match="no CPU and no range"):
+        cpu_list(text)

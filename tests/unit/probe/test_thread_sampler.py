@@ -1,0 +1,301 @@
+"""The sampler of the host process's threads, on this process and on made-up ones."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.threads import ThreadSampler, ThreadUsage, thread_usage
+
+PREFIX = "infercanary_process_"
+CPUS = os.sched_getaffinity(0)
+
+
+def sampled(sampler: ThreadSampler) -> dict[str, float]:
+    """The name's distinctive part → value; with the label's value after a space, where there is one."""
+    found = {}
+    for family in sampler.sample():
+        for point in family.points:
+            assert isinstance(point.value, float)
+            name = family.name.removeprefix(PREFIX).removesuffix("_total")
+            found[" ".join((name, *point.labels))] = point.value
+    return found
+
+
+@contextmanager
+def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """``count`` threads that call ``begin`` and then wait."""
+    stop, begun = threading.Event(), threading.Barrier(count + 1)
+
+    def wait() -> None:
+        begin()
+        begun.wait(60)
+        stop.wait(60)
+
+    started = [threading.Thread(target=wait) for _ in range(count)]
+    for thread in started:
+        thread.start()
+    begun.wait(60)
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in started:
+            thread.join()
+
+
+def test_threads_of_this_process() -> None:
+    sampler = ThreadSampler()
+    before = sampled(sampler)
+    with waiting(5):
+        after = sampled(sampler)
+    assert after["threads"] - before["threads"] == 5
+    assert after["allowed_cpus"] == len(CPUS)
+    assert after["cpu_seconds"] >= before["cpu_seconds"] > 0
+    assert {"context_switches voluntary", "context_switches involuntary"} <= after.keys()
+
+
+def test_context_switches_are_those_of_all_threads() -> None:
+    """/proc/self/status, which psutil reads, has the main thread's only."""
+    before = sampled(ThreadSampler())["context_switches voluntary"]
+
+    def sleep() -> None:
+        for _ in range(200):
+            time.sleep(0.0005)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    thread.join()
+    assert sampled(ThreadSampler())["context_switches voluntary"] - before >= 200
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+def test_a_pinned_thread_is_counted_and_does_not_narrow_the_process() -> None:
+    def pin() -> None:
+        os.sched_setaffinity(threading.get_native_id(), {min(CPUS)})
+
+    with waiting(1, pin):
+        found = sampled(ThreadSampler())
+    assert found["pinned_threads"] == 1
+    assert found["allowed_cpus"] == len(CPUS)
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+def test_threads_off_the_gpus_node() -> None:
+    """Of three threads on pinned CPUs and all the others, which may run anywhere."""
+    near, far = min(CPUS), max(CPUS)
+    cpus = iter((near, far, far))
+
+    def pin() -> None:
+        os.sched_setaffinity(threading.get_native_id(), {next(cpus)})
+        time.sleep(0.001)  # it wakes up where it may be
+
+    with waiting(3, pin):
+        found = sampled(ThreadSampler(local_cpus=lambda: frozenset({near})))
+        everywhere = sampled(ThreadSampler(local_cpus=lambda: frozenset(CPUS)))
+    assert found["off_node_allowed_threads"] == found["threads"] - 1
+    assert 2 <= found["off_node_threads"] <= found["threads"] - 1
+    assert everywhere["off_node_allowed_threads"] == everywhere["off_node_threads"] == 0
+
+
+@pytest.mark.parametrize("local", [None, frozenset()])
+def test_gpus_whose_node_is_not_known_leave_the_node_out(local: frozenset[int] | None) -> None:
+    assert not [name for name in sampled(ThreadSampler(local_cpus=lambda: local)) if "off_node" in name]
+
+
+@pytest.mark.parametrize(
+    ("by_cgroup", "computing", "granted", "ratio"),
+    [
+        (None, None, len(CPUS), None),
+        (0.5, 4, 0.5, 8.0),
+        (1000.0, 3 * len(CPUS), len(CPUS), 3.0),  # the affinity mask is what binds
+        (0.5, 0, 0.5, None),
+    ],
+)
+def test_granted_cpus_and_oversubscription(
+    by_cgroup: float | None, computing: int | None, granted: float, ratio: float | None
+) -> None:
+    found = sampled(ThreadSampler(cgroup_cpus=lambda: by_cgroup, compute_threads=lambda: computing))
+    assert found["granted_cpus"] == granted
+    assert found.get("infercanary_thread_oversubscription_ratio") == ratio
+
+
+def test_threads_that_vanish_while_it_looks() -> None:
+    """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
+    sampler, done = ThreadSampler(local_cpus=lambda: frozenset(CPUS)), threading.Event()
+
+    def churn() -> None:
+        for _ in range(100):
+            with waiting(10):
+                pass
+        done.set()
+
+    churner = threading.Thread(target=churn)
+    churner.start()
+    samples = []
+    while not done.is_set():
+        samples.append(sampled(sampler))
+    churner.join()
+    assert len(samples) >= 3
+    for name in ("migrations", "run_queue_seconds"):
+        counts = [found.get(name, 0.0) for found in samples]
+        assert counts == sorted(counts), "a counter never goes back"
+
+
+Lived = dict[int, tuple[int, int, int]]  # thread → moves, nanoseconds queued, last CPU
+
+
+def live(folder: Path, threads: Lived) -> None:
+    """Make these the threads of the process in ``folder``."""
+    for old in (folder / "task").glob("*/*"):
+        old.unlink()
+    for old in (folder / "task").glob("*"):
+        old.rmdir()
+    for tid, (moves, queued, cpu) in threads.items():
+        task = folder / "task" / str(tid)
+        task.mkdir(parents=True)
+        (task / "sched").write_text(
+            f"nr_migrations : 7 ({tid}, #threads: 1)\n---\nse.exec_start : 1.0\nse.nr_migrations    :      {moves}\n"
+        )
+        (task / "schedstat").write_text(f"123456 {queued} 77\n")
+        (task / "stat").write_text(f"{tid} (a b) S (c) R {'1 ' * 35}{cpu} 0 0\n")
+
+
+@pytest.fixture
+def one_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up threads may run on CPUs 0 and 1."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _tid: {0, 1})
+
+
+def counters(sampler: ThreadSampler) -> tuple[float, float]:
+    found = sampled(sampler)
+    return found["migrations"], found["run_queue_seconds"] * 1e9
+
+
+@pytest.mark.usefixtures("one_mask")
+def test_counters_keep_the_share_of_threads_that_ended(tmp_path: Path) -> None:
+    sampler = ThreadSampler(tmp_path)
+    totals = []
+    steps: tuple[Lived, ...] = (
+        {1: (10, 1000, 0), 2: (5, 500, 1)},
+        {1: (12, 1200, 0), 2: (9, 900, 1)},
+        {1: (12, 1200, 0)},
+        {1: (13, 1300, 0), 2: (2, 200, 1)},
+    )
+    for threads in steps:
+        live(tmp_path, threads)
+        totals.append(counters(sampler))
+    # 15; +2 +4; the second thread ended; +1, and its id is used again by one that has moved twice.
+    assert [moves for moves, _ in totals] == [15, 21, 21, 24]
+    assert [queued for _, queued in totals] == pytest.approx([1500, 2100, 2100, 2400])
+
+
+@pytest.mark.usefixtures("one_mask")
+def test_the_last_cpu_is_found_behind_any_name(tmp_path: Path) -> None:
+    live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
+    assert sampled(ThreadSampler(tmp_path, local_cpus=lambda: frozenset({0, 1})))["off_node_threads"] == 1
+
+
+@pytest.mark.usefixtures("one_mask")
+def test_of_many_threads_some_are_looked_at_in_each_sample_and_all_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infercanary.probe.samplers.threads.DETAILED", 40)
+    sampler = ThreadSampler(tmp_path)
+    live(tmp_path, dict.fromkeys(range(1, 101), (1, 10, 0)))
+    assert [counters(sampler)[0] for _ in range(4)] == [40, 80, 100, 100]
+    live(tmp_path, dict.fromkeys(range(1, 101), (3, 30, 0)))
+    assert [counters(sampler)[0] for _ in range(4)] == [180, 260, 300, 300], "nothing is lost, but it is late"
+    assert sampled(sampler)["threads"] == 100
+    live(tmp_path, dict.fromkeys(range(1, 3), (3, 30, 0)))
+    assert counters(sampler) == (300, pytest.approx(3000))
+    live(tmp_path, dict.fromkeys(range(1, 3), (4, 40, 0)) | dict.fromkeys(range(101, 141), (1, 10, 0)))
+    assert counters(sampler)[0] == 340, "new ones first"
+    assert counters(sampler)[0] == 342
+
+
+@pytest.mark.usefixtures("one_mask")
+def test_what_cannot_be_read_for_a_moment_is_not_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that is out of descriptors still lists its threads."""
+    sampler = ThreadSampler(tmp_path)
+    live(tmp_path, {1: (10, 1000, 0)})
+    assert counters(sampler) == (10, 1000)
+
+    def exhausted(_path: str, _flags: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", exhausted)
+        assert counters(sampler) == (10, 1000)
+    assert counters(sampler) == (10, 1000)
+
+
+@pytest.mark.usefixtures("one_mask")
+@pytest.mark.parametrize(
+    "file", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=lambda text: repr(text)
+)
+def test_a_kernel_that_does_not_tell(tmp_path: Path, file: str) -> None:
+    live(tmp_path, {1: (0, 0, 0)})
+    for name in ("sched", "schedstat", "stat"):
+        (tmp_path / "task" / "1" / name).write_text(file)
+    found = sampled(ThreadSampler(tmp_path, local_cpus=lambda: frozenset({0})))
+    assert "migrations" not in found and "run_queue_seconds" not in found
+    assert found["off_node_threads"] == 0
+
+
+def test_no_proc_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="task cannot be read"):
+        list(ThreadSampler(tmp_path).sample())
+
+
+# A thread's own usage ----------------------------------------------------------------------------------------
+
+
+def test_usage_is_that_of_the_calling_thread() -> None:
+    spans = []
+
+    def work() -> None:
+        before = thread_usage()
+        begin = time.thread_time()
+        while time.thread_time() - begin < 0.05:
+            pass
+        for _ in range(5):
+            time.sleep(0.001)
+        spans.append(thread_usage() - before)
+
+    begin = thread_usage()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    (worked,) = spans
+    assert 0.04 < worked.cpu_seconds < 0.5
+    assert worked.voluntary >= 5
+    assert worked.involuntary >= 0
+    assert worked.run_queue_seconds is None or worked.run_queue_seconds >= 0
+    assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
+
+
+def test_usage_adds_up_and_what_is_not_told_stays_so(tmp_path: Path) -> None:
+    total = ThreadUsage()
+    total += ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5)
+    assert total == (2.0, 0.25, 5, 1, 2)
+    assert total + total == (4.0, 0.5, 10, 2, 4)
+    untold = thread_usage(str(tmp_path))
+    assert untold.run_queue_seconds is None and untold.migrations is None
+    assert (untold - total)[1] is None and (total + untold)[4] is None
+
+
+def test_usage_is_cheap() -> None:
+    begin = time.thread_time()
+    for _ in range(200):
+        thread_usage()
+    assert (time.thread_time() - begin) / 200 < 500e-6, "about 12 µs on an idle machine"
