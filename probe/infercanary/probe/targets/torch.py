@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from infercanary.probe.deadline import one_line
+from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import attribute
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 from infercanary.settings import UsageError, convert
@@ -42,6 +43,9 @@ class TorchTarget:
     ``mode``    ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then replayed).
                 The same model as three canaries tells a slow launch from a slow GPU: the graph has hardly any launches.
 
+    ``cpu_fallback``  whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
+                default that is refused: it would be a canary of something else. ``cuda_missing`` says why.
+
     On CUDA a repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
     """
 
@@ -52,6 +56,7 @@ class TorchTarget:
         device: str = "cpu",
         mode: Literal["eager", "compile", "graph"] = "eager",
         seed: int = 0,
+        cpu_fallback: bool = False,
     ) -> None:
         if not callable(model) and not (isinstance(model, str) and model):
             raise UsageError(
@@ -82,6 +87,9 @@ class TorchTarget:
         self.device = device
         self._mode = mode
         self._seed = seed
+        self._cpu_fallback = cpu_fallback
+        self.cuda_missing = ""
+        """``cpu_only_build`` or ``no_device`` where CUDA was asked for and torch has none; read after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
 
     def open(self) -> None:
@@ -94,6 +102,8 @@ class TorchTarget:
         self._device = torch.device(self.device)
         if self._device.type == "cuda":
             self._require_cuda()
+            if self.cuda_missing:
+                self._device = torch.device("cpu")
         host_inputs = [self._tensor(i, entry) for i, entry in enumerate(self._inputs)]
         model = self._load()
         self._model = torch.compile(model) if self._mode == "compile" else model
@@ -284,14 +294,20 @@ class TorchTarget:
 
     def _require_cuda(self) -> None:
         torch = self._torch
+        self.cuda_missing = ""
         if not torch.cuda.is_available():
+            self.cuda_missing = "cpu_only_build" if torch.version.cuda is None else "no_device"
+            if self._cpu_fallback and self._mode != "graph":
+                return
             why = (
                 f"torch {torch.__version__} is a CPU-only build; install a CUDA build of torch"
                 if torch.version.cuda is None
                 else f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no device; "
                 "check the driver, and that the container was started with the GPU"
             )
-            raise UsageError(f"device: `{self.device}` was asked for, but {why}, or set `device: cpu`")
+            here = ", ".join(visible_gpus())
+            seen = f"NVML sees {here}, but " if here else ""
+            raise UsageError(f"device: `{self.device}` was asked for, but {seen}{why}, or set `device: cpu`")
         if self._device.index is not None and self._device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UsageError(

@@ -1,0 +1,34 @@
+"""Negative controls: tiny targets that are the same in every image, run beside the canaries.
+
+When a canary and its control slow down together, it is the host (its clock, its heat, a neighbour); when only the
+canary does, it is what is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, and its line in
+the table there.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from infercanary.probe.targets.controls.control import Bottleneck, Control, Work, working_seconds
+from infercanary.probe.targets.controls.cpu import cpu_controls
+from infercanary.probe.targets.controls.cuda import cuda_controls, event_overhead
+from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
+from infercanary.probe.targets.cuda_driver import cuda_library
+
+__all__ = ["Bottleneck", "Control", "Work", "available_controls", "event_overhead", "working_seconds"]
+
+log = logging.getLogger("infercanary.probe")
+
+
+def available_controls(device: str) -> dict[str, Control]:
+    """Name → control, for a canary on ``cpu``, ``cuda`` or ``cuda:N``. They take nothing before they are opened."""
+    try:
+        code = mapped_code()
+    except Refused as refused:
+        log.info("controls: no machine code of their own: %s; Python's instead", refused)
+        code = None
+    controls: dict[str, Control] = {**cpu_controls(code)}
+    kind, _, ordinal = device.partition(":")
+    if kind == "cuda" and cuda_library() is not None:
+        controls |= cuda_controls(int(ordinal or 0), code)
+    return controls

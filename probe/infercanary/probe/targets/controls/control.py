@@ -1,0 +1,43 @@
+"""What a control is: a target that also tells how much one repeat does, and what it is bound by."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Protocol
+
+from infercanary.probe.targets import Target
+from infercanary.probe.timing import Timing
+
+Bottleneck = Literal["compute", "memory", "io", "scheduling"]
+
+_WAITING = ("launch", "queue")
+
+
+class Work(NamedTuple):
+    """What one repeat does. Over :func:`working_seconds` it is the rate achieved; 0: there is no such rate."""
+
+    flops: float = 0.0
+    """Floating-point operations; a fused multiply-add is two."""
+    bytes: float = 0.0
+    """Bytes moved: each one read counts, and each one written."""
+
+
+class Control(Target, Protocol):
+    """A tiny target that does the same in every image: when it slows down, it is not the image.
+
+    Between calls it does nothing, and what :meth:`~infercanary.probe.targets.Target.run` returns is always the same.
+    """
+
+    @property
+    def bottleneck(self) -> Bottleneck:
+        """What its time depends on."""
+        ...
+
+    @property
+    def work(self) -> Work:
+        """What one repeat does; read after :meth:`~infercanary.probe.targets.Target.open`."""
+        ...
+
+
+def working_seconds(timing: Timing) -> float:
+    """Of one repeat: on the device, if that is where the work was done. Neither launching nor waiting counts."""
+    return sum(seconds for phase, seconds in timing.phases.items() if phase not in _WAITING)

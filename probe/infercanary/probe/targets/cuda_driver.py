@@ -1,0 +1,254 @@
+"""CUDA's driver API by ctypes: as much of it as the controls need, and no more.
+
+``libcuda.so.1`` comes with the host's driver, not with the image (except in images that carry ``cuda-compat``); so
+does the compiler that it uses for PTX. Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from ctypes import POINTER, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.timing import CudaClock
+
+_LIBRARY = "libcuda.so.1"
+_MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which the host may use, is not waited for
+_HANDLE, _OUT = c_void_p, POINTER(c_void_p)
+
+# CUdeviceptr is an integer of 64 bits; a name with _v2 is what cuda.h gives to a name without.
+_PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (c_uint,),
+    "cuDriverGetVersion": (POINTER(c_int),),
+    "cuGetErrorName": (c_int, POINTER(c_char_p)),
+    "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDevicePrimaryCtxRetain": (_OUT, c_int),
+    "cuDevicePrimaryCtxRelease_v2": (c_int,),
+    "cuCtxPushCurrent_v2": (_HANDLE,),
+    "cuCtxPopCurrent_v2": (_OUT,),
+    "cuCtxGetStreamPriorityRange": (POINTER(c_int), POINTER(c_int)),
+    "cuStreamCreateWithPriority": (_OUT, c_uint, c_int),
+    "cuStreamSynchronize": (_HANDLE,),
+    "cuStreamDestroy_v2": (_HANDLE,),
+    "cuEventCreate": (_OUT, c_uint),
+    "cuEventRecord": (_HANDLE, _HANDLE),
+    "cuEventSynchronize": (_HANDLE,),
+    "cuEventElapsedTime": (POINTER(c_float), _HANDLE, _HANDLE),
+    "cuEventDestroy_v2": (_HANDLE,),
+    "cuModuleLoadData": (_OUT, c_char_p),
+    "cuModuleGetFunction": (_OUT, _HANDLE, c_char_p),
+    "cuModuleUnload": (_HANDLE,),
+    "cuLaunchKernel": (_HANDLE, *[c_uint] * 7, _HANDLE, POINTER(c_void_p), _OUT),
+    "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
+    "cuMemFree_v2": (c_uint64,),
+    "cuMemHostAlloc": (_OUT, c_size_t, c_uint),
+    "cuMemFreeHost": (c_void_p,),
+    "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, _HANDLE),
+    "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, _HANDLE),
+}
+_NO_DEVICE = {34, 100, 101}  # CUDA_ERROR_STUB_LIBRARY, _NO_DEVICE, _INVALID_DEVICE
+
+
+class CudaError(Exception):
+    """A call of the driver failed: its name, and CUDA's for the error, in one line."""
+
+    def __init__(self, function: str, code: int, name: str) -> None:
+        super().__init__(f"{function}: {name} ({code})")
+        self.function, self.code, self.name = function, code, name
+
+
+class Driver:
+    """The library's functions: each call is checked. After one fails none is made again; :meth:`end` goes on.
+
+    What fails in a kernel makes every later call fail as well, until the process ends: asking on gains nothing.
+    """
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._failed: CudaError | None = None
+        for name, types in _PROTOTYPES.items():
+            try:
+                getattr(library, name).argtypes = types
+            except AttributeError:
+                raise Unavailable(f"this driver's {_LIBRARY} has no {name}: it is too old") from None
+
+    def call(self, function: str, *arguments: Any) -> None:
+        """Raises :class:`CudaError`."""
+        if self._failed is not None:
+            raise CudaError(self._failed.function, self._failed.code, self._failed.name)
+        self.check(function, getattr(self._library, function)(*arguments))
+
+    def end(self, function: str, *arguments: Any) -> bool:
+        """Let go of something, also after a failure, which may make this fail too; whether it went well."""
+        return not getattr(self._library, function)(*arguments)
+
+    def check(self, function: str, code: int) -> None:
+        """Raises :class:`CudaError` unless the code is CUDA_SUCCESS."""
+        if code:
+            name = c_char_p()
+            self._library.cuGetErrorName(code, ctypes.byref(name))
+            self._failed = CudaError(function, code, (name.value or b"unknown error").decode())
+            raise CudaError(self._failed.function, self._failed.code, self._failed.name)
+
+    def address(self, function: str) -> int:
+        """Of the function itself, for machine code that calls it."""
+        return ctypes.cast(getattr(self._library, function), c_void_p).value or 0
+
+
+class Device:
+    """One GPU: its primary context, which the host's frameworks use too, and a stream of the lowest priority in it.
+
+    Whoever calls a method, but for :meth:`close`, does so inside ``with current()``.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        """Raises :class:`~infercanary.probe.samplers.Unavailable` where there is none, and :class:`CudaError`."""
+        if (library := cuda_library()) is None:
+            raise Unavailable(f"no {_LIBRARY} here")
+        self.driver = Driver(library)
+        self._held = ExitStack()  # what is to be let go of inside the context
+        self._closed = False
+        self._in_use = threading.Lock()
+        device, multiprocessors, version = c_int(), c_int(), c_int()
+        try:
+            self.driver.call("cuInit", 0)
+            self.driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
+        except CudaError as error:
+            if error.code in _NO_DEVICE:
+                raise Unavailable(f"no GPU {ordinal} here ({error})") from None
+            raise
+        self.driver.call("cuDeviceGetAttribute", ctypes.byref(multiprocessors), _MULTIPROCESSORS, device)
+        self.driver.call("cuDriverGetVersion", ctypes.byref(version))
+        self.multiprocessors = multiprocessors.value
+        self.cuda_version = f"{version.value // 1000}.{version.value % 1000 // 10}"
+        self._device = device
+        self._context, self.stream = c_void_p(), c_void_p()
+        self.driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        try:
+            with self.current():
+                self.stream = self._lowest_stream()
+        except CudaError:
+            self.close()
+            raise
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """The context is this thread's current one inside, and the one before is again afterwards."""
+        with self._in_use:
+            if self._closed:
+                raise RuntimeError("the device is closed")
+            self.driver.call("cuCtxPushCurrent_v2", self._context)
+            try:
+                yield
+            finally:
+                self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
+
+    def close(self) -> None:
+        """Let go of everything; not while a call, which its caller has given up on, still uses it.
+
+        Frees may wait for the device, also where the host keeps it busy.
+        """
+        if not self._in_use.acquire(blocking=False):
+            return
+        self._closed = True
+        self._in_use.release()
+        if self.driver.end("cuCtxPushCurrent_v2", self._context):
+            # A failure may have left copies under way; no stream at all would be the host's default one.
+            if self.stream:
+                self.driver.end("cuStreamSynchronize", self.stream)
+            self._held.close()
+            self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
+        self._held.pop_all()  # of a context that is lost nothing can be let go
+        self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
+
+    def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
+        """Compile and load a module; what it returns looks up its kernels."""
+        module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
+
+        def kernel(name: str) -> c_void_p:
+            found = c_void_p()
+            self.driver.call("cuModuleGetFunction", ctypes.byref(found), module, name.encode())
+            return found
+
+        return kernel
+
+    def allocate(self, size: int) -> c_uint64:
+        """Device memory, until :meth:`close`."""
+        memory = c_uint64()
+        self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
+        self._held.callback(self.driver.end, "cuMemFree_v2", memory)
+        return memory
+
+    def pinned(self, size: int) -> c_void_p:
+        """Host memory that the device reads and writes by itself, until :meth:`close`."""
+        return self._made("cuMemHostAlloc", "cuMemFreeHost", size, 0)
+
+    def read(self, memory: int, size: int) -> bytes:
+        """Device memory's content, after the work that is on the stream."""
+        found = ctypes.create_string_buffer(size)
+        self.driver.call("cuMemcpyDtoHAsync_v2", ctypes.addressof(found), memory, size, self.stream)
+        self.driver.call("cuStreamSynchronize", self.stream)
+        return found.raw
+
+    def clock(self) -> CudaClock:
+        """The clock that PyTorch targets have, with this device's events and stream in place of torch's."""
+        cuda = SimpleNamespace(
+            Stream=lambda device, priority: self.stream,
+            Event=lambda enable_timing: Event(
+                self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0)
+            ),
+            stream=nullcontext,
+        )
+        return CudaClock(cuda, self)
+
+    def _lowest_stream(self) -> c_void_p:
+        """A number that is higher is a lower priority."""
+        lowest, highest = c_int(), c_int()
+        self.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
+        return self._made("cuStreamCreateWithPriority", "cuStreamDestroy_v2", _NON_BLOCKING, lowest)
+
+    def _made(self, function: str, end: str, *arguments: Any) -> c_void_p:
+        """What a function makes that another one takes back."""
+        made = c_void_p()
+        self.driver.call(function, ctypes.byref(made), *arguments)
+        self._held.callback(self.driver.end, end, made)
+        return made
+
+
+class Event:
+    """An event, as :class:`~infercanary.probe.timing.CudaClock` knows it from torch."""
+
+    def __init__(self, driver: Driver, event: c_void_p) -> None:
+        self._driver = driver
+        self._event = event
+
+    def record(self, stream: c_void_p) -> None:
+        """It happens when the stream has come this far."""
+        self._driver.call("cuEventRecord", self._event, stream)
+
+    def synchronize(self) -> None:
+        """Wait until it has happened."""
+        self._driver.call("cuEventSynchronize", self._event)
+
+    def elapsed_time(self, later: Event) -> float:
+        """Milliseconds."""
+        found = c_float()
+        self._driver.call("cuEventElapsedTime", ctypes.byref(found), self._event, later._event)
+        return found.value
+
+
+@cache
+def cuda_library() -> ctypes.CDLL | None:
+    """The driver's library, or None where the container has none. Nothing of it is called here."""
+    try:
+        return ctypes.CDLL(_LIBRARY)
+    except OSError:
+        return None

@@ -1,0 +1,149 @@
+"""The controls on a real GPU, by the driver alone. Run with: .venv/bin/python -m pytest tests/gpu"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pynvml
+import pytest
+
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.targets.controls import available_controls, working_seconds
+from infercanary.probe.targets.controls.cuda import CudaControl, cuda_controls
+from infercanary.probe.targets.cuda_driver import CudaError, Device
+from infercanary.probe.timing import Timing
+
+
+def why_not() -> str:
+    try:
+        Device(0).close()
+    except (Unavailable, CudaError) as error:
+        return str(error)
+    return ""
+
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
+]
+
+NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
+
+
+@contextmanager
+def opened(name: str) -> Iterator[CudaControl]:
+    controls = {n.removesuffix("_python"): c for n, c in available_controls("cuda").items()}
+    control = controls[name]
+    assert isinstance(control, CudaControl)
+    control.open()
+    try:
+        yield control
+    finally:
+        control.close()
+
+
+@pytest.fixture
+def gpu() -> Iterator[object]:
+    """NVML's handle of the GPU, where it is the only one: NVML does not heed CUDA_VISIBLE_DEVICES."""
+    pynvml.nvmlInit()
+    try:
+        if pynvml.nvmlDeviceGetCount() != 1:
+            pytest.skip("several GPUs: which of them is CUDA's first is not known")
+        yield pynvml.nvmlDeviceGetHandleByIndex(0)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def repeats(control: CudaControl, number: int = 50) -> list[Timing]:
+    return [control.clock.measure(control.run)[0] for _ in range(number)]
+
+
+def working(control: CudaControl) -> float:
+    return statistics.median(map(working_seconds, repeats(control)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_phases_fit_into_the_wall_time(name: str) -> None:
+    with opened(name) as control:
+        for timing in repeats(control):
+            assert {"launch", "queue"} < set(timing.phases)
+            assert all(seconds >= 0 for seconds in timing.phases.values())
+            assert working_seconds(timing) <= timing.wall
+        assert 0 < control.event_overhead < 50e-6
+
+
+def test_fma_comes_near_to_what_the_gpu_can(gpu: object) -> None:
+    with opened("gpu_fma") as control:
+        rate = control.work.flops / working(control)
+        assert list(control.values(None)) == [8 * thread + 28 + 64 * 256 for thread in range(256)]
+        multiprocessors = control.work.flops / (2048 * 256 * 64 * 2)
+    clock = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 1e6
+    most = multiprocessors * 128 * 2 * clock  # a few kinds have 64 lanes
+    assert 0.2 * most < rate < 1.05 * most
+
+
+def test_copy_comes_near_to_the_memorys_bandwidth(gpu: object) -> None:
+    with opened("gpu_copy") as control:
+        rate = control.work.bytes / working(control)
+        words = (64 << 20) // 4
+        assert list(control.values(None)) == [*range(512), *range(words - 512, words)]
+    clock = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_MEM) * 1e6
+    most = 2 * clock * pynvml.nvmlDeviceGetMemoryBusWidth(gpu) / 8
+    assert 0.3 * most < rate < 1.1 * most
+
+
+def test_transfer_is_as_fast_as_a_bus() -> None:
+    with opened("gpu_transfer") as control:
+        timings = repeats(control)
+        assert list(control.values(None)) == list(range(0, 1 << 20, 1 << 11))
+    for phase in ("h2d", "d2h"):
+        rate = (4 << 20) / statistics.median(t.phases[phase] for t in timings)
+        assert 1e9 < rate < 500e9  # PCIe 3 x1 to NVLink-C2C
+
+
+def test_launches_take_microseconds() -> None:
+    with opened("gpu_launch") as control:
+        timings = repeats(control)
+    assert 0.5e-6 < statistics.median(t.phases["compute"] for t in timings) < 50e-6
+    assert 0.5e-6 < statistics.median(t.phases["launch"] for t in timings) < 50e-6
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_repeats(name: str) -> None:
+    with opened(name) as control:
+        times = [working_seconds(t) for t in repeats(control, 100)][20:]
+    lower, median, upper = statistics.quantiles(times, n=4)
+    assert (upper - lower) / median < 0.2
+
+
+def test_launches_by_python_compute_the_same() -> None:
+    for control in cuda_controls(0, None).values():
+        control.open()
+        try:
+            repeats(control, 3)
+            assert len(control.values(None)) <= 1024
+        finally:
+            control.close()
+
+
+def test_memory_is_given_back(gpu: object) -> None:
+    with opened("gpu_launch"):  # keeps the context
+        before = pynvml.nvmlDeviceGetMemoryInfo(gpu).used
+        for _ in range(5):
+            with opened("gpu_copy"):
+                assert pynvml.nvmlDeviceGetMemoryInfo(gpu).used >= before + (100 << 20)
+        assert pynvml.nvmlDeviceGetMemoryInfo(gpu).used < before + (64 << 20)
+
+
+def test_torchs_current_device_and_memory_are_left_alone() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    x = torch.arange(1 << 20, device="cuda")
+    for name in NAMES:
+        with opened(name) as control:
+            repeats(control, 3)
+            assert int((x + 1).sum()) == (1 << 19) * ((1 << 20) + 1)
+        assert int(x.sum()) == (1 << 19) * ((1 << 20) - 1)
