@@ -45,6 +45,7 @@ clean: ## remove what was installed and cached here
 
 .venv/demo: .venv/bin/python pyproject.toml constraints.txt
 	@echo "Installing InferCanary and torch into .venv; a first time takes a minute or a few …"
+	@$(if $(TORCH_INDEX_URL),,echo "(On Linux that torch comes with CUDA, several GB. A small one for the CPU: see TORCH_INDEX_URL in the README.)")
 	$(PIP) --editable '.[demo]'
 	@touch $@
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "infercanary-test"
 EXPORTER = "http://127.0.0.1:9797"
 PROMETHEUS = "http://127.0.0.1:9090"
+OWN_LABEL = "infercanary.test=beside-the-stack"
 # The legacy builder is in every Docker; BuildKit's needs a plug-in that Debian does not ship.
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
 
@@ -38,6 +39,12 @@ def compose(*arguments: str, seconds: float = 120, **environment: str) -> str:
     return run("docker", "compose", *arguments, seconds=seconds, **environment)
 
 
+def remove_containers() -> None:
+    """Remove those that tests started beside the stack, also in a session that was killed."""
+    if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={OWN_LABEL}").split():
+        run("docker", "rm", "--force", "--volumes", *found)
+
+
 def get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as response:
         body: bytes = response.read()
@@ -48,7 +55,10 @@ Series = dict[str, str]
 
 
 class Stack:
-    """The running stack, as a person would look at it."""
+    """The running stack, as a person would look at it; by another exporter in it, where one is named."""
+
+    def __init__(self, exporter: str = EXPORTER) -> None:
+        self.exporter = exporter
 
     def container(self, service: str) -> str:
         """The container's name."""
@@ -56,7 +66,7 @@ class Stack:
 
     def samples(self, name: str, **labels: str) -> list[tuple[Series, float]]:
         """What the exporter serves now."""
-        text = get(f"{EXPORTER}/metrics").decode()
+        text = get(f"{self.exporter}/metrics").decode()
         return [
             (s.labels, s.value)
             for family in text_string_to_metric_families(text)

@@ -1,0 +1,261 @@
+"""The ways to a probe that the README shows, each in a real container, found by the exporter through a real Docker.
+
+The first, in the server's own process, is what the Compose stack itself runs. Here: beside the server, alone, and by a
+socket. Settings and commands are the README's own; only the device and the pace differ.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from harness import OWN_LABEL, PROJECT, ROOT, Stack, eventually, remove_containers, run
+
+IMAGE = "infercanary-example:dev"
+SOCKET = "unix:///run/infercanary/probe.sock"
+# What the Compose file gives its inference services.
+HARDENED = (
+    *("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--tmpfs", "/tmp"),
+    *("--pids-limit", "256", "--memory", "2g", "--cpus", "1", "--env", "OMP_NUM_THREADS=1"),
+)
+ENABLED = ("--label", "infercanary.enable=true")
+ON_THE_NETWORK = ("--network", f"{PROJECT}_inference", *ENABLED)
+BESIDE = ("sh", "-c", "infercanary probe --config probe.yaml &\nexec python server.py")
+ALONE = ("infercanary", "probe", "--config", "/app/probe.yaml")
+
+Start = Callable[..., str]
+"""From a short name, options of `docker create` and the command to the container's name, once it is started."""
+
+
+@pytest.fixture
+def start(stack: Stack) -> Iterator[Start]:
+    """Starts containers on the networks of the stack; all are gone afterwards, and what they logged is printed."""
+    started: list[str] = []
+
+    def begin(
+        short: str, *options: str, image: str = IMAGE, command: tuple[str, ...] = (), network: str = ""
+    ) -> str:
+        name = f"{PROJECT}-{short}"
+        run("docker", "create", "--name", name, "--label", OWN_LABEL, *options, image, *command)
+        started.append(name)
+        if network:
+            run("docker", "network", "connect", network, name)
+        run("docker", "start", name)
+        return name
+
+    try:
+        yield begin
+    finally:
+        for name in started:
+            print(f"--- {name}\n{logs(name)}")
+        remove_containers()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[..., str]:
+    """Writes the README's probe.yaml, with changes, and returns the option that mounts it where the image works."""
+
+    def write(**changes: object) -> str:
+        [block] = [
+            b for b in (ROOT / "README.md").read_text().split("```") if b.startswith("yaml\n# probe.yaml\n")
+        ]
+        config: dict[str, Any] = yaml.safe_load(block.removeprefix("yaml\n"))
+        config["canaries"]["resnet18"]["options"]["device"] = "cpu"
+        path = tmp_path / "probe.yaml"
+        path.write_text(yaml.safe_dump({**config, "interval_seconds": 1, "duty_cap": 0.5, **changes}))
+        path.chmod(0o644)
+        return f"--volume={path}:/app/probe.yaml:ro"
+
+    return write
+
+
+@pytest.fixture
+def sockets(stack: Stack) -> Iterator[str]:
+    """The README's volume for sockets. A test asks for it before ``start``, whose containers hold it."""
+    name = f"{PROJECT}-sockets"
+    run("docker", "volume", "rm", "--force", name)
+    run(
+        "docker",
+        "volume",
+        "create",
+        *("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=mode=1777"),
+        name,
+    )
+    try:
+        yield name
+    finally:
+        run("docker", "volume", "rm", "--force", name)
+
+
+def logs(name: str) -> str:
+    done = subprocess.run(
+        ["docker", "logs", name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=30
+    )
+    return done.stdout
+
+
+def inspect(name: str) -> dict[str, Any]:
+    [found] = json.loads(run("docker", "inspect", name))
+    container: dict[str, Any] = found
+    return container
+
+
+def comes_up(stack: Stack, name: str) -> None:
+    eventually(f"{name} is up", 60, lambda: stack.value("infercanary_up", container=name) == 1)
+
+
+def runs_go_on(stack: Stack, name: str) -> dict[str, str]:
+    """Waits until it is up and the exporter has counted two runs of it, one after the other; its identity."""
+    comes_up(stack, name)
+    count = "infercanary_latency_seconds_count"
+    first = eventually(f"a run of {name}", 60, lambda: stack.value(count, container=name) or 0.0)
+    eventually(f"another run of {name}", 30, lambda: (stack.value(count, container=name) or 0) > first)
+    [(info, _)] = stack.samples("infercanary_container_info", container=name)
+    [(series, _)] = stack.samples(count, container=name)
+    assert series == {"canary": "resnet18", "container": name, "service": info["service"]}
+    assert inspect(name)["Id"].startswith(info["container_id"])
+    assert info["image"] == IMAGE
+    return info
+
+
+def requests_served(name: str) -> int:
+    """How many requests the server in the container answered within a second, one after another."""
+    printed = run("docker", "exec", name, "python", "load.py", "--seconds", "1")
+    served: int = json.loads(printed)["requests"]
+    return served
+
+
+def stop(name: str) -> tuple[int, float]:
+    """The exit code after `docker stop`, which kills after 10 s, and how long it took."""
+    begin = time.monotonic()
+    run("docker", "stop", name)
+    took = time.monotonic() - begin
+    code: int = inspect(name)["State"]["ExitCode"]
+    return code, took
+
+
+def vanishes(stack: Stack, name: str) -> None:
+    eventually(
+        f"{name} has no series any more", 20, lambda: not stack.samples("infercanary_up", container=name)
+    )
+
+
+def test_beside_the_server_the_probe_is_found_and_both_end_at_a_stop(
+    stack: Stack, start: Start, settings: Callable[..., str]
+) -> None:
+    name = start(
+        "beside",
+        *HARDENED, *ON_THE_NETWORK, "--label", "infercanary.service=search", "--env", "PROBE=off", settings(),
+        command=BESIDE,
+    )  # fmt: skip
+    assert runs_go_on(stack, name)["service"] == "search"
+    assert requests_served(name) > 0
+    # SIGTERM reaches the server alone, which is process 1; when that has ended the kernel kills the probe.
+    code, took = stop(name)
+    assert code == 0
+    assert took < 8
+    assert "Traceback" not in logs(name)
+    vanishes(stack, name)
+
+
+def test_beside_the_server_a_probe_that_is_killed_leaves_it_serving(
+    stack: Stack, start: Start, settings: Callable[..., str]
+) -> None:
+    name = start(
+        "outlived", *HARDENED, *ON_THE_NETWORK, "--env", "PROBE=off", settings(), command=BESIDE
+    )  # fmt: skip
+    comes_up(stack, name)
+    assert stack.samples("infercanary_canary_state", container=name)
+    code = """
+import os, pathlib, signal
+[probe] = [p for p in pathlib.Path("/proc").glob("[0-9]*") if b"infercanary\\0probe\\0" in (p / "cmdline").read_bytes()]
+os.kill(int(probe.name), signal.SIGKILL)
+"""
+    run("docker", "exec", name, "python", "-c", code)
+    eventually("it is reported down", 20, lambda: stack.value("infercanary_up", container=name) == 0)
+    assert not stack.samples("infercanary_canary_state", container=name)
+    assert requests_served(name) > 0
+    assert inspect(name)["State"]["Running"]
+    code_at_stop, took = stop(name)
+    assert code_at_stop == 0
+    assert took < 8
+
+
+def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(
+    stack: Stack, start: Start, settings: Callable[..., str]
+) -> None:
+    name = start("alone", "--init", "--no-healthcheck", *HARDENED, *ON_THE_NETWORK, settings(), command=ALONE)
+    assert runs_go_on(stack, name)["service"] == name
+    assert run("docker", "exec", name, "id", "--user").strip() == "10001"
+    code, took = stop(name)
+    assert code == 0
+    assert took < 8
+    assert "Traceback" not in logs(name)
+    vanishes(stack, name)
+
+
+def test_as_process_1_too_it_heeds_the_stop(start: Start, settings: Callable[..., str]) -> None:
+    """Without `--init` the kernel ignores signals that process 1 does not handle itself."""
+    name = start("process-1", "--network", "none", *HARDENED, settings(), command=ALONE)
+    eventually("it runs", 60, lambda: "the report is at" in logs(name))
+    code, took = stop(name)
+    assert code == 0
+    assert took < 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"intervall": 5}, "unknown key `intervall`; known keys: canaries, listen, "),
+        (
+            {"canaries": {"mine": {"target": "torch", "options": {"model": "modl:build", "inputs": [{"shape": [1]}]}}}},
+            "canaries.mine: model: no module `modl`; ",
+        ),
+    ],
+    ids=["unknown-key", "no-such-module"],
+)  # fmt: skip
+def test_alone_a_mistake_in_its_settings_is_one_line_and_code_2(
+    start: Start, settings: Callable[..., str], changes: dict[str, object], line: str
+) -> None:
+    name = start("mistaken", "--init", "--network", "none", *HARDENED, settings(**changes), command=ALONE)
+    assert run("docker", "wait", name).strip() == "2"
+    assert logs(name).startswith(f"infercanary: /app/probe.yaml: {line}")
+    assert logs(name).count("\n") == 1
+
+
+def test_a_socket_on_a_shared_volume_needs_no_network(
+    stack: Stack, sockets: str, start: Start, settings: Callable[..., str]
+) -> None:
+    """The exporter is another user in another group, and has the volume read-only."""
+    exporter = start(
+        "socket-exporter",
+        *HARDENED, "--user", "10002:10002", "--volume", f"{sockets}:/run/infercanary:ro",
+        "--network", f"{PROJECT}_monitoring", "--publish", "127.0.0.1::9797",
+        "--env", "DOCKER_HOST=tcp://socket-proxy:2375",
+        image="infercanary-exporter:dev", network=f"{PROJECT}_docker-api",
+    )  # fmt: skip
+    seen = Stack(f"http://{run('docker', 'port', exporter, '9797/tcp').strip()}")
+    name = start(
+        "socket",
+        *HARDENED, *ENABLED, "--init", "--no-healthcheck", "--network", "none",
+        "--label", f"infercanary.socket={SOCKET}", "--volume", f"{sockets}:/run/infercanary",
+        settings(listen=SOCKET),
+        command=ALONE,
+    )  # fmt: skip
+    assert runs_go_on(seen, name)["service"] == name
+    # The other containers of the stack share no network with this exporter: it says so, and shows this one alone.
+    assert [labels["container"] for labels, up in seen.samples("infercanary_up") if up] == [name]
+
+    run("docker", "kill", name)  # its socket stays behind
+    eventually("it is gone", 20, lambda: not seen.value("infercanary_up", container=name))
+    run("docker", "start", name)
+    comes_up(seen, name)
+    code, _ = stop(name)
+    assert code == 0
+    run("docker", "exec", exporter, "test", "!", "-e", SOCKET.removeprefix("unix://"))
