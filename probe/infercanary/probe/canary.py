@@ -46,12 +46,16 @@ class Canary:
         self.state = "opening"
         self.is_open = False
         self.environment: dict[str, str] = {}
-        self.device = str(getattr(target, "device", "cpu"))
+        device = str(getattr(target, "device", "cpu"))
+        self.device = device if device.startswith("cuda") else "cpu"
         """Where the target computes: ``cpu`` or ``cuda[:N]``. The controls that follow its runs go there too."""
+        self.compute_threads = 0
+        """How many threads its engine computes with on the CPU; 0 where that is not known."""
         self.output: tuple[float, ...] | None = None
         """The fingerprint of the first steady output since the start."""
         self.mistake: UsageError | None = None
         """What the user must mend before it can be opened."""
+        self._target = target
         self._runner = Runner(name, target, timeout, pool)
         self._record = Record(name, tally)
         self._open_timeout = open_timeout
@@ -107,6 +111,8 @@ class Canary:
             self.mistake = None
         else:
             self._take(opened)
+        if self.device != "cpu":
+            self._record.cuda(str(getattr(self._target, "cuda_missing", "")))
         self._runner.rest()
         self._opening_since = None
 
@@ -168,6 +174,10 @@ class Canary:
     def _take(self, opened: Opened) -> None:
         self._record.opened(opened)
         self.environment = opened.environment
+        threads = opened.environment.get("torch_intra_op_threads", "")
+        self.compute_threads = (
+            int(threads) if threads.isascii() and threads.isdigit() and len(threads) < 6 else 0
+        )
         self._costs.append(statistics.median(opened.latencies))
         self.is_open, self.mistake = True, None
         self._settle(opened.latencies)

@@ -32,6 +32,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     duty_cap: Annotated[float, Meta(gt=0, le=1)] = 0.01
     timeout_seconds: Positive = 30.0
     open_timeout_seconds: Positive = 600.0
+    controls: bool = True
+    journal: str | None = None
+    journal_bytes: Annotated[int, Meta(ge=65536)] = 16777216
 
 
 def read(path: str | os.PathLike[str]) -> Probe:
@@ -52,6 +55,9 @@ def read(path: str | os.PathLike[str]) -> Probe:
             duty_cap=config.duty_cap,
             timeout_seconds=config.timeout_seconds,
             open_timeout_seconds=config.open_timeout_seconds,
+            controls=config.controls,
+            journal=config.journal,
+            journal_bytes=config.journal_bytes,
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None

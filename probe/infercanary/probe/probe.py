@@ -5,16 +5,21 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+import os
 import re
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 
 from infercanary.probe.canary import Canary
+from infercanary.probe.controls import Controls
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
+from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
+from infercanary.probe.journal import MAX_BYTES, Journal, check, last_boot
 from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, encode
 from infercanary.probe.ring import Ring
 from infercanary.probe.round import Round
@@ -68,6 +73,7 @@ CPU = Metric(
 _RING_RUNS = 2048
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
+_LEAST_JOURNAL_BYTES = 64 << 10
 
 
 class Probe:
@@ -78,6 +84,8 @@ class Probe:
     ``interval_seconds`` between runs, jittered by ±20 %; stretched where the duty cap needs it.
     ``duty_cap``         the most that runs may take of the elapsed time (0.01 = 1 %).
     ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
+    ``controls``         measure the controls after each run: a few milliseconds, which the duty cap covers.
+    ``journal``          a file to which each run is appended as a line of JSON; at most ``journal_bytes``, rotated.
     ``samplers``         None for all built-in ones.
     ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
                          the very threads that serve. Otherwise canaries run in a thread of the probe's own.
@@ -96,6 +104,9 @@ class Probe:
         duty_cap: float = 0.01,
         timeout_seconds: float = 30.0,
         open_timeout_seconds: float = 600.0,
+        controls: bool = True,
+        journal: str | os.PathLike[str] | None = None,
+        journal_bytes: int = MAX_BYTES,
         samplers: Iterable[Sampler] | None = None,
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
@@ -126,8 +137,15 @@ class Probe:
             Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, pool)
             for name, target in targets.items()
         ]
-        self._guards = [Guard(s, self._tally) for s in (available() if samplers is None else samplers)]
-        self._ring = Ring(self._boot_id, _RING_RUNS)
+        devices = dict.fromkeys(canary.device for canary in self._canaries) if controls else ()
+        self._controls = {device: Controls(device, self._tally) for device in devices}
+        chosen = available(self._compute_threads) if samplers is None else samplers
+        self._guards = [Guard(sampler, self._tally) for sampler in chosen]
+        self._journal: Journal | None = None
+        found: list[Run] = []
+        if journal is not None:
+            found = self._open_journal(Path(journal), journal_bytes)
+        self._ring = Ring(self._boot_id, _RING_RUNS, found)
         self._sequence = 0
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
@@ -174,8 +192,10 @@ class Probe:
         if self._thread is None or self._thread is threading.current_thread() or not self._thread.is_alive():
             return
         self._thread.join(seconds)
-        for canary in self._canaries:
-            canary.interrupt()
+        for waiting in [canary.interrupt for canary in self._canaries] + [
+            controls.interrupt for controls in self._controls.values()
+        ]:
+            waiting()
         self._thread.join(_CLOSE_SECONDS + 1)
         if self._thread.is_alive():
             log.warning("the probe did not stop in time; its thread ends with the process")
@@ -221,7 +241,8 @@ class Probe:
         """Rounds on schedule until :meth:`stop` is called from another thread."""
         if self._stopping.is_set():
             return
-        log.info("the report is at %s%s", self.address, PATH)
+        at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
+        log.info("the report is at %s", at)
         now = self._running_since = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._duty_cap, now)
@@ -231,7 +252,7 @@ class Probe:
             planned = self._plan(schedule)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
-            cost = sum(repeats * canary.repeat_cost for canary, repeats in planned)
+            cost = sum(repeats * c.repeat_cost + self._controls_cost(c) for c, repeats in planned)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
             if not self._wait_until(slot):
                 return
@@ -239,6 +260,9 @@ class Probe:
             self._tally.set(LATENESS, lateness)
             runs, cost = self._round(planned, lateness)
             budget.spend(cost, time.monotonic())
+            if self._journal is not None:
+                self._journal.append(runs, self._environment)
+                self._tally.set(JOURNAL_ERRORS, self._journal.lost)
             self._publish(runs)
 
     def close(self) -> bool:
@@ -247,7 +271,13 @@ class Probe:
             self._server.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
-        parts: tuple[Canary | Guard, ...] = (*self._canaries, *self._guards)
+        parts: list[Canary | Controls | Guard | Journal] = [
+            *self._canaries,
+            *self._controls.values(),
+            *self._guards,
+        ]
+        if self._journal is not None:
+            parts.append(self._journal)
         for part in parts:
             ended &= part.close(max(0.1, deadline - time.monotonic()))
         return ended
@@ -280,15 +310,38 @@ class Probe:
         finally:
             self.close()
 
+    def _open_journal(self, path: Path, max_bytes: int) -> list[Run]:
+        """The runs that an earlier probe wrote there last. Raises :class:`UsageError`."""
+        if why := check(path):
+            raise UsageError(f"journal: {why}")
+        if max_bytes < _LEAST_JOURNAL_BYTES:
+            raise UsageError(f"journal_bytes: {max_bytes} is too little; give {_LEAST_JOURNAL_BYTES} or more")
+        self._journal = Journal(path, self._boot_id, max_bytes)
+        try:
+            return last_boot(path, _RING_RUNS // 2)
+        except OSError as error:
+            raise UsageError(
+                f"journal: `{path}` cannot be read ({error.strerror}); mend its rights"
+            ) from None
+
+    def _compute_threads(self) -> int | None:
+        """Of the canary that computes with most."""
+        return max((canary.compute_threads for canary in self._canaries), default=0) or None
+
     def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
         """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
-        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._duty_cap)
+        fixed = sum(self._controls_cost(canary) for canary in canaries)
+        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._duty_cap, fixed)
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
             log.info("a run every %.3g s keeps the duty under %.3g %%", interval, 100 * self._duty_cap)
         return list(zip(canaries, repeats, strict=True))
+
+    def _controls_cost(self, canary: Canary) -> float:
+        controls = self._controls.get(canary.device)
+        return controls.cost if controls is not None else 0.0
 
     def _wait_until(self, slot: float) -> bool:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
@@ -312,9 +365,11 @@ class Probe:
                 break
             started_at = time.time()
             if (done := canary.round(repeats, lateness)) is not None:
+                if (controls := self._controls.get(canary.device)) is not None:
+                    done = done._replace(controls=controls.measure())
                 after = self._sample()
-                self._busy += done.busy
-                cost += done.cost
+                self._busy += done.busy + self._controls_cost(canary)
+                cost += done.cost + self._controls_cost(canary)
                 window = Window(done, lateness, self._first, self._last or self._first, before, after)
                 runs.append(self._run(canary, done, started_at - lateness, started_at, tags(window)))
                 before = self._last = after

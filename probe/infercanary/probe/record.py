@@ -68,6 +68,12 @@ OVERHEAD = Metric(
     "What the clock reads for an empty phase (CUDA: two events with nothing between). Never subtracted.",
     ("canary",),
 )
+CUDA_MISSING = Metric(
+    "infercanary_cuda_missing",
+    "gauge",
+    "1 where the canary was to run on CUDA and its engine has none, else 0: a CPU-only build, or no device to be seen.",
+    ("canary", "reason"),
+)
 MEDIAN = Metric(
     "infercanary_run_median_seconds", "gauge", "Median wall time of the last run's repeats.", ("canary",)
 )
@@ -125,6 +131,7 @@ THREAD_MIGRATIONS = Metric(
 
 OUTCOMES: tuple[Outcome, ...] = ("ok", "raised", "timed_out", "not_finite", "busy")
 STATES = ("opening", "warming", "steady", "failing", "busy")
+CUDA_MISSING_REASONS = ("cpu_only_build", "no_device")
 
 _P90_REPEATS = 64
 _RECENT_RUNS = 100
@@ -157,6 +164,11 @@ class Record:
         tally.set(WARM_UP_REPEATS, len(opened.latencies), name)
         tally.set(BATCH, opened.batch, name)
         tally.set(OVERHEAD, opened.overhead, name)
+
+    def cuda(self, missing: str) -> None:
+        """Why its engine has no CUDA; empty where it has."""
+        for reason in CUDA_MISSING_REASONS:
+            self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
     def steady(self, seconds: float) -> None:
         """It became steady, for the first time, ``seconds`` after the start."""
@@ -206,8 +218,6 @@ class Record:
 
     def _thread(self, done: Round) -> None:
         tally, name, usage = self._tally, self._name, done.usage
-        if usage is None:
-            return
         tally.add(THREAD_CPU, usage.cpu_seconds, name)
         tally.add(THREAD_SWITCHES, usage.voluntary, name, "voluntary")
         tally.add(THREAD_SWITCHES, usage.involuntary, name, "involuntary")

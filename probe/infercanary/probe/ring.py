@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from infercanary.probe.report import Run
 
@@ -11,11 +11,15 @@ from infercanary.probe.report import Run
 class Ring:
     """Keeps the last ``size`` runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
 
+    ``found`` are runs of an earlier probe of this container (each with its ``boot_id``), which died before all of
+    them were collected: a caller that does not know this boot yet gets them first.
+
     Not locked: the probe publishes runs together with the numbers that count them, under a lock of its own.
     """
 
-    def __init__(self, boot_id: str, size: int) -> None:
+    def __init__(self, boot_id: str, size: int, found: Sequence[Run] = ()) -> None:
         self._boot_id = boot_id
+        self._found = tuple(found)
         self._runs: deque[Run] = deque(maxlen=size)
 
     def extend(self, runs: Iterable[Run]) -> None:
@@ -27,10 +31,13 @@ class Ring:
 
         A cursor of another boot, or one that is not ours, gets everything that is still here.
         """
-        boot_id, _, sequence = cursor.rpartition(".")
-        ours = boot_id == self._boot_id and sequence.isascii() and sequence.isdigit() and len(sequence) < 20
-        known = int(sequence) if ours else None
+        boot_id, _, text = cursor.rpartition(".")
+        sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+        known = sequence if boot_id == self._boot_id else None
         runs = tuple(run for run in self._runs if known is None or run.sequence > known)
         newest = self._runs[-1].sequence if self._runs else 0
         lost = runs[0].sequence - known - 1 if runs and known is not None else 0
+        if known is None:
+            earlier = sequence if sequence is not None else -1
+            runs = (*(r for r in self._found if r.boot_id != boot_id or r.sequence > earlier), *runs)
         return runs, f"{self._boot_id}.{newest}", lost

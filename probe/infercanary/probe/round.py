@@ -25,7 +25,7 @@ class Round(NamedTuple):
     """From the intended start to the end of the first repeat."""
     output_error: float | None = None
     """Relative error of the output against the first steady one."""
-    usage: ThreadUsage | None = None
+    usage: ThreadUsage = ThreadUsage()
     """Of the thread that ran the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""

@@ -51,7 +51,7 @@ class Repeats(NamedTuple):
     timings: list[Timing]
     values: list[float]
     """Of the last repeat's output."""
-    usage: ThreadUsage | None
+    usage: ThreadUsage
     """Of the thread that ran the repeats, while it ran them."""
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
@@ -98,14 +98,14 @@ class Runner:
         self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
-        self._usage: ThreadUsage | None = None  # of the threads that ran this round's repeats
+        self._usage = ThreadUsage()  # of the threads that ran this round's repeats
 
     def begin_opening(self) -> None:
         """Load and warm up. Raises :class:`StillBusy` while an earlier call hangs."""
         self._worker.begin(self._open)
 
     def opened(self, seconds: float) -> Opened:
-        """What :meth:`begin_opening` gave, after ``seconds`` at most. Raises what the target did, and as Worker does."""
+        """What :meth:`begin_opening` gave, after ``seconds`` at most. Raises as the target and the worker do."""
         opened: Opened = self._worker.result(seconds)
         return opened
 
@@ -183,7 +183,7 @@ class Runner:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
-        self._busy, self._usage = 0.0, None
+        self._busy, self._usage = 0.0, ThreadUsage()
         timing, result = self._measure()
         intended = perf_counter() - begin
         timings = [timing]
@@ -221,7 +221,7 @@ class Runner:
             finally:
                 self._entered = None
                 self._busy += perf_counter() - begin
-                self._usage = _added(self._usage, thread_usage() - before)
+                self._usage += thread_usage() - before
 
         if self._pool is None:
             return work()
@@ -240,17 +240,3 @@ def _seconds(value: Any) -> float:
     if not 0 <= seconds < math.inf:
         raise ValueError(f"the target's clock gave {value!r} as seconds")
     return seconds
-
-
-def _added(a: ThreadUsage | None, b: ThreadUsage) -> ThreadUsage:
-    if a is None:
-        return b
-    return ThreadUsage(
-        a.cpu_seconds + b.cpu_seconds,
-        None
-        if a.run_queue_seconds is None or b.run_queue_seconds is None
-        else a.run_queue_seconds + b.run_queue_seconds,
-        a.voluntary + b.voluntary,
-        a.involuntary + b.involuntary,
-        None if a.migrations is None or b.migrations is None else a.migrations + b.migrations,
-    )

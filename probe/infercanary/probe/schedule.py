@@ -75,20 +75,20 @@ MIN_REPEATS, MAX_REPEATS = 5, 50
 
 
 def plan(
-    repeat_costs: list[float], interval: float, cap: float, jitter: float = 0.2
+    repeat_costs: list[float], interval: float, cap: float, fixed: float = 0.0, jitter: float = 0.2
 ) -> tuple[list[int], float]:
     """How often each canary repeats in a round, and the interval that the duty cap then needs.
 
-    ``repeat_costs`` are each canary's busy seconds per repeat. Each gets an equal share of the round's budget
-    (``cap × interval``, less the jitter by which two slots may come closer), in 5 to 50 repeats; where even 5
-    do not fit, the interval grows.
+    ``repeat_costs`` are each canary's busy seconds per repeat, ``fixed`` what a round costs besides. Each gets an
+    equal share of the round's budget (``cap × interval``, less the jitter by which two slots may come closer), in 5
+    to 50 repeats; where even 5 do not fit, the interval grows.
     """
     if not repeat_costs:
         return [], interval
-    share = cap * interval * (1 - jitter) / len(repeat_costs)
+    share = max(0.0, cap * interval * (1 - jitter) - fixed) / len(repeat_costs)
     repeats = [
         MAX_REPEATS if cost <= 0 else max(MIN_REPEATS, int(min(MAX_REPEATS, share / cost)))
         for cost in repeat_costs
     ]
-    busy = sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))
+    busy = fixed + sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))
     return repeats, max(interval, busy / cap * (1 + jitter / 2))

@@ -8,6 +8,7 @@ honest caller is done in milliseconds), and, by ``http.server``, line and header
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import socketserver
 import stat
@@ -54,9 +55,12 @@ class Server:
                 self.address = f"http://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
         except OSError as error:
             reason = error.strerror or str(error)
-            raise UsageError(
-                f"listen: cannot listen on {listen} ({reason}); free it or choose another"
-            ) from None
+            mend = (
+                f"make {Path(listen.removeprefix('unix://')).parent} writable for this user (uid {os.getuid()})"
+                if isinstance(error, PermissionError) and listen.startswith("unix:")
+                else "free it or choose another"
+            )
+            raise UsageError(f"listen: cannot listen on {listen} ({reason}); {mend}") from None
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": _POLL_SECONDS},

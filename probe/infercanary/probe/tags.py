@@ -72,7 +72,7 @@ def _throttled(w: Window) -> float:
 
 def _preempted(w: Window) -> bool:
     # The kernel counts a thread that its quota holds back as waiting for a CPU too: that has its own tag.
-    waited = w.done.usage.run_queue_seconds if w.done.usage is not None else None
+    waited = w.done.usage.run_queue_seconds
     return waited is not None and _counts(waited - _throttled(w), w)
 
 
@@ -116,7 +116,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "gpu_busy": lambda w: any(
         share > _GPU_BUSY for share in w.before.get("infercanary_gpu_utilization_ratio", {}).values()
     ),
-    "gpu_xid": lambda w: w.grown("infercanary_gpu_xid_errors_total", since=w.previous) > 0,
+    "gpu_xid": lambda w: w.grown("infercanary_gpu_xid_events_total", since=w.previous) > 0,
     "output_changed": lambda w: (w.done.output_error or 0.0) > TOLERANCE,
 }
 

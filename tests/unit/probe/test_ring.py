@@ -64,3 +64,20 @@ def test_empty_and_ahead() -> None:
     ring.extend([run(1)])
     assert ring.since("boot.999") == ((), "boot.1", 0)
     assert ring.since("boot.1") == ((), "boot.1", 0)
+
+
+def test_what_an_earlier_probe_left_is_for_whoever_does_not_have_it() -> None:
+    found = [Run(n, "a", 0.0, 0.0, "ok", boot_id="old") for n in (7, 8, 9)]
+    ring = Ring("new", 10, found)
+    ring.extend([Run(1, "a", 0.0, 0.0, "ok")])
+
+    def got(cursor: str) -> list[tuple[str, int]]:
+        return [(run.boot_id, run.sequence) for run in ring.since(cursor)[0]]
+
+    everything = [("old", 7), ("old", 8), ("old", 9), ("", 1)]
+    assert got("") == got("other.8") == got("garbage") == everything
+    assert got("old.8") == [("old", 9), ("", 1)]
+    assert got("old.9") == [("", 1)]
+    assert got("new.0") == [("", 1)]
+    assert got("new.1") == []
+    assert ring.since("old.8")[1:] == ("new.1", 0)

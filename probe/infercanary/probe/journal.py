@@ -1,0 +1,156 @@
+"""The journal: each run as one JSON line in a file, for ``infercanary compare`` and for after a crash.
+
+Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes together. A line is an environment or
+a run that names the environment it ran in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
+from infercanary.probe.report import Metric, Run
+
+log = logging.getLogger("infercanary.probe")
+
+ERRORS = Metric(
+    "infercanary_journal_errors_total",
+    "counter",
+    "Runs that could not be written to the journal: the disk is full, gone, or hangs.",
+)
+
+MAX_BYTES = 16 << 20
+_DEADLINE_SECONDS = 1.0
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line: a run, or the components of the environment that ``environment`` is the id of."""
+
+    boot_id: str
+    environment: str
+    run: Run | None = None
+    components: dict[str, str] | None = None
+
+
+class Journal:
+    """Appends to the file in a thread of its own: a disk that hangs must not hold up the probe."""
+
+    def __init__(self, path: Path, boot_id: str, max_bytes: int = MAX_BYTES) -> None:
+        self.lost = 0
+        """Runs that could not be written."""
+        self._path = path
+        self._boot_id = boot_id
+        self._max_bytes = max_bytes
+        self._encoder = msgspec.json.Encoder()
+        self._worker = Worker("infercanary-journal")
+        self._environment = ""
+        self._complaint = ""
+
+    def append(self, runs: list[Run], components: Mapping[str, str]) -> None:
+        """Write ``runs``, which ran in the environment of ``components``. Never raises."""
+        if not runs:
+            return
+        complaint = ""
+        try:
+            self._worker.call(lambda: self._write(runs, components), _DEADLINE_SECONDS)
+        except StillBusy:
+            complaint = self._complaint
+            self.lost += len(runs)
+        except DeadlineExceeded as error:
+            complaint = f"hangs: {error}"
+            self.lost += len(runs)
+        except OSError as error:
+            complaint = f"cannot be written: {error.strerror or error}"
+            self.lost += len(runs)
+        except BaseException as error:
+            complaint = one_line(error)
+            self.lost += len(runs)
+        if complaint != self._complaint:
+            log.log(
+                logging.WARNING if complaint else logging.INFO,
+                "journal %s: %s",
+                self._path,
+                complaint or "works again",
+            )
+        self._complaint = complaint
+
+    def close(self, seconds: float) -> bool:
+        """End its thread; whether that was within ``seconds``."""
+        return self._worker.stop(seconds)
+
+    def _write(self, runs: list[Run], components: Mapping[str, str]) -> None:
+        environment = environment_id(components)
+        size = self._path.stat().st_size if self._path.exists() else 0
+        if size > self._max_bytes // 2:
+            os.replace(self._path, _older(self._path))
+            size = 0
+        entries = [Entry(self._boot_id, environment, run=run) for run in runs]
+        if environment != self._environment or size == 0:
+            entries.insert(0, Entry(self._boot_id, environment, components=dict(components)))
+        lines = b"".join(self._encoder.encode(entry) + b"\n" for entry in entries)
+        with self._path.open("ab") as file:
+            # A process that was killed in the middle of a line must not spoil the next one.
+            if size and not _ends_with_newline(self._path):
+                lines = b"\n" + lines
+            file.write(lines)
+        self._environment = environment
+
+
+def environment_id(components: Mapping[str, str]) -> str:
+    """A short name for an environment: the same for the same components."""
+    text = "\n".join(f"{component}\t{value}" for component, value in sorted(components.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read(path: Path) -> Iterator[Entry]:
+    """The entries of the journal at ``path``, oldest first; lines that are none (torn by a crash) are left out."""
+    decoder = msgspec.json.Decoder(Entry)
+    for file in (_older(path), path):
+        if not file.exists():
+            continue
+        with file.open("rb") as lines:
+            for line in lines:
+                try:
+                    yield decoder.decode(line)
+                except msgspec.DecodeError:
+                    continue
+
+
+def last_boot(path: Path, limit: int) -> list[Run]:
+    """The last runs (``limit`` at most) of the probe that wrote to the journal last, each with its ``boot_id``.
+
+    They are what a crash took from the ring: who has not collected them yet still can.
+    """
+    runs: deque[Run] = deque(maxlen=limit)
+    for entry in read(path):
+        if entry.run is not None:
+            runs.append(msgspec.structs.replace(entry.run, boot_id=entry.boot_id))
+    return [run for run in runs if run.boot_id == runs[-1].boot_id]
+
+
+def _older(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def check(path: Path) -> str:
+    """Why nothing can be written at ``path``, or an empty text."""
+    if path.is_dir():
+        return f"`{path}` is a folder; name a file in it"
+    if not path.parent.is_dir():
+        return f"no folder `{path.parent}`; make it, or mount a volume there"
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return f"`{path}` cannot be written; make its folder writable for this user (uid {os.getuid()})"
+    return ""

@@ -1,0 +1,276 @@
+"""What a run is told to have been: on time or late, beside controls, with the same output, in a busy pool."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted import Scripted
+from watching import MODULES, Seen, fetch, until
+
+from infercanary.probe import HostClock, Phase
+from infercanary.probe.report import Run
+
+CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}
+
+
+def ok(seen: Seen, canary: str = "a") -> list[Run]:
+    return [run for run in seen.report.runs if run.canary == canary and run.outcome == "ok"]
+
+
+def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(started: Any) -> None:
+    """Against an independent clock: the target's own, by CLOCK_MONOTONIC_RAW around each wait."""
+    waits = {"h2d": 0.010, "compute": 0.040, "d2h": 0.020}
+    independent: dict[str, list[float]] = {name: [] for name in waits}
+
+    class Waiting(Scripted):
+        def run(self, phase: Phase) -> Any:
+            for name, seconds in waits.items():
+                with phase(name):
+                    begin = time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+                    time.sleep(seconds)
+                    independent[name].append(time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - begin)
+
+    probe = started({"a": Waiting()})
+    seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 3 and s, seconds=60)
+    probe.stop()
+    total: dict[str, float] = {}
+    for name in waits:
+        (point,) = (p for p in seen.families["infercanary_phase_seconds"].points if p.labels == ("a", name))
+        count, told = sum(point.value.counts), point.value.sum  # type: ignore[union-attr]
+        before = len(independent[name]) - count
+        warm_up = int(seen.value("infercanary_warm_up_repeats", "a") or 0) + 1
+        # Of the same repeats: those after warm-up, of which later runs have added some.
+        assert before >= warm_up
+        assert told == pytest.approx(sum(independent[name][warm_up : warm_up + count]), rel=0.01)
+        total[name] = told
+    (wall,) = (p.value.sum for p in seen.families["infercanary_latency_seconds"].points)  # type: ignore[union-attr]
+    assert sum(total.values()) == pytest.approx(wall, rel=0.01)
+
+
+def test_a_batch_is_told_per_inference() -> None:
+    clock = HostClock()
+    clock.batch = 10
+
+    def run(phase: Phase) -> None:
+        with phase("compute"):
+            for _ in range(clock.batch):
+                time.sleep(0.002)
+
+    timing, _ = clock.measure(run)
+    assert 0.002 <= timing.phases["compute"] <= timing.wall < 0.02
+    assert 0 <= HostClock().overhead() < 0.001
+
+
+def test_controls_follow_each_run(started: Any) -> None:
+    probe = started({"a": Scripted(), "b": Scripted()}, controls=True)
+    seen: Seen = until(lambda: ok(s := fetch(probe.address)) and ok(s, "b") and s)
+    for run in (ok(seen)[0], ok(seen, "b")[0]):
+        assert {name.removesuffix("_python") for name in run.controls} == CPU_CONTROLS
+        assert all(0 < seconds < 1 for seconds in run.controls.values())
+    for name in ok(seen)[0].controls:
+        assert seen.value("infercanary_control_up", name, "cpu") == 1
+        assert 0 < (seen.value("infercanary_control_seconds", name, "cpu") or 0) < 1
+    assert (seen.value("infercanary_control_bytes_per_second", "memory_copy", "cpu") or 0) > 1e8
+    assert (seen.value("infercanary_control_flops_per_second", "cpu_spin", "cpu") or 0) > 1e6
+    assert seen.value("infercanary_control_bytes_per_second", "cpu_spin", "cpu") is None
+    probe.stop()
+    until(lambda: not [t for t in threading.enumerate() if t.name.startswith("infercanary")])
+
+
+def test_a_control_that_fails_costs_only_itself(
+    started: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from infercanary.probe import controls
+
+    class Broken(Scripted):
+        work = controls.available_controls("cpu")["cpu_spin"].work
+
+    real = controls.available_controls
+    made = {"broken": Broken(run="raise"), **real("cpu")}
+    monkeypatch.setattr(controls, "available_controls", lambda _: made)
+    with caplog.at_level(logging.WARNING):
+        probe = started({"a": Scripted()}, controls=True)
+        seen: Seen = until(lambda: len(ok(s := fetch(probe.address))) >= 3 and s)
+    assert seen.value("infercanary_control_up", "broken", "cpu") == 0
+    assert seen.value("infercanary_control_seconds", "broken", "cpu") is None
+    assert set(ok(seen)[-1].controls) == made.keys() - {"broken"}
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["control broken on cpu: ValueError: run broken on purpose"]
+
+
+def test_another_output_is_tagged_and_its_fingerprint_is_in_the_report(started: Any) -> None:
+    class Answering(Scripted):
+        answer = (1.0, 2.0, 2.0)
+
+        def values(self, result: Any) -> Sequence[float]:
+            return self.answer
+
+    target = Answering()
+    probe = started({"a": target})
+    seen: Seen = until(lambda: (s := fetch(probe.address)).report.outputs and s)
+    assert seen.report.outputs == {"a": (1.0, 2.0, 2.0)}
+    seen = until(lambda: (s := fetch(probe.address)).value("infercanary_output_error_ratio", "a") == 0 and s)
+    assert not any("output_changed" in run.tags for run in seen.report.runs)
+    target.answer = (1.0, 2.0, 2.3)
+    seen = until(lambda: (s := fetch(probe.address)).value("infercanary_output_error_ratio", "a") and s)
+    assert seen.value("infercanary_output_error_ratio", "a") == pytest.approx(0.1)
+    last = ok(seen)[-1]
+    assert last.output_error == pytest.approx(0.1) and "output_changed" in last.tags
+    assert (seen.value("infercanary_tagged_runs_total", "a", "output_changed") or 0) >= 1
+    assert seen.report.outputs == {"a": (1.0, 2.0, 2.0)}, "the reference is the first steady one"
+    share = seen.value("infercanary_eligible_ratio", "a")
+    assert share is not None and 0 < share < 1
+
+
+def test_a_pool_that_is_busy_is_busy_not_broken(started: Any, caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        probe = started({"a": Scripted()}, executor=pool, timeout_seconds=0.5)
+        until(lambda: fetch(probe.address).runs("a", "ok") >= 1)
+        pool.submit(go_on.wait, 60)
+        seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "busy") >= 1 and s)
+        assert seen.state("a") == "busy"
+        assert seen.runs("a", "timed_out") == 0
+        assert seen.value("infercanary_run_median_seconds", "a") is None
+        assert "no turn in the server's pool within 0.5 s" in seen.report.runs[-1].detail
+        go_on.set()
+        until(lambda: fetch(probe.address).state("a") in ("warming", "steady"))
+        probe.stop()
+
+
+def test_waiting_for_a_turn_is_in_the_latency_since_the_intended_start(started: Any) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        probe = started({"a": Scripted()}, executor=pool, interval_seconds=0.5)
+        until(lambda: fetch(probe.address).runs("a", "ok") >= 1)
+        stop = threading.Event()
+
+        def serve() -> None:
+            while not stop.is_set():
+                pool.submit(time.sleep, 0.05).result()
+
+        load = threading.Thread(target=serve)
+        load.start()
+        before = fetch(probe.address).runs("a", "ok")
+        seen: Seen = until(
+            lambda: (s := fetch(probe.address)).runs("a", "ok") >= before + 2 and s, seconds=60
+        )
+        stop.set()
+        load.join()
+        probe.stop()
+    (point,) = seen.families["infercanary_intended_latency_seconds"].points
+    assert sum(point.value.counts) == seen.runs("a", "ok")  # type: ignore[union-attr]
+    assert point.value.sum > 0.03, "waiting for requests of 0.05 s"  # type: ignore[union-attr]
+    assert statistics.median(ok(seen)[-1].latencies) < 0.03, "which is not the model's latency"
+
+
+def test_a_busy_device_is_given_way_to_but_not_for_ever(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from infercanary.probe import runner
+
+    monkeypatch.setattr(runner, "_GIVE_WAY_SECONDS", 0.02)
+
+    class Shared(Scripted):
+        busy = False
+
+        def is_busy(self) -> bool:
+            return self.busy
+
+    target = Shared()
+    probe = started({"a": target})
+    until(lambda: fetch(probe.address).runs("a", "ok") >= 1)
+    assert fetch(probe.address).runs("a", "busy") == 0
+    target.busy = True
+    until(lambda: fetch(probe.address).runs("a", "busy") >= 5)
+    ran = fetch(probe.address).runs("a", "ok")
+    until(
+        lambda: fetch(probe.address).runs("a", "ok") >= ran + 2,
+        "under a load that never pauses it runs now and then",
+    )
+    runs = [run.outcome for run in fetch(probe.address).report.runs]
+    first = runs.index("busy")
+    assert runs[first : first + 12] == [*["busy"] * 5, "ok", *["busy"] * 5, "ok"]
+
+
+def test_cold_start_times(started: Any) -> None:
+    probe = started({"a": Scripted()})
+    seen: Seen = until(
+        lambda: (s := fetch(probe.address)).value("infercanary_time_to_steady_seconds", "a") and s
+    )
+    report = seen.value("infercanary_time_to_report_seconds") or 0
+    steady = seen.value("infercanary_time_to_steady_seconds", "a") or 0
+    assert 0 < report < steady
+    warm_up = sum(seen.value(f"infercanary_{n}_seconds", "a") or 0 for n in ("load", "first_run", "warm_up"))
+    assert steady >= report + warm_up - 0.02
+
+
+def test_a_stop_of_the_process_is_a_tag_and_a_metric(tmp_path: Path) -> None:
+    """SIGSTOP for 2 s, in a process of its own; the journal has the run's tag after all is over."""
+    import os
+    import signal
+
+    script = textwrap.dedent(
+        f"""
+        from infercanary.probe import Probe
+        from scripted import Scripted
+        import time
+        probe = Probe({{"a": Scripted()}}, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0, controls=False,
+                      journal={str(tmp_path / "journal")!r})
+        probe.start()
+        while not probe.address: time.sleep(0.01)
+        print(probe.address, flush=True)
+        time.sleep(60)
+        """
+    )
+    child = subprocess.Popen([sys.executable, "-c", script], cwd=MODULES, stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None
+        address = child.stdout.readline().strip()
+        until(lambda: len(ok(fetch(address))) >= 3)
+        assert fetch(address).value("infercanary_stalled_seconds_total") == 0
+        last = fetch(address).report.runs[-1].sequence
+        os.kill(child.pid, signal.SIGSTOP)
+        time.sleep(2.0)
+        os.kill(child.pid, signal.SIGCONT)
+        seen: Seen = until(lambda: (s := fetch(address)).report.runs[-1].sequence >= last + 4 and s)
+        assert 1.0 <= (seen.value("infercanary_stalled_seconds_total") or 0) < 4.0
+        after = [run for run in seen.report.runs if run.sequence > last]
+        assert any("stalled" in run.tags for run in after[:3])
+    finally:
+        child.kill()
+        child.wait(10)
+        if child.stdout is not None:
+            child.stdout.close()
+
+    # It was killed. The next probe of this container offers what was not collected.
+    from infercanary.probe.journal import last_boot
+
+    left = last_boot(tmp_path / "journal", 1000)
+    assert len(left) >= last + 4 and any("stalled" in run.tags for run in left)
+
+
+def test_runs_of_a_crashed_probe_are_offered_by_the_next(started: Any, tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    first = started({"a": Scripted()}, journal=path)
+    seen: Seen = until(lambda: len(ok(s := fetch(first.address))) >= 3 and s)
+    first.stop()
+    boot = seen.report.boot_id
+    second = started({"a": Scripted()}, journal=path)
+    until(lambda: any(not run.boot_id for run in fetch(second.address).report.runs))
+    told = fetch(second.address, f"{boot}.1").report.runs
+    assert [run.sequence for run in told if run.boot_id == boot][:2] == [2, 3]
+    own = [run for run in told if not run.boot_id]
+    assert own and own[0].sequence == 1
+    cursor = fetch(second.address).report.cursor
+    assert all(not run.boot_id for run in fetch(second.address, cursor).report.runs)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.probe.output import TOLERANCE, fingerprint, relative_error
+
+numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
+
+
+@given(numbers)
+def test_an_output_equals_itself(values: list[float]) -> None:
+    assert relative_error(values, values) == 0.0
+
+
+@given(numbers, st.floats(1e-3, 1e3))
+def test_units_do_not_matter(values: list[float], unit: float) -> None:
+    other = [value * 1.05 + 0.01 for value in values]
+    scaled = relative_error([v * unit for v in other], [v * unit for v in values])
+    assert scaled == pytest.approx(relative_error(other, values), rel=1e-6, abs=1e-9)
+
+
+def test_by_how_much() -> None:
+    assert relative_error([3.0, 4.05], [3.0, 4.0]) == pytest.approx(0.01)
+    assert relative_error([0.0], [0.0]) == 0.0
+    assert relative_error([1e-9], [0.0]) == 1.0
+    assert relative_error([1.0], [1.0, 2.0]) == 1.0
+    assert relative_error([math.nan], [1.0]) == 1.0
+    assert relative_error([1.0], [math.inf]) == 1.0
+    assert relative_error([500.0], [1.0]) == 1.0
+
+
+def test_rounding_of_another_library_is_tolerated_and_other_weights_are_not() -> None:
+    reference = [math.sin(k) for k in range(1000)]
+    assert (
+        relative_error([v * (1 + 4e-3 * (-1) ** k) for k, v in enumerate(reference)], reference) < TOLERANCE
+    )
+    assert relative_error([math.sin(k + 0.05) for k in range(1000)], reference) > TOLERANCE
+
+
+def test_the_fingerprint_is_short() -> None:
+    assert fingerprint([1 / 3]) == (0.333333,)
+    assert fingerprint(()) == ()
+    assert len(fingerprint([float(k) for k in range(1000)])) == 32
+    assert fingerprint([float(k) for k in range(64)]) == tuple(float(k) for k in range(0, 64, 2))
