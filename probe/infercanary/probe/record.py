@@ -163,7 +163,8 @@ class Record:
         tally.set(WARM_UP, opened.warm_up, name)
         tally.set(WARM_UP_REPEATS, len(opened.latencies), name)
         tally.set(BATCH, opened.batch, name)
-        tally.set(OVERHEAD, opened.overhead, name)
+        if opened.overhead is not None:
+            tally.set(OVERHEAD, opened.overhead, name)
 
     def cuda(self, missing: str) -> None:
         """Why its engine has no CUDA; empty where it has."""

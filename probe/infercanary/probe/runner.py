@@ -15,7 +15,7 @@ from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_
 from infercanary.probe.samplers.threads import ThreadUsage, thread_usage
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import Target
-from infercanary.probe.timing import Timing
+from infercanary.probe.timing import Timing, overhead
 
 log = logging.getLogger("infercanary.probe")
 
@@ -41,7 +41,7 @@ class Opened(NamedTuple):
     """Wall time of each warm-up repeat."""
     batch: int
     """Inferences in one repeat."""
-    overhead: float
+    overhead: float | None
     """What the clock reads for an empty phase."""
 
 
@@ -170,9 +170,11 @@ class Runner:
                 latencies.append(self._measure()[0].wall)
             warm_up = perf_counter() - begin
             clock = self._target.clock
-            overhead = _seconds(clock.overhead()) if hasattr(clock, "overhead") else 0.0
+            cost: float | None = None
+            with suppress(Exception):  # a clock of the target's own may know certain phases only
+                cost = _seconds(overhead(clock))
             return Opened(
-                environment, load, first_run, warm_up, latencies, int(getattr(clock, "batch", 1)), overhead
+                environment, load, first_run, warm_up, latencies, int(getattr(clock, "batch", 1)), cost
             )
         except BaseException:
             with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt

@@ -93,8 +93,8 @@ def _clock_low(w: Window) -> bool:
     )
 
 
-def _changed(metric: str) -> Callable[[Window], bool]:
-    return lambda w: metric in w.first and metric in w.after and w.first[metric] != w.after[metric]
+def _changed(*metrics: str) -> Callable[[Window], bool]:
+    return lambda w: any(m in w.first and m in w.after and w.first[m] != w.after[m] for m in metrics)
 
 
 _RULES: dict[str, Callable[[Window], bool]] = {
@@ -102,7 +102,8 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "stalled": lambda w: w.grown("infercanary_stalled_seconds_total", since=w.previous) > 0,
     "preempted": _preempted,
     "cgroup_throttled": lambda w: _throttled(w) > 0,
-    "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus"),
+    # Other CPUs, as many as before, are a change too; the list is missing where it is too long for a label.
+    "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
     "memory_limit": lambda w: w.grown("infercanary_cgroup_memory_limit_hits_total", since=w.previous) > 0,
     "oom_kill": lambda w: w.grown("infercanary_cgroup_oom_kills_total", since=w.previous) > 0,
     "io_pressure": lambda w: _counts(w.grown("infercanary_cgroup_pressure_waiting_seconds_total", "io"), w),

@@ -32,8 +32,7 @@ class Timing(NamedTuple):
 class Clock(Protocol):
     """Times one repeat.
 
-    A clock may also have ``batch`` (how many times each phase does its work in a repeat: what is timed is divided by
-    it) and ``overhead()`` (seconds that it reads for an empty phase).
+    A clock may also have ``batch``: how many times each phase does its work in a repeat, and what is timed is divided by.
     """
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
@@ -45,15 +44,6 @@ class HostClock:
     """For work that is done when the call returns (CPU, HTTP). A phase entered twice counts both times."""
 
     batch = 1
-
-    def overhead(self) -> float:
-        """Seconds that it reads for an empty phase: the median of many."""
-
-        def empty(phase: Phase) -> None:
-            with phase("empty"):
-                pass
-
-        return median(self.measure(empty)[0].phases["empty"] for _ in range(_OVERHEAD_TRIES))
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """See :class:`Clock`."""
@@ -152,16 +142,6 @@ class CudaClock:
             wall = perf_counter_ns() - begin
         return _timing(wall / 1e9, self._phases(spans), self.batch), result
 
-    def overhead(self) -> float:
-        """Seconds between two events with nothing between them on the idle stream: the median of many."""
-        readings: list[float] = []
-        for _ in range(_OVERHEAD_TRIES):
-            self._spare.record(self.stream)
-            self._end.record(self.stream)
-            self._end.synchronize()
-            readings.append(self._spare.elapsed_time(self._end) / 1e3)
-        return median(readings)
-
     def _drop_anchor(self) -> int:
         """The host's time at the anchor. Of a few tries keep the tightest: the event lies between two readings."""
         narrowest = at = 0
@@ -199,3 +179,15 @@ def _timing(wall: float, phases: dict[str, float], batch: int) -> Timing:
     if batch == 1:
         return Timing(wall, phases)
     return Timing(wall / batch, {name: seconds / batch for name, seconds in phases.items()})
+
+
+def overhead(clock: Clock) -> float:
+    """Median seconds that ``clock`` finds in a phase with nothing in it: part of every phase, and never subtracted."""
+
+    def empty(phase: Phase) -> None:
+        with phase("empty"):
+            pass
+
+    found = median(clock.measure(empty)[0].phases["empty"] for _ in range(_OVERHEAD_TRIES))
+    batch: int = getattr(clock, "batch", 1)
+    return found * batch

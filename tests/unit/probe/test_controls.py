@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from infercanary.probe.targets.controls import available_controls, cpu, event_overhead, working_seconds
+from infercanary.probe.targets.controls import available_controls, cpu, working_seconds
 from infercanary.probe.targets.controls.cpu import Calls, CpuControl, cpu_controls
 from infercanary.probe.targets.controls.machine_code import (
     ARCHITECTURES,
@@ -32,7 +32,7 @@ from infercanary.probe.targets.controls.machine_code import (
     mapped_code,
     memory_file,
 )
-from infercanary.probe.timing import HostClock, Timing
+from infercanary.probe.timing import Timing
 
 try:
     CODE: MachineCode | None = mapped_code()
@@ -448,7 +448,3 @@ def test_tables_hold_what_is_negative_or_large() -> None:
 def test_waiting_and_launching_are_not_working() -> None:
     timing = Timing(9.0, {"h2d": 1.0, "compute": 2.0, "d2h": 0.5, "launch": 4.0, "queue": 8.0})
     assert working_seconds(timing) == 3.5
-
-
-def test_event_overhead_is_what_a_clock_finds_in_nothing() -> None:
-    assert 0 <= event_overhead(HostClock()) < 1e-3

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from infercanary.probe import timing
-from infercanary.probe.timing import CudaClock, HostClock, Phase
+from infercanary.probe.timing import CudaClock, HostClock, Phase, overhead
 
 
 def test_host_clock_measures_wall_and_phases() -> None:
@@ -237,3 +237,29 @@ def test_a_target_without_phases_has_its_wall_time(line: Timeline) -> None:
     measured, _ = CudaClock(FakeCuda(line), "cuda:0").measure(lambda phase: line.enqueue(3_000_000))
     assert measured.phases == {}
     assert measured.wall == pytest.approx(3e-3, rel=0.02)
+
+
+def test_a_batch_is_told_per_inference(line: Timeline) -> None:
+    clock = CudaClock(FakeCuda(line), "cuda:0")
+    clock.batch = 4
+
+    def run(phase: Phase) -> None:
+        with phase("compute"):
+            for _ in range(clock.batch):
+                line.enqueue(30_000)
+
+    measured = clock.measure(run)[0]
+    assert measured.phases["compute"] == pytest.approx(30e-6, rel=0.02)
+    assert measured.wall == pytest.approx(30e-6, rel=0.2)
+
+
+def test_the_overhead_is_what_an_empty_pair_of_events_reads(line: Timeline) -> None:
+    """Recording an event takes 1 µs here, and the stream is idle: so far apart are two of them."""
+    clock = CudaClock(FakeCuda(line), "cuda:0")
+    assert overhead(clock) == pytest.approx(1e-6)
+    clock.batch = 8
+    assert overhead(clock) == pytest.approx(1e-6), "a pair is a pair, whatever a repeat's work is divided by"
+
+
+def test_the_host_clock_has_little_overhead() -> None:
+    assert 0 <= overhead(HostClock()) < 1e-3

@@ -12,7 +12,6 @@ batch size, but for ``queue``, which is waited once.
 from __future__ import annotations
 
 import ctypes
-import statistics
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float, c_uint, c_uint64, c_void_p
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from infercanary.probe.targets.controls.control import Bottleneck, Work
 from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
 from infercanary.probe.targets.cuda_driver import Device
-from infercanary.probe.timing import Clock, HostClock, Phase, Timing
+from infercanary.probe.timing import Clock, HostClock, Phase, Timing, overhead
 
 T = TypeVar("T")
 
@@ -35,7 +34,7 @@ _WORD = 4
 
 _BATCH_SECONDS = 100e-6
 _MAX_BATCH = 1024
-_WARM_UPS, _TRIES, _EMPTY_PAIRS = 5, 3, 65
+_WARM_UPS, _TRIES = 5, 3
 
 # Registers only, so that it depends on the SM clock and on who else is on the SMs, and on nothing else: a matrix
 # product would be bound by shared memory and the L2 cache as well, and by how well it is written for this GPU.
@@ -136,7 +135,7 @@ class CudaControl:
         self.work = Work()
         self.clock: Clock = HostClock()
         self.event_overhead = 0.0
-        """Seconds between two events with nothing between them: see :func:`event_overhead`."""
+        """Seconds between two events with nothing between them, in all its phases."""
         self._ordinal = ordinal
         self._prepare = prepare
         self._device: Device | None = None
@@ -151,7 +150,7 @@ class CudaControl:
             with device.current():
                 step = self._prepare(device)
                 clock = device.clock()
-                self.event_overhead = event_overhead(clock)
+                self.event_overhead = overhead(clock)
             batches = _BatchClock(device, clock, step)
             batches.calibrate()
         except BaseException:
@@ -218,16 +217,6 @@ class _BatchClock:
     def _shortest(self) -> float:
         batches = [self._batch(self.enqueue)[0].phases for _ in range(_TRIES)]
         return min(s for phases in batches for name, s in phases.items() if name not in ("launch", "queue"))
-
-
-def event_overhead(clock: Clock) -> float:
-    """Median seconds that a clock finds in a phase with nothing in it: part of every phase, and never subtracted."""
-
-    def empty(phase: Phase) -> None:
-        with phase("empty"):
-            pass
-
-    return statistics.median(clock.measure(empty)[0].phases["empty"] for _ in range(_EMPTY_PAIRS))
 
 
 def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, CudaControl]:
