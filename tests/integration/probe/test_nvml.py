@@ -559,3 +559,46 @@ def test_a_hung_nvml_does_not_delay_the_schedule_beyond_its_jitter(usual: Path, 
     starts = [run.started_at for run in after.report.runs]
     gaps = [late - early for early, late in itertools.pairwise(starts)]
     assert max(gaps) < 0.5 * 1.4 + 0.1 + 0.25, "two slots are this far apart at most, by jitter"
+
+
+GHOST = """
+import json, sys, time
+from infercanary.probe import Probe, TorchTarget
+from watching import fetch, until
+
+target = TorchTarget(lambda x: x + 1, [{"shape": [2]}], device="cuda", cpu_fallback=sys.argv[1] == "fallback")
+probe = Probe({"a": target}, listen="127.0.0.1:0", interval_seconds=0.1, duty_cap=1.0)
+probe.start()
+until(lambda: probe.address)
+state = "failing" if sys.argv[1] == "refused" else "steady"
+seen = until(lambda: (s := fetch(probe.address)).state("a") == state and s.report.runs and s.value("infercanary_gpu_devices") and s)
+print(json.dumps({
+    "missing": seen.value("infercanary_cuda_missing", "a", "cpu_only_build"),
+    "gpus": seen.value("infercanary_gpu_devices"),
+    "outcome": seen.report.runs[-1].outcome,
+    "detail": seen.report.runs[-1].detail,
+    "device": seen.report.environment.get("torch_device"),
+}))
+probe.stop()
+"""
+
+
+@pytest.mark.parametrize("mode", ["refused", "fallback"])
+def test_a_cpu_only_wheel_on_a_machine_with_gpus(usual: Path, tmp_path: Path, mode: str) -> None:
+    """NVML shows GPUs, torch has no CUDA: refused, with both facts in one line, or run on the CPU if so asked."""
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built with CUDA")
+    done = subprocess.run(
+        [sys.executable, "-c", GHOST, mode],
+        cwd=MODULES, capture_output=True, text=True, timeout=120, check=True,
+        env={**os.environ, "LD_LIBRARY_PATH": str(usual), "FAKE_NVML": str(tmp_path / "script")},
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert (found["missing"], found["gpus"]) == (1, 2)
+    if mode == "refused":
+        assert found["outcome"] == "raised"
+        assert "NVML sees NVIDIA Fake A, NVIDIA Fake B, but torch" in found["detail"]
+        assert "is a CPU-only build; install a CUDA build of torch, or set `device: cpu`" in found["detail"]
+    else:
+        assert (found["outcome"], found["device"]) == ("ok", "cpu")
