@@ -21,18 +21,34 @@ SECONDS = Metric(
     "Median time of a control's repeats after the last run: the same tiny work in every image, so what moves it is the "
     "host.",
     _LABELS,
+    reading="Canary and control slower together: the host (clock, heat, a neighbour); the canary alone: what "
+    "is in the image. `device` is the canary's that it follows: one on `cuda` is followed by the CPU's "
+    "controls too. A name in `_python` is Python's own work, and not to be compared with the one without.",
 )
 FLOPS = Metric(
     "infercanary_control_flops_per_second",
     "gauge",
     "Floating-point operations a second in that time.",
     _LABELS,
+    reading="`gpu_fma` falls in step with `infercanary_gpu_sm_clock_hertz`, `cpu_spin` with the clock of the "
+    "core that it ran on. If the clock stands and this falls, something else computes there.",
 )
 BYTES = Metric(
-    "infercanary_control_bytes_per_second", "gauge", "Bytes read and written a second in that time.", _LABELS
+    "infercanary_control_bytes_per_second",
+    "gauge",
+    "Bytes read and written a second in that time.",
+    _LABELS,
+    reading="`memory_copy` is the CPU's cache and memory, `gpu_copy` the GPU's memory, `gpu_transfer` the PCIe "
+    "link in both directions (compare `infercanary_gpu_pcie_link_lanes`), `page_io` the kernel. A fall is a "
+    "neighbour on the same memory or bus.",
 )
 UP = Metric(
-    "infercanary_control_up", "gauge", "1 if the control was measured after the last run, else 0.", _LABELS
+    "infercanary_control_up",
+    "gauge",
+    "1 if the control was measured after the last run, else 0.",
+    _LABELS,
+    reading="0: it failed (it is tried again after 5 minutes) or hangs; the probe's log says why. While it is "
+    "0, a slower canary cannot be told from a slower host.",
 )
 
 _REPEATS = 3

@@ -20,6 +20,9 @@ ENVIRONMENT = Metric(
     "gauge",
     "One component of the environment fingerprint (a library's version, a setting); always 1.",
     ("component", "version"),
+    reading="What an image changed: `infercanary_environment_info unless on (service, component, version) "
+    "infercanary_environment_info offset 1d`. Within a service, `count by (service, component, version) "
+    "(infercanary_environment_info)` shows who differs.",
 )
 
 _LIBRARIES = (

@@ -24,6 +24,8 @@ ERRORS = Metric(
     "infercanary_journal_errors_total",
     "counter",
     "Runs that could not be written to the journal: the disk is full, gone, or hangs.",
+    reading="Healthy is no increase; missing without a journal. Runs are then still collected by the exporter, "
+    "but not kept beyond a crash.",
 )
 
 MAX_BYTES = 16 << 20

@@ -20,11 +20,11 @@ from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
 from infercanary.probe.journal import MAX_BYTES, Journal, check, last_boot
-from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, encode
+from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.probe.ring import Ring
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Pool
-from infercanary.probe.samplers import Guard, Sampler, available
+from infercanary.probe.samplers import SUCCESS, Guard, Sampler, available
 from infercanary.probe.schedule import Budget, Schedule, plan
 from infercanary.probe.serve import Server
 from infercanary.probe.start import since_start
@@ -34,45 +34,74 @@ from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
 
-START = Metric("infercanary_probe_start_timestamp_seconds", "gauge", "When the probe started, Unix time.")
+START = Metric(
+    "infercanary_probe_start_timestamp_seconds",
+    "gauge",
+    "When the probe started, Unix time.",
+    reading="`changes(infercanary_probe_start_timestamp_seconds[1h])` counts restarts, after which all "
+    "counters of the probe begin anew.",
+)
 INTERVAL = Metric(
     "infercanary_interval_seconds",
     "gauge",
     "Time between runs: as configured, or longer where the duty cap needs it.",
+    reading="Above what was configured, the runs are so costly that the duty cap spaces them out: a change is "
+    "noticed later. A smaller input, or a higher `duty_cap`, brings it back.",
 )
 MISSED = Metric(
     "infercanary_missed_slots_total",
     "counter",
     "Scheduled rounds that were missed: the one before was still going, or had used up the duty cap.",
+    reading="A few after a run that was slow or hung are normal. A steady `rate` means that rounds take longer "
+    "than `infercanary_interval_seconds`.",
 )
 LATENESS = Metric(
-    "infercanary_lateness_seconds", "gauge", "How much later than intended the last round started."
+    "infercanary_lateness_seconds",
+    "gauge",
+    "How much later than intended the last round started.",
+    reading="Milliseconds. Above 0.25 s the run is tagged `late`: the probe's thread got no CPU, or waited for "
+    "the GIL.",
 )
 BUSY = Metric(
-    "infercanary_busy_seconds_total", "counter", "Wall time spent in scheduled runs (warm-up is not in it)."
+    "infercanary_busy_seconds_total",
+    "counter",
+    "Wall time spent in scheduled runs (warm-up is not in it).",
+    reading="The controls are in it. `rate(…[15m])` is the duty now; `infercanary_duty_ratio` is that since "
+    "the start.",
 )
 TIME_TO_REPORT = Metric(
     "infercanary_time_to_report_seconds",
     "gauge",
     "Cold start: from the container's start (outside of one, the process's) until the probe could be asked.",
+    reading="Set once. What lies between it and `infercanary_time_to_steady_seconds` is loading and warming "
+    "up.",
 )
 DUTY = Metric(
-    "infercanary_duty_ratio", "gauge", "Share of the time since warm-up that was spent in scheduled runs."
+    "infercanary_duty_ratio",
+    "gauge",
+    "Share of the time since warm-up that was spent in scheduled runs.",
+    reading="Not far below `infercanary_duty_cap_ratio` is by design: repeats fill it, up to 50 in a run.",
 )
 DUTY_CAP = Metric(
     "infercanary_duty_cap_ratio",
     "gauge",
     "The cap that the duty is held under; after a run that hung, within the five minutes that follow.",
+    reading="The setting `duty_cap`. Raise it for a slow model whose `infercanary_interval_seconds` is too "
+    "long for you.",
 )
 CPU = Metric(
     "infercanary_probe_cpu_seconds_total",
     "counter",
     "CPU time of the probe itself (its loop, samplers and server), without the canaries' own work.",
+    reading="`rate(…[5m])` is in cores, and a small fraction of one. A rise is a sampler that became costly: "
+    "see `infercanary_sampler_duration_seconds`.",
 )
 
 _RING_RUNS = 2048
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
+_SETTLE_SECONDS = 1.2  # NVML's utilization is that of the last second at most
+_SETTLE_AT_MOST_SECONDS = 6.0  # a sampler hangs from 5 s on
 _LEAST_JOURNAL_BYTES = 64 << 10
 
 
@@ -258,12 +287,36 @@ class Probe:
                 return
             lateness = time.monotonic() - slot
             self._tally.set(LATENESS, lateness)
+            for canary in self._canaries:
+                canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
             runs, cost = self._round(planned, lateness)
             budget.spend(cost, time.monotonic())
             if self._journal is not None:
                 self._journal.append(runs, self._environment)
                 self._tally.set(JOURNAL_ERRORS, self._journal.lost)
             self._publish(runs)
+
+    def once(self) -> Report | None:
+        """One round of every open canary now, with neither port nor journal: the report, or None once stopped.
+
+        After :meth:`open`, instead of the other two steps. A canary that could not be opened is not tried again.
+        """
+        schedule = Schedule(self._interval, time.monotonic())
+        self._settle_samplers()
+        for device in dict.fromkeys(canary.device for canary in self._canaries if canary.is_open):
+            if device in self._controls:
+                self._controls[
+                    device
+                ].measure()  # the first time takes longer, which would look like their cost
+        runs, _ = self._round(self._plan(schedule), 0.0)
+        if self._stopping.is_set():
+            return None
+        self._plan(
+            schedule
+        )  # once more: what a round costs, and so the interval that the duty cap needs, is known now
+        self._environment = self._environment or fingerprint({})
+        self._publish(runs)
+        return decode(self.report(""))
 
     def close(self) -> bool:
         """Stop listening and let go of every target; whether every thread ended, or one hangs."""
@@ -355,8 +408,6 @@ class Probe:
 
     def _round(self, planned: list[tuple[Canary, int]], lateness: float) -> tuple[list[Run], float]:
         """One round of every open canary, ``lateness`` seconds after its slot: the runs, and what they cost (s)."""
-        for canary in self._canaries:
-            canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
         runs = self._failed_opens()
         cost = 0.0
         before = self._sample()
@@ -411,6 +462,17 @@ class Probe:
         found = values(family for guard in self._guards for family in guard.families)
         self._first = self._first or found
         return found
+
+    def _settle_samplers(self) -> None:
+        """Sample until each sampler has answered or hangs, and what a GPU counts as busy is no longer the warm-up."""
+        begin = time.monotonic()
+        while True:
+            self._sample()
+            if self._stopping.wait(_SETTLE_SECONDS) or time.monotonic() - begin > _SETTLE_AT_MOST_SECONDS:
+                return
+            told = next((family for family in self._tally.families() if family.name == SUCCESS.name), None)
+            if len(told.points if told else ()) == len(self._guards):
+                return
 
     def _observe_environment(self) -> None:
         """Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values."""

@@ -18,115 +18,188 @@ RUNS = Metric(
     "Runs by outcome: ok, raised, timed_out (past its deadline, or still hanging), not_finite (NaN or infinity), "
     "busy (no turn in the server's pool, or on the device, in time).",
     ("canary", "outcome"),
+    reading="Healthy is `ok` only; `sum without (outcome) "
+    '(rate(infercanary_runs_total{outcome!~"ok|busy"}[15m])) > 0` is an alert, and the probe\'s log has the '
+    "reason. Where no outcome grows at all, the probe does not run: see `infercanary_canary_state` and "
+    "`infercanary_up`.",
 )
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
     "counter",
     "Runs with this tag: something may have disturbed them. They are counted and kept like all others.",
     ("canary", "tag"),
+    reading="Each tag's share of the runs: `rate(infercanary_tagged_runs_total[1h]) / ignoring (tag) "
+    "group_left sum without (outcome) (rate(infercanary_runs_total[1h]))`. A tag that comes with an image is a "
+    "finding about the image; one on all containers of a host is the host.",
 )
 ELIGIBLE = Metric(
     "infercanary_eligible_ratio",
     "gauge",
     "Share of the last 100 runs that were ok, steady and without any tag: those that compare one image with another.",
     ("canary",),
+    reading="Near 1 is healthy. Below 0.5 a comparison of two images rests on the minority of the runs: see "
+    "which tag grows in `infercanary_tagged_runs_total`.",
 )
 STATE = Metric(
     "infercanary_canary_state",
     "gauge",
     "1 for the canary's state now, 0 for the others: opening, warming, steady, failing, busy.",
     ("canary", "state"),
+    reading='`infercanary_canary_state{state="failing"} == 1` is an alert. `warming` that lasts: its '
+    "latencies never settle; `opening` that lasts: the model loads slowly or hangs; `busy`: the server's pool "
+    "or GPU left the last run no turn.",
 )
 LOAD = Metric(
-    "infercanary_load_seconds", "gauge", "Cold start: time to load the target (model, inputs).", ("canary",)
+    "infercanary_load_seconds",
+    "gauge",
+    "Cold start: time to load the target (model, inputs).",
+    ("canary",),
+    reading="Compare it between images of one service. Importing the engine is in it where the probe is a "
+    "process of its own, and on CUDA the first inferences too (they find the batch and capture the graph); a "
+    "model object that is passed in costs little.",
 )
 FIRST_RUN = Metric(
-    "infercanary_first_run_seconds", "gauge", "Cold start: wall time of the first repeat.", ("canary",)
+    "infercanary_first_run_seconds",
+    "gauge",
+    "Cold start: wall time of the first repeat.",
+    ("canary",),
+    reading="On the CPU far above the median is normal: memory, kernels and `mode: compile` come with the "
+    "first run. On CUDA the built-in target has run a few inferences while loading, so that most of this is in "
+    "`infercanary_load_seconds`.",
 )
 WARM_UP = Metric(
     "infercanary_warm_up_seconds",
     "gauge",
     "Time in warm-up repeats, which are not in the histograms.",
     ("canary",),
+    reading="Near 20 s, or after 100 repeats, it gave up waiting for latencies to settle: the canary goes on "
+    "as `warming`, and its first runs are tagged so.",
 )
-WARM_UP_REPEATS = Metric("infercanary_warm_up_repeats", "gauge", "Repeats in warm-up.", ("canary",))
+WARM_UP_REPEATS = Metric(
+    "infercanary_warm_up_repeats",
+    "gauge",
+    "Repeats in warm-up.",
+    ("canary",),
+    reading="16 or more where latencies settled (two windows of 8 that agree). 100, or fewer than 16: it ran "
+    "into a limit, see `infercanary_warm_up_seconds`.",
+)
 TIME_TO_STEADY = Metric(
     "infercanary_time_to_steady_seconds",
     "gauge",
     "Cold start: from the container's start (outside of one, the process's) until the canary was steady.",
     ("canary",),
+    reading="How long after a start latency is not yet what it will be; missing until then, set once. Use it "
+    "for how long a rollout should wait, and `infercanary_load_seconds` and `infercanary_warm_up_seconds` for "
+    "what it is made of.",
 )
 BATCH = Metric(
     "infercanary_repeat_inferences",
     "gauge",
     "Inferences in one repeat: more than 1 where one alone is too short to be timed (under 100 µs on the device).",
     ("canary",),
+    reading="Latencies and phases are per inference, already divided by it; 1 on the CPU. Where it differs "
+    "between two images, the shorter batch carries more of each repeat's fixed cost.",
 )
 OVERHEAD = Metric(
     "infercanary_clock_overhead_seconds",
     "gauge",
     "What the clock reads for an empty phase (CUDA: two events with nothing between). Never subtracted.",
     ("canary",),
+    reading="Measured once, when the canary is opened: a few microseconds or less. A phase that is not far "
+    "longer shows changes, but not its true length.",
 )
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",
     "gauge",
     "1 where the canary was to run on CUDA and its engine has none, else 0: a CPU-only build, or no device to be seen.",
     ("canary", "reason"),
+    reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image "
+    "has the wrong wheel; `no_device`: the container was started without the GPU, or its driver is too old for "
+    "this CUDA.",
 )
 MEDIAN = Metric(
-    "infercanary_run_median_seconds", "gauge", "Median wall time of the last run's repeats.", ("canary",)
+    "infercanary_run_median_seconds",
+    "gauge",
+    "Median wall time of the last run's repeats.",
+    ("canary",),
+    reading="Exact, where a histogram interpolates: draw this one, or `avg_over_time(…[1h])` of it. A run has "
+    "5 to 50 repeats (fewer where they would not fit its deadline); missing after a run that failed.",
 )
 MINIMUM = Metric(
-    "infercanary_run_minimum_seconds", "gauge", "Minimum wall time of the last run's repeats.", ("canary",)
+    "infercanary_run_minimum_seconds",
+    "gauge",
+    "Minimum wall time of the last run's repeats.",
+    ("canary",),
+    reading="The least disturbed repeat. Where the minimum moved, the work itself costs more (image, clocks); "
+    "where only the median did, something gets in the way at times (see `infercanary_tagged_runs_total`).",
 )
 IQR = Metric(
     "infercanary_run_iqr_seconds",
     "gauge",
     "Interquartile range of the wall times of the last run's repeats.",
     ("canary",),
+    reading="`infercanary_run_iqr_seconds / infercanary_run_median_seconds` is the scatter within a run. When "
+    "it rises and the minimum stays, look for a disturbance: throttling, preemption, the garbage collector, "
+    "other work on the GPU.",
 )
 P90 = Metric(
     "infercanary_recent_p90_seconds",
     "gauge",
     "90th percentile of the last 64 repeats' wall time: the fewest that allow one. Missing until there are 64.",
     ("canary",),
+    reading="It spans the last 2 to 13 runs. Far above the median while that stays: some repeats are "
+    "disturbed, and the image is not slower.",
 )
 PHASE_MEDIAN = Metric(
     "infercanary_run_phase_median_seconds",
     "gauge",
     "Median of each phase over the last run's repeats.",
     ("canary", "phase"),
+    reading="`infercanary_phase_seconds` for the last run, exactly. Phases overlap (the host launches while "
+    "the GPU computes), so their sum is not the latency.",
 )
 OUTPUT_ERROR = Metric(
     "infercanary_output_error_ratio",
     "gauge",
     "How far the last run's output is from the first steady one since the start: relative error (L2), 1 at most.",
     ("canary",),
+    reading="Rounding is far below 0.01: about 1e-6 for float32, 4e-3 for bfloat16. Above 0.01 the run is "
+    "tagged `output_changed`: the same input now gets another answer, and its latency does not count as an "
+    "improvement.",
 )
 THREAD_CPU = Metric(
     "infercanary_canary_cpu_seconds_total",
     "counter",
     "CPU time of the thread that runs the canary's repeats, during them (its helper threads' is not in it).",
     ("canary",),
+    reading="Over `rate(infercanary_latency_seconds_sum[5m])` (where `infercanary_repeat_inferences` is 1) it "
+    "is the share of a repeat in which that thread computed; the rest is waiting: for a CPU, a lock, helper "
+    "threads or the device.",
 )
 THREAD_RUN_QUEUE = Metric(
     "infercanary_canary_run_queue_seconds_total",
     "counter",
     "Time that this thread was ready to run during repeats and waited for a CPU.",
     ("canary",),
+    reading="Near 0 is healthy. Above 5 % of a run, throttling apart, that is tagged `preempted`: see "
+    "`infercanary_thread_oversubscription_ratio` for the container's own threads, "
+    "`infercanary_container_shared_cpus` for its neighbours.",
 )
 THREAD_SWITCHES = Metric(
     "infercanary_canary_context_switches_total",
     "counter",
     "Its context switches during repeats: voluntary (it waited) and involuntary (it was pushed off its CPU).",
     ("canary", "kind"),
+    reading="`involuntary` that rises: others want its CPU. `voluntary` that rises with an image: another way "
+    "to wait for the device or for helper threads.",
 )
 THREAD_MIGRATIONS = Metric(
     "infercanary_canary_migrations_total",
     "counter",
     "Its moves from one CPU to another during repeats; missing where the kernel does not tell.",
     ("canary",),
+    reading="A few in a run are normal without pinning. More of them mean more threads that want to run than "
+    "CPUs, and cold caches after each.",
 )
 
 OUTCOMES: tuple[Outcome, ...] = ("ok", "raised", "timed_out", "not_finite", "busy")

@@ -51,12 +51,16 @@ class Family(msgspec.Struct, frozen=True, gc=False):
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """The declaration of one metric: kept beside the code that fills it, and read by the documentation."""
+    """The declaration of one metric: kept beside the code that fills it, and read by the documentation.
+
+    ``reading`` is for docs/metrics.md only: what is healthy, what a change means, where to look next.
+    """
 
     name: str
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
+    reading: str = ""
 
     def family(
         self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue
@@ -85,6 +89,9 @@ LATENCY = Metric(
     "histogram",
     "Wall time of one canary inference (a repeat), by the host's monotonic clock.",
     ("canary",),
+    reading="The same work each time, so its median should not move; warm-up is not in it. When it does, see "
+    "`infercanary_phase_seconds` for where, `infercanary_control_seconds` for whether the host moved too, and "
+    "`infercanary_container_info` for a new image.",
 )
 PHASE = Metric(
     "infercanary_phase_seconds",
@@ -92,12 +99,18 @@ PHASE = Metric(
     "Time of one phase of a repeat: h2d, compute and d2h by the device's clock, launch (host time to enqueue) "
     "and queue (waiting before and between) by the host's.",
     ("canary", "phase"),
+    reading="On a GPU, `compute` that grows alone is the device or its kernels, `launch` the host's side "
+    "(Python, driver, CPU), `queue` a device that was busy or fed too slowly. On the CPU there is only "
+    "`compute`; a target of your own may name its own phases.",
 )
 INTENDED = Metric(
     "infercanary_intended_latency_seconds",
     "histogram",
     "Time from a run's intended start to the end of its first repeat: lateness and waiting for a turn are in it.",
     ("canary",),
+    reading="One observation a run. What it has over `infercanary_latency_seconds` is waiting: see "
+    "`infercanary_lateness_seconds`, and whether the server's pool is full. Where "
+    "`infercanary_repeat_inferences` is above 1, it spans all of them.",
 )
 
 _NAMES: dict[Kind, str] = {

@@ -598,7 +598,7 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus(usual: Path, tmp_path: Path, mo
     assert (found["missing"], found["gpus"]) == (1, 2)
     if mode == "refused":
         assert found["outcome"] == "raised"
-        assert "NVML sees NVIDIA Fake A, NVIDIA Fake B, but torch" in found["detail"]
+        assert "was asked for and NVML sees Fake-0, Fake-1, but torch" in found["detail"]
         assert "is a CPU-only build; install a CUDA build of torch, or set `device: cpu`" in found["detail"]
     else:
         assert (found["outcome"], found["device"]) == ("ok", "cpu")

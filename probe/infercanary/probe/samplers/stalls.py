@@ -16,6 +16,8 @@ STALLED = Metric(
     "counter",
     "Time in which the process stood still, in gaps of half a second or more: it was stopped or frozen, or one thread "
     "held the interpreter.",
+    reading="Healthy is no increase at all. Growth is a container or a machine that was paused, or a library "
+    "that holds the GIL for seconds; the run is tagged `stalled`.",
 )
 
 _TICK_SECONDS = 1.0

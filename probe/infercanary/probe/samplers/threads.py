@@ -23,55 +23,84 @@ from infercanary.probe.report import Family, Metric
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import granted_cpus
 
-THREADS = Metric("infercanary_process_threads", "gauge", "Threads of the process that the probe runs in.")
+THREADS = Metric(
+    "infercanary_process_threads",
+    "gauge",
+    "Threads of the process that the probe runs in.",
+    reading="Steady in a healthy server. Growth without end is a leak, of pools or of calls that hang; a jump "
+    "with an image is another default for the size of a pool.",
+)
 ALLOWED = Metric(
     "infercanary_process_allowed_cpus",
     "gauge",
     "CPUs that some thread of the process may run on, by the threads' affinity masks.",
+    reading="Below `infercanary_cgroup_cpuset_cpus` something in the image pins (`taskset`, `OMP_PROC_BIND`, "
+    '`GOMP_CPU_AFFINITY`): see `infercanary_environment_info{component=~"env_.*"}`.',
 )
 PINNED = Metric(
     "infercanary_process_pinned_threads",
     "gauge",
     "Threads that may not run on all of the process's allowed CPUs.",
+    reading="0, unless pinning is meant. Two containers that pin to the same CPUs wait for each other while "
+    "others idle.",
 )
 OFF_NODE_ALLOWED = Metric(
     "infercanary_process_off_node_allowed_threads",
     "gauge",
     "Threads that may run on CPUs outside the NUMA nodes of the container's GPUs; missing where those are not known.",
+    reading="0 where a cpuset or pinning keeps the process near its GPU; above 0 where a thread lands is "
+    "chance, and so is the latency after each restart.",
 )
 OFF_NODE = Metric(
     "infercanary_process_off_node_threads",
     "gauge",
     "Threads that last ran outside the NUMA nodes of the container's GPUs; missing where those are not known.",
+    reading="Where it moves together with `launch`, `h2d` or `d2h`, the threads' place is the reason: give the "
+    "container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
 )
 GRANTED = Metric(
     "infercanary_process_granted_cpus",
     "gauge",
     "Cores that the process can use at most: the least of CPU quota, cpuset and affinity masks.",
+    reading="What an engine's threads should not outnumber: compare "
+    '`infercanary_environment_info{component="torch_intra_op_threads"}`. If it changed with a redeployment, '
+    "the limits did, not the image.",
 )
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
     "gauge",
     "The engine's computing threads over the granted CPUs: above 1 they wait for one another. Missing if unknown.",
+    reading="1 or less is healthy. Above 1 (typically an engine that counts the host's CPUs under a quota), "
+    "set `OMP_NUM_THREADS`, or raise the quota; throttling comes with it.",
 )
 SWITCHES = Metric(
     "infercanary_process_context_switches_total",
     "counter",
     "Context switches of the process: voluntary (it waited) and involuntary (it was pushed off its CPU).",
     ("kind",),
+    reading="`involuntary` over `infercanary_process_cpu_seconds_total` is switches per CPU second: a rise is "
+    "competition for CPUs, inside the process or outside.",
 )
 MIGRATIONS = Metric(
     "infercanary_process_migrations_total",
     "counter",
     "Moves of its threads from one CPU to another; missing where the kernel does not tell (CONFIG_SCHED_DEBUG).",
+    reading="Compare it with itself: a rise with an image is another number of threads, without one other "
+    "neighbours.",
 )
 RUN_QUEUE = Metric(
     "infercanary_process_run_queue_seconds_total",
     "counter",
     "Time that its threads, summed, were ready to run and waited for a CPU; missing where the kernel does not tell.",
+    reading="`rate(…[5m])` is how many of its threads wait for a CPU on average; near 0 is healthy. Time under "
+    "a quota's throttling is in it: see `infercanary_cgroup_cpu_throttled_seconds_total`.",
 )
 CPU = Metric(
-    "infercanary_process_cpu_seconds_total", "counter", "CPU time of the process that the probe runs in."
+    "infercanary_process_cpu_seconds_total",
+    "counter",
+    "CPU time of the process that the probe runs in.",
+    reading="`rate(…[5m])` is the cores in use, the server's own work included. Near "
+    "`infercanary_process_granted_cpus` the container has no more.",
 )
 
 DETAILED = 128

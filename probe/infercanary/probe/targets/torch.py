@@ -306,8 +306,8 @@ class TorchTarget:
                 "check the driver, and that the container was started with the GPU"
             )
             here = ", ".join(visible_gpus())
-            seen = f"NVML sees {here}, but " if here else ""
-            raise UsageError(f"device: `{self.device}` was asked for, but {seen}{why}, or set `device: cpu`")
+            seen = f" and NVML sees {here}" if here else ""
+            raise UsageError(f"device: `{self.device}` was asked for{seen}, but {why}, or set `device: cpu`")
         if self._device.index is not None and self._device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UsageError(

@@ -18,11 +18,15 @@ CALL_SECONDS = Metric(
     "gauge",
     "Time that the last sample which made this NVML call spent in it, over all GPUs.",
     ("call",),
+    reading="Below a few milliseconds. A call that takes much longer waits for a lock in the driver: another "
+    "process asks too often, or the GPU is about to be lost.",
 )
 FIELD_SECONDS = Metric(
     "infercanary_nvml_field_seconds",
     "gauge",
     "Time that the driver says it took to read the field values of the last sample, over all GPUs.",
+    reading="As `infercanary_nvml_call_seconds`, by the driver's own watch: if that is high and this is low, "
+    "the time went in waiting for the driver.",
 )
 
 LIBRARY_GONE = frozenset(

@@ -18,52 +18,114 @@ EVENT_SECONDS = Metric(
     "counter",
     "Time that the reason has held the clocks back, by the driver's count.",
     ("gpu", "reason"),
+    reading="`rate(…[5m])` is the share of the time, 0 to 1. `sw_power_cap` is common under full load; "
+    "`hw_thermal`, `hw_power_brake` and `sw_thermal` are cooling or power supply. A run in which it grew has "
+    "the tag `gpu_power_cap`, `gpu_hw_thermal`, ….",
 )
 REASONS = Metric(
     "infercanary_gpu_clock_event_active",
     "gauge",
     "1 if the reason holds the clocks back now, else 0.",
     ("gpu", "reason"),
+    reading="`idle` and the two `…_clocks_setting` and `display_clock_setting` are no fault. It is one moment: "
+    "what falls between two samples is in `infercanary_gpu_clock_event_seconds_total`.",
 )
 PCIE_BYTES = Metric(
     "infercanary_gpu_pcie_bytes_total",
     "counter",
     "Bytes over the GPU's PCIe link, by the driver's count: tx from the GPU, rx to it.",
     ("gpu", "direction"),
+    reading="`rate(…[5m])` against what the link can carry (a lane of generation 4 about 2 GB/s, each "
+    "generation twice the one before): near it, `h2d` and `d2h` of the canary wait for others' copies.",
 )
 ENERGY = Metric(
-    "infercanary_gpu_energy_joules_total", "counter", "Energy used since the driver was loaded.", _GPU
+    "infercanary_gpu_energy_joules_total",
+    "counter",
+    "Energy used since the driver was loaded.",
+    _GPU,
+    reading="`rate(infercanary_gpu_energy_joules_total[5m])` is the mean power in watts; near "
+    "`infercanary_gpu_power_limit_watts` the clocks are held back.",
 )
-SM_CLOCK = Metric("infercanary_gpu_sm_clock_hertz", "gauge", "Current SM clock.", _GPU)
-MEMORY_CLOCK = Metric("infercanary_gpu_memory_clock_hertz", "gauge", "Current memory clock.", _GPU)
+SM_CLOCK = Metric(
+    "infercanary_gpu_sm_clock_hertz",
+    "gauge",
+    "Current SM clock.",
+    _GPU,
+    reading="Over `infercanary_gpu_sm_clock_max_hertz` it is the share of the top speed; below 0.75 right "
+    "after a run the run is tagged `gpu_clock_low`. An idle GPU lowers it; why it is low under load is in "
+    "`infercanary_gpu_clock_event_active`.",
+)
+MEMORY_CLOCK = Metric(
+    "infercanary_gpu_memory_clock_hertz",
+    "gauge",
+    "Current memory clock.",
+    _GPU,
+    reading="Below `infercanary_gpu_memory_clock_max_hertz` under load: whatever is bound by memory is slower "
+    "in proportion. An idle GPU may lower it.",
+)
 PERFORMANCE_STATE = Metric(
     "infercanary_gpu_performance_state",
     "gauge",
     "Current performance state: 0 (P0, the fastest) to 15.",
     _GPU,
+    reading="0 (on some models 2) under load, higher when idle. A GPU that stays high while the canary runs is "
+    "held there by power, heat or settings.",
 )
-TEMPERATURE = Metric("infercanary_gpu_temperature_celsius", "gauge", "Temperature of the GPU's die.", _GPU)
+TEMPERATURE = Metric(
+    "infercanary_gpu_temperature_celsius",
+    "gauge",
+    "Temperature of the GPU's die.",
+    _GPU,
+    reading="Compare the same GPU at the same load over weeks: a steady rise is dust, a fan or the room. "
+    'Whether heat costs speed is in `infercanary_gpu_clock_event_seconds_total{reason=~".*thermal"}`.',
+)
 MEMORY_TEMPERATURE = Metric(
-    "infercanary_gpu_memory_temperature_celsius", "gauge", "Temperature of the GPU's memory.", _GPU
+    "infercanary_gpu_memory_temperature_celsius",
+    "gauge",
+    "Temperature of the GPU's memory.",
+    _GPU,
+    reading="Memory can be too hot while the die is not, and slows the clocks as well. Missing where there is "
+    "no sensor.",
 )
 UTILIZATION = Metric(
     "infercanary_gpu_utilization_ratio",
     "gauge",
     "Share of the driver's last window (1/6 to 1 s) with a kernel running; missing in MIG mode.",
     _GPU,
+    reading="Time with a kernel, not how full the GPU was. Above 0.1 right before a run the GPU was in use "
+    "already, and the run is tagged `gpu_busy`.",
 )
-MEMORY_USED = Metric("infercanary_gpu_memory_used_bytes", "gauge", "Device memory in use, by anyone.", _GPU)
+MEMORY_USED = Metric(
+    "infercanary_gpu_memory_used_bytes",
+    "gauge",
+    "Device memory in use, by anyone.",
+    _GPU,
+    reading="Over `infercanary_gpu_memory_size_bytes`: near 1 the next allocation fails, or an engine frees "
+    "its cache and becomes slow. Growth at constant load is a leak, maybe of another container.",
+)
 LINK_GENERATION = Metric(
     "infercanary_gpu_pcie_link_generation",
     "gauge",
     "Generation that the PCIe link runs at now; an idle GPU lowers it.",
     _GPU,
+    reading="Judge it under load. Below `infercanary_gpu_pcie_link_generation_max` then, `h2d` and `d2h` take "
+    "twice as long for each step: slot, riser or BIOS.",
 )
 LINK_LANES = Metric(
-    "infercanary_gpu_pcie_link_lanes", "gauge", "Lanes that the PCIe link runs with now.", _GPU
+    "infercanary_gpu_pcie_link_lanes",
+    "gauge",
+    "Lanes that the PCIe link runs with now.",
+    _GPU,
+    reading="Below `infercanary_gpu_pcie_link_lanes_max` under load the link came up narrower: seat, riser, "
+    "slot. Copies take longer in proportion.",
 )
 REPLAYS = Metric(
-    "infercanary_gpu_pcie_replays_total", "counter", "Packets that the PCIe link had to send again.", _GPU
+    "infercanary_gpu_pcie_replays_total",
+    "counter",
+    "Packets that the PCIe link had to send again.",
+    _GPU,
+    reading="Healthy is no increase. One now and then is noise; a steady `rate` is a bad signal (riser, slot, "
+    "cable), and costs bandwidth.",
 )
 
 MOST_PER_SECOND = {

@@ -11,6 +11,9 @@ STATE = Metric(
     "gauge",
     "1 for the state that NVML is in, else 0; where only some GPUs are in trouble, that of the first of them.",
     ("state",),
+    reading='`infercanary_nvml_state{state!~"ok|no_driver"} == 1` is an alert. `no_permission`: recreate the '
+    "container (it lost its device files); `version_mismatch`: restart it after a driver upgrade; `lost`: the "
+    "GPU needs a reset; `hanging`: the driver does not answer, see the kernel's log.",
 )
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
 

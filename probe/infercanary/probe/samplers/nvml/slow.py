@@ -21,68 +21,139 @@ INFO = Metric(
     "gauge",
     "A GPU's identity; always 1.",
     ("gpu", "name", "uuid", "pci_bus_id", "driver_version", "cuda_version", "vbios_version"),
+    reading="Join it for names and versions: `infercanary_gpu_up * on (service, container, gpu) group_left "
+    "(name, driver_version) infercanary_gpu_info`. Another driver, VBIOS or model is a change as much as "
+    "another image.",
 )
-SM_CLOCK_MAX = Metric("infercanary_gpu_sm_clock_max_hertz", "gauge", "Highest SM clock.", _GPU)
+SM_CLOCK_MAX = Metric(
+    "infercanary_gpu_sm_clock_max_hertz",
+    "gauge",
+    "Highest SM clock.",
+    _GPU,
+    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. Two GPUs that differ in it are two models, "
+    "and their latencies not comparable.",
+)
 SM_CLOCK_DEFAULT = Metric(
-    "infercanary_gpu_sm_clock_default_hertz", "gauge", "Default SM clock of applications.", _GPU
+    "infercanary_gpu_sm_clock_default_hertz",
+    "gauge",
+    "Default SM clock of applications.",
+    _GPU,
+    reading="Below the maximum on models that ship so. Where `applications_clocks_setting` is active, the "
+    "clock is held at the setting, which this is unless someone changed it. Missing on drivers that no longer "
+    "offer it.",
 )
-MEMORY_CLOCK_MAX = Metric("infercanary_gpu_memory_clock_max_hertz", "gauge", "Highest memory clock.", _GPU)
+MEMORY_CLOCK_MAX = Metric(
+    "infercanary_gpu_memory_clock_max_hertz",
+    "gauge",
+    "Highest memory clock.",
+    _GPU,
+    reading="The denominator for `infercanary_gpu_memory_clock_hertz`.",
+)
 MEMORY_SIZE = Metric(
-    "infercanary_gpu_memory_size_bytes", "gauge", "Device memory of the GPU or MIG device.", _GPU
+    "infercanary_gpu_memory_size_bytes",
+    "gauge",
+    "Device memory of the GPU or MIG device.",
+    _GPU,
+    reading="The denominator for `infercanary_gpu_memory_used_bytes`. For a MIG device it is its slice.",
 )
 POWER_LIMIT = Metric(
-    "infercanary_gpu_power_limit_watts", "gauge", "Power that the driver holds the GPU under now.", _GPU
+    "infercanary_gpu_power_limit_watts",
+    "gauge",
+    "Power that the driver holds the GPU under now.",
+    _GPU,
+    reading="Below `infercanary_gpu_power_limit_default_watts` someone, or the platform, lowered it: "
+    "`sw_power_cap` then comes earlier, and latency under load is higher than on other hosts.",
 )
 POWER_LIMIT_DEFAULT = Metric(
-    "infercanary_gpu_power_limit_default_watts", "gauge", "Power limit of the GPU when nobody set one.", _GPU
+    "infercanary_gpu_power_limit_default_watts",
+    "gauge",
+    "Power limit of the GPU when nobody set one.",
+    _GPU,
+    reading="What `infercanary_gpu_power_limit_watts` should be where nobody meant otherwise.",
 )
 LINK_GENERATION_MAX = Metric(
     "infercanary_gpu_pcie_link_generation_max",
     "gauge",
     "Highest generation of PCIe that GPU and slot can both do.",
     _GPU,
+    reading="What `infercanary_gpu_pcie_link_generation` should reach under load. Lower than on other hosts: "
+    "another slot or BIOS setting.",
 )
 LINK_LANES_MAX = Metric(
-    "infercanary_gpu_pcie_link_lanes_max", "gauge", "Most PCIe lanes that GPU and slot can both do.", _GPU
+    "infercanary_gpu_pcie_link_lanes_max",
+    "gauge",
+    "Most PCIe lanes that GPU and slot can both do.",
+    _GPU,
+    reading="What `infercanary_gpu_pcie_link_lanes` should reach under load.",
 )
-PERSISTENCE = Metric("infercanary_gpu_persistence_enabled", "gauge", "1 in persistence mode, else 0.", _GPU)
-ECC = Metric("infercanary_gpu_ecc_enabled", "gauge", "1 if memory is protected by ECC, else 0.", _GPU)
-MIG = Metric("infercanary_gpu_mig_enabled", "gauge", "1 in MIG mode, else 0.", _GPU)
+PERSISTENCE = Metric(
+    "infercanary_gpu_persistence_enabled",
+    "gauge",
+    "1 in persistence mode, else 0.",
+    _GPU,
+    reading="With 0 the driver lets go of a GPU that no process uses, and the next start takes seconds longer "
+    "(`infercanary_load_seconds`). `nvidia-persistenced` on the host mends that.",
+)
+ECC = Metric(
+    "infercanary_gpu_ecc_enabled",
+    "gauge",
+    "1 if memory is protected by ECC, else 0.",
+    _GPU,
+    reading="GPUs that differ in it differ in usable memory and, on some models, in its bandwidth: compare "
+    "like with like.",
+)
+MIG = Metric(
+    "infercanary_gpu_mig_enabled",
+    "gauge",
+    "1 in MIG mode, else 0.",
+    _GPU,
+    reading='With 1, its devices are `gpu="0:0"`, `gpu="0:1"`, …, and clocks and heat are known of the '
+    "whole GPU only: a neighbour on another slice shares them.",
+)
 COMPUTE_MODE = Metric(
     "infercanary_gpu_compute_mode",
     "gauge",
     "1 for the compute mode that the GPU is in, else 0.",
     ("gpu", "mode"),
+    reading="`default` lets several processes in. With `exclusive_process` a probe beside the server cannot "
+    "open the GPU; `prohibited` lets nobody.",
 )
 ECC_ERRORS = Metric(
     "infercanary_gpu_ecc_errors_total",
     "counter",
     "ECC errors since the driver was loaded.",
     ("gpu", "severity"),
+    reading='`increase(infercanary_gpu_ecc_errors_total{severity="uncorrected"}[1h]) > 0` is an alert: work '
+    "on that GPU was lost. Corrected ones cost no result; many of them announce row remapping.",
 )
 ECC_LIFETIME_ERRORS = Metric(
     "infercanary_gpu_ecc_lifetime_errors_total",
     "counter",
     "ECC errors in the GPU's life.",
     ("gpu", "severity"),
+    reading="The GPU's history, across reboots and owners: high values on a new host are a reason to watch it.",
 )
 REMAPPED_ROWS = Metric(
     "infercanary_gpu_remapped_rows_total",
     "counter",
     "Rows of memory that were replaced in the GPU's life, by the severity of the errors in them.",
     ("gpu", "severity"),
+    reading="Few and steady is normal ageing. An increase of `uncorrected`: see "
+    "`infercanary_gpu_row_remap_pending`, and reset the GPU when its work has moved.",
 )
 REMAP_PENDING = Metric(
     "infercanary_gpu_row_remap_pending",
     "gauge",
     "1 if a row waits for a reset of the GPU to be replaced, else 0.",
     _GPU,
+    reading="1: drain the GPU and reset it; until then the bad row stays in use.",
 )
 REMAP_FAILED = Metric(
     "infercanary_gpu_row_remap_failed",
     "gauge",
     "1 if a row could not be replaced (the GPU is to be exchanged), else 0.",
     _GPU,
+    reading="1 is an alert: its spare rows are used up. Take it out of service.",
 )
 RECOVERY_ACTION = Metric(
     "infercanary_gpu_recovery_action",
@@ -90,9 +161,25 @@ RECOVERY_ACTION = Metric(
     "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain and "
     "reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
     _GPU,
+    reading="`infercanary_gpu_recovery_action > 0` is an alert; the number is what to do. Missing on older "
+    "drivers.",
 )
-NUMA_NODE = Metric("infercanary_gpu_numa_node", "gauge", "NUMA node that the GPU is attached to.", _GPU)
-LOCAL_CPUS = Metric("infercanary_gpu_local_cpus", "gauge", "CPUs of the host that are near the GPU.", _GPU)
+NUMA_NODE = Metric(
+    "infercanary_gpu_numa_node",
+    "gauge",
+    "NUMA node that the GPU is attached to.",
+    _GPU,
+    reading="Missing where the host has one node, or does not tell. Threads on another node make copies and "
+    "launches longer: see `infercanary_process_off_node_threads`.",
+)
+LOCAL_CPUS = Metric(
+    "infercanary_gpu_local_cpus",
+    "gauge",
+    "CPUs of the host that are near the GPU.",
+    _GPU,
+    reading="As many as the host has: one node, and nothing to mend. Otherwise a cpuset of these CPUs keeps "
+    "the server near its GPU.",
+)
 
 _RECOVERY_ACTION = 230
 _SEVERITIES = {

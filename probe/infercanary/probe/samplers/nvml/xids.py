@@ -16,12 +16,17 @@ XIDS = Metric(
     "counter",
     "XIDs (GPU errors) that the driver reported since the probe started, by their number; there from its first on.",
     ("gpu", "xid"),
+    reading="13, 31 and 43 are mostly the application's, 48, 63, 64, 94 and 95 memory, 74 NVLink, 79 a GPU off "
+    "the bus ([all of them](https://docs.nvidia.com/deploy/xid-errors/)). A series begins with its first "
+    "error: alert on `infercanary_gpu_xid_events_total`.",
 )
 EVENTS = Metric(
     "infercanary_gpu_xid_events_total",
     "counter",
     "XIDs of any number since the probe started; missing where the driver does not tell the container.",
     ("gpu",),
+    reading="`increase(infercanary_gpu_xid_events_total[1h]) > 0` is an alert; "
+    "`infercanary_gpu_xid_errors_total` has the numbers. Runs meanwhile are tagged `gpu_xid`.",
 )
 
 _AT_ONCE = 100  # an error storm must not hold up the sample; the rest waits for the next
