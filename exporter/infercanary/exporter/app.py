@@ -25,12 +25,19 @@ from infercanary.settings import UsageError
 log = structlog.get_logger(__name__)
 
 BUILD = Metric(
-    "infercanary_build_info", "gauge", "1, with the version of the exporter.", ("version", "python")
+    "infercanary_build_info",
+    "gauge",
+    "1, with the version of the exporter.",
+    ("version", "python"),
+    reading="Join or count it to see which exporters are still old: `count by (version) "
+    "(infercanary_build_info)`.",
 )
 LAG = Metric(
     "infercanary_event_loop_lag_seconds",
     "gauge",
     "Longest time over the last 30 s by which the exporter's event loop was late.",
+    reading="Below 0.1 s. Near `timeout_seconds` polls time out through the exporter's own fault: its host is "
+    "starved, or it has too many probes.",
 )
 METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS)
 

@@ -30,26 +30,44 @@ from infercanary.probe.report import Family, Metric
 log = structlog.get_logger(__name__)
 
 UP = Metric(
-    "infercanary_up", "gauge", "1 if the last poll of the container's probe gave a valid report, else 0."
+    "infercanary_up",
+    "gauge",
+    "1 if the last poll of the container's probe gave a valid report, else 0.",
+    reading="`infercanary_up == 0` for some minutes is an alert: all else of that container is missing "
+    "meanwhile. The status page has the reason, and `infercanary_poll_failures_total` its kind. A container "
+    "that is gone has no series at all.",
 )
 AGE = Metric(
     "infercanary_report_age_seconds",
     "gauge",
     "Time since the last valid report of the container's probe.",
+    reading="About `poll_seconds` at most while the probe is up; beyond that it is down, and for how long. "
+    "Missing before the first report.",
 )
 INFO = Metric(
     "infercanary_container_info",
     "gauge",
     "1, with what Docker says of the container: image reference, image id, registry digest and container id.",
     ("image", "image_id", "image_digest", "container_id"),
+    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (service, container) "
+    "group_left (image, image_digest) infercanary_container_info`. Empty labels: the container is from the "
+    "config's list, not from Docker.",
 )
 POLL_DURATION = Metric(
     "infercanary_poll_duration_seconds",
     "gauge",
     "Time that the last poll took, from connecting to the whole body.",
+    reading="Milliseconds. Near `timeout_seconds` (3 s by default) the host or the container's process is "
+    "starved, and polls begin to fail.",
 )
 POLL_FAILURES = Metric(
-    "infercanary_poll_failures_total", "counter", "Polls that gave no valid report, by reason.", ("reason",)
+    "infercanary_poll_failures_total",
+    "counter",
+    "Polls that gave no valid report, by reason.",
+    ("reason",),
+    reading="`unreachable`: not started, or no common network; `timeout`: starved or hung; `too_large` and "
+    "`malformed`: not a probe, or a limit; `internal`: a fault of the exporter, whose log has it. For alerts "
+    "use `infercanary_failed_polls_total`.",
 )
 # Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
 # was there before. One for each reason of each container would be nine times as many, nearly all of them 0 for ever.
@@ -58,20 +76,30 @@ FAILED_POLLS = Metric(
     "infercanary_failed_polls_total",
     "counter",
     "Polls that gave no valid report, for any reason; 0 at first, so that the first failure is an increase too.",
+    reading="`increase(infercanary_failed_polls_total[15m]) > 0` also shows the failures between two scrapes, "
+    "which `infercanary_up` may miss.",
 )
 REJECTED = Metric(
     "infercanary_rejected_total",
     "counter",
     "Parts of otherwise valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
+    reading="Healthy is no increase. `too_many` is one of the exporter's `limits`; the others are a probe of "
+    "another version, odd names in a sampler or target of your own, or an impostor.",
 )
 RUNS_COLLECTED = Metric(
-    "infercanary_runs_collected_total", "counter", "Raw runs taken from the probe, each once."
+    "infercanary_runs_collected_total",
+    "counter",
+    "Raw runs taken from the probe, each once.",
+    reading="Grows with `infercanary_runs_total`. Runs of an earlier probe that were found in its journal "
+    "count too.",
 )
 RUNS_LOST = Metric(
     "infercanary_runs_lost_total",
     "counter",
     "Raw runs that left the probe's ring before the exporter came for them.",
+    reading="Healthy is no increase: the ring holds 2,048 runs, hours of them. Growth means that the exporter "
+    "was away for long.",
 )
 METRICS = (
     UP,
@@ -189,6 +217,8 @@ class Collector:
                 self._stop_polling(key)
             probe.container = container
             if container.url is None:
+                if probe.trouble != container.url_missing:
+                    log.warning("probe cannot be reached", **probe.identity, error=container.url_missing)
                 probe.up, probe.polled, probe.trouble = False, True, container.url_missing
             elif key not in self._tasks:
                 delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret

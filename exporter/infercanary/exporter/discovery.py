@@ -28,10 +28,19 @@ from infercanary.probe.report import DEFAULT_PORT, Family, Metric
 log = structlog.get_logger(__name__)
 
 UP = Metric(
-    "infercanary_discovery_up", "gauge", "1 if Docker answered when last asked for its containers, else 0."
+    "infercanary_discovery_up",
+    "gauge",
+    "1 if Docker answered when last asked for its containers, else 0.",
+    reading="`infercanary_discovery_up == 0` is an alert: containers known so far are still polled, new ones "
+    "are not found. See the access to Docker's socket or its proxy. Missing with `docker.enabled: false`.",
 )
 FOUND = Metric(
-    "infercanary_discovered_containers", "gauge", "Containers that Docker last listed with a probe."
+    "infercanary_discovered_containers",
+    "gauge",
+    "Containers that Docker last listed with a probe.",
+    reading="0 while `infercanary_discovery_up` is 1: no running container has the label "
+    "`infercanary.enable=true`, or this is another daemon. A fall without a deployment is a crash of "
+    "containers.",
 )
 METRICS = (UP, FOUND)
 
@@ -206,6 +215,9 @@ def _network_owner(listed: Listed, by_id: dict[str, Listed]) -> Listed:
     return listed
 
 
+_EXPECTED = (docker.errors.DockerException, requests.RequestException, OSError, msgspec.ValidationError)
+
+
 class Discovery:
     """Follows Docker. ``containers`` and ``up`` belong to the event loop that calls :meth:`start`.
 
@@ -251,11 +263,10 @@ class Discovery:
                         failures = 0
                         self._stopping.wait(_SETTLE_SECONDS)
             except (
-                docker.errors.DockerException,
-                requests.RequestException,
-                OSError,
-                msgspec.ValidationError,
-            ) as error:
+                Exception
+            ) as error:  # whatever Docker answers, or we make of it, must not end the search for ever
+                if not isinstance(error, _EXPECTED):
+                    log.exception("the search for containers failed by a fault of the exporter")
                 self._tell(self._lost, str(error))
                 self._stopping.wait(0.5 * 2 ** min(failures, 6))
                 failures += 1
