@@ -88,9 +88,8 @@ TIME_TO_STEADY = Metric(
     "gauge",
     "Cold start: from the container's start (outside of one, the process's) until the canary was steady.",
     ("canary",),
-    reading="How long after a start latency is not yet what it will be; missing until then, set once. Use it "
-    "for how long a rollout should wait, and `infercanary_load_seconds` and `infercanary_warm_up_seconds` for "
-    "what it is made of.",
+    reading="Before this moment latency is not yet comparable; missing until then, and set once. It says how "
+    "long a rollout should wait; `infercanary_load_seconds` and `infercanary_warm_up_seconds` say what for.",
 )
 BATCH = Metric(
     "infercanary_repeat_inferences",
@@ -163,9 +162,8 @@ OUTPUT_ERROR = Metric(
     "gauge",
     "How far the last run's output is from the first steady one since the start: relative error (L2), 1 at most.",
     ("canary",),
-    reading="Rounding is far below 0.01: about 1e-6 for float32, 4e-3 for bfloat16. Above 0.01 the run is "
-    "tagged `output_changed`: the same input now gets another answer, and its latency does not count as an "
-    "improvement.",
+    reading="Below 0.01 it is rounding: about 1e-6 for float32, up to 4e-3 for bfloat16. Above, the run is "
+    "tagged `output_changed`: the same input gets another answer, so that being faster is no improvement.",
 )
 THREAD_CPU = Metric(
     "infercanary_canary_cpu_seconds_total",
@@ -181,7 +179,7 @@ THREAD_RUN_QUEUE = Metric(
     "counter",
     "Time that this thread was ready to run during repeats and waited for a CPU.",
     ("canary",),
-    reading="Near 0 is healthy. Above 5 % of a run, throttling apart, that is tagged `preempted`: see "
+    reading="Near 0 is healthy. A run with more than 5 % of it, throttling apart, is tagged `preempted`: see "
     "`infercanary_thread_oversubscription_ratio` for the container's own threads, "
     "`infercanary_container_shared_cpus` for its neighbours.",
 )
