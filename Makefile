@@ -7,7 +7,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test lint format bench clean
+.PHONY: help demo venv test lint format docs bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint: .venv/dev ## ruff, mypy --strict, the import contracts
 format: .venv/dev ## ruff's formatting and safe fixes
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+
+docs: .venv/dev ## docs/metrics.md, from the declarations of the metrics
+	.venv/bin/python docs/generate.py
 
 bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/exposition.py

@@ -100,6 +100,7 @@ def test_short_work_is_batched_to_100_us() -> None:
     x = torch.randn(16, 16, device="cuda")
     target = TorchTarget(lambda y: y @ x, [{"shape": [16, 16]}], device="cuda")
     target.open()
+    target.calibrate()
     assert target.clock.batch > 1
     compute = statistics.median(target.clock.measure(target.run)[0].phases["compute"] for _ in range(20))
     assert compute * target.clock.batch > 50e-6

@@ -33,9 +33,9 @@ UP = Metric(
     "infercanary_up",
     "gauge",
     "1 if the last poll of the container's probe gave a valid report, else 0.",
-    reading="`infercanary_up == 0` for some minutes is an alert: all else of that container is missing "
-    "meanwhile. The status page has the reason, and `infercanary_poll_failures_total` its kind. A container "
-    "that is gone has no series at all.",
+    reading="`infercanary_up == 0` for some minutes is an alert: all that the probe says is missing meanwhile. "
+    "The status page has the reason, and `infercanary_poll_failures_total` its kind. A container that is gone "
+    "has no series at all.",
 )
 AGE = Metric(
     "infercanary_report_age_seconds",

@@ -18,7 +18,7 @@ SHARED = Metric(
     "gauge",
     "CPUs of the container's cpuset that another monitored container of the host may use too. All of the host's where "
     "two have no cpuset: they may then meet anywhere, which is not to say that they do.",
-    reading="0 for a container with CPUs of its own. Otherwise a neighbour's load is felt: see "
+    reading="0 for a container with CPUs of its own. Otherwise a neighbour's load may be felt: see "
     "`infercanary_canary_run_queue_seconds_total`, and pin with `--cpuset-cpus`. Only containers with a probe "
     "are compared.",
 )

@@ -88,7 +88,7 @@ def _state(probe: Probe) -> int:
         return 1
     if not probe.up:
         return 0
-    return 3 if all(runs[-1].outcome == "ok" for runs in probe.history.canaries.values()) else 2
+    return 3 if all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()) else 2
 
 
 def _top(probes: Iterable[Probe]) -> str:

@@ -12,6 +12,7 @@ from types import FrameType
 import click
 
 from infercanary.probe.config import read
+from infercanary.probe.once import once
 from infercanary.probe.probe import Probe
 from infercanary.settings import UsageError
 
@@ -27,18 +28,33 @@ from infercanary.settings import UsageError
     show_default=True,
     help="What to log to standard error.",
 )
-def command(path: str, log_level: str) -> None:
+@click.option(
+    "--once",
+    "only_once",
+    is_flag=True,
+    help="Run every canary once, print a report that people can read, and exit.",
+)
+def command(path: str, log_level: str, only_once: bool) -> int:
     """Run canary inferences in this container, and answer the exporter with what they took.
 
     Modules named in the settings are searched in the working directory too. Ends on SIGTERM or Ctrl-C.
+
+    With --once it neither listens nor writes a journal, so that it may run beside another probe (but each disturbs the
+    other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary failed or could not be opened, and
+    128 + N where signal N ended it.
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    line = "%(message)s" if only_once else "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=log_level.upper(), format=line)
     sys.path.insert(0, os.getcwd())
     probe: Probe | None = None
+    code = 0
 
-    def stop(*_: int | FrameType | None) -> None:
+    def stop(number: int, _: FrameType | None) -> None:
+        nonlocal code
+        # One that runs for good ends well by a signal; one that was to report has not reported.
+        code = 128 + number if only_once else 0
         if probe is None:
-            sys.exit(0)
+            sys.exit(code)
         # In a thread: the handler interrupts the loop, which may hold the lock of the event that stop() sets.
         threading.Thread(target=probe.stop, args=(0,), name="infercanary-stop", daemon=True).start()
 
@@ -46,9 +62,12 @@ def command(path: str, log_level: str) -> None:
         signal.signal(number, stop)
     probe = read(path)
     try:
-        probe.serve()
-        probe.open()
-        probe.run()
+        if only_once:
+            code = once(probe) or code
+        else:
+            probe.serve()
+            probe.open()
+            probe.run()
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     finally:
@@ -56,4 +75,5 @@ def command(path: str, log_level: str) -> None:
     if not ended:
         # The interpreter would cut the hanging thread off inside a library's C++ code, which can abort the process.
         logging.shutdown()
-        os._exit(0)
+        os._exit(code)
+    return code

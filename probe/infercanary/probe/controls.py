@@ -1,4 +1,4 @@
-"""The controls beside the canaries: one set per device, measured after each run of a canary there."""
+"""The controls beside the canaries: the CPU's, and those of the device, measured after each run of a canary there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from infercanary.probe.targets.controls import Control, available_controls, work
 
 log = logging.getLogger("infercanary.probe")
 
-_LABELS = ("control", "device")
+_LABELS = ("device", "control")
 SECONDS = Metric(
     "infercanary_control_seconds",
     "gauge",
@@ -58,35 +58,41 @@ _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls of one device, in a thread that ends after each time."""
+    """Opens and measures the controls, the CPU's and each device's once, in a thread that ends after each time."""
 
-    def __init__(self, device: str, tally: Tally) -> None:
-        self.cost = 0.0
-        """Seconds that the last measurement took."""
-        self._device = device
+    def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._worker = Worker(f"infercanary-controls-{device}")
-        self._controls: dict[str, Control] | None = None
-        self._open: set[str] = set()
-        self._retry_at: dict[str, float] = {}
-        self._complaints: dict[str, str] = {}
+        self._worker = Worker("infercanary-controls")
+        self._sets: dict[str, dict[str, Control]] = {}
+        self._open: dict[tuple[str, str], Control] = {}
+        self._retry_at: dict[tuple[str, str], float] = {}
+        self._complaints: dict[tuple[str, str], str] = {}
+        self._costs: dict[str, float] = {}
 
-    def measure(self) -> dict[str, float]:
-        """Name → median seconds of a repeat, for those that could be measured. Never raises."""
+    def cost(self, device: str) -> float:
+        """Seconds that the last measurement for a canary on ``device`` took."""
+        return self._costs.get(device, 0.0)
+
+    def measure(self, device: str) -> dict[str, float]:
+        """Name → median seconds of a repeat, of the CPU's and the device's that could be measured. Never raises."""
         begin = perf_counter()
-        found: dict[str, float] = {}
+        devices = dict.fromkeys(("cpu", device))
+        found: dict[str, dict[str, float]] = {}
         try:
-            found = self._worker.call(self._measure, _DEADLINE_SECONDS)
+            found = self._worker.call(
+                lambda: {each: self._measure(each) for each in devices}, _DEADLINE_SECONDS
+            )
         except (Interrupted, StillBusy):
             pass
-        except DeadlineExceeded as error:
-            self._complain("controls", str(error))
         except BaseException as error:
-            self._complain("controls", one_line(error))
+            self._complain(
+                (device, "controls"), str(error) if isinstance(error, DeadlineExceeded) else one_line(error)
+            )
         self._worker.rest()
-        self.cost = perf_counter() - begin
-        self._show(found)
-        return found
+        self._costs[device] = perf_counter() - begin
+        for each in devices:
+            self._show(each, found.get(each, {}))
+        return {name: seconds for each in found.values() for name, seconds in each.items()}
 
     def interrupt(self) -> None:
         """End the wait for a measurement, now and from now on; callable from any thread."""
@@ -96,60 +102,60 @@ class Controls:
         """Let go of everything; whether that was within ``seconds``."""
         return self._worker.stop(seconds, self._close if self._open else None)
 
-    def _show(self, found: dict[str, float]) -> None:
-        for metric in (SECONDS, FLOPS, BYTES):
-            self._tally.forget(metric)
-        for name in self._controls or ():
-            self._tally.set(UP, name in found, name, self._device)
-        for name, seconds in found.items():
-            work = (self._controls or {})[name].work
-            self._tally.set(SECONDS, seconds, name, self._device)
-            if work.flops and seconds:
-                self._tally.set(FLOPS, work.flops / seconds, name, self._device)
-            if work.bytes and seconds:
-                self._tally.set(BYTES, work.bytes / seconds, name, self._device)
+    def _show(self, device: str, found: dict[str, float]) -> None:
+        for metric in (SECONDS, FLOPS, BYTES, UP):
+            self._tally.forget(metric, device)
+        for name, control in self._sets.get(device, {}).items():
+            self._tally.set(UP, name in found, device, name)
+            if seconds := found.get(name):
+                self._tally.set(SECONDS, seconds, device, name)
+                if control.work.flops:
+                    self._tally.set(FLOPS, control.work.flops / seconds, device, name)
+                if control.work.bytes:
+                    self._tally.set(BYTES, control.work.bytes / seconds, device, name)
 
-    def _complain(self, name: str, complaint: str) -> None:
-        if complaint != self._complaints.get(name):  # once per change, not once per run
-            log.warning("control %s on %s: %s", name, self._device, complaint)
-        self._complaints[name] = complaint
+    def _complain(self, which: tuple[str, str], complaint: str) -> None:
+        if complaint != self._complaints.get(which):  # once per change, not once per run
+            device, name = which
+            log.warning("control %s on %s: %s", name, device, complaint)
+        self._complaints[which] = complaint
 
     # From here on all runs in the controls' thread.
 
-    def _measure(self) -> dict[str, float]:
-        if self._controls is None:
-            self._controls = available_controls(self._device)
+    def _measure(self, device: str) -> dict[str, float]:
+        if device not in self._sets:
+            self._sets[device] = available_controls(device)
         found = {}
-        for name, control in list(self._controls.items()):
+        for name, control in list(self._sets[device].items()):
+            which = device, name
             try:
-                if name not in self._open:
-                    if perf_counter() < self._retry_at.get(name, 0.0):
+                if which not in self._open:
+                    if perf_counter() < self._retry_at.get(which, 0.0):
                         continue
-                    self._open.add(name)
+                    self._open[which] = control
                     control.open()
                     _repeat(control, _WARM_UP_REPEATS)
                 found[name] = _repeat(control, _REPEATS)
-                self._complaints.pop(name, None)
+                self._complaints.pop(which, None)
             except Unavailable as error:  # no such device here
-                log.info("control %s on %s: %s", name, self._device, error)
-                self._open.discard(name)
-                del self._controls[name]
+                log.info("control %s on %s: %s", name, device, error)
+                del self._open[which], self._sets[device][name]
             except Exception as error:
-                self._complain(name, one_line(error))
-                self._retry_at[name] = perf_counter() + _REOPEN_SECONDS
-                self._close_one(name)
+                self._complain(which, one_line(error))
+                self._retry_at[which] = perf_counter() + _REOPEN_SECONDS
+                self._close_one(which)
         return found
 
     def _close(self) -> None:
-        for name in list(self._open):
-            self._close_one(name)
+        for which in list(self._open):
+            self._close_one(which)
 
-    def _close_one(self, name: str) -> None:
-        self._open.discard(name)
+    def _close_one(self, which: tuple[str, str]) -> None:
+        device, name = which
         try:
-            (self._controls or {})[name].close()
+            self._open.pop(which).close()
         except Exception as error:
-            log.warning("control %s on %s: closing failed: %s", name, self._device, one_line(error))
+            log.warning("control %s on %s: closing failed: %s", name, device, one_line(error))
 
 
 def _repeat(control: Control, repeats: int) -> float:

@@ -59,13 +59,13 @@ LATENESS = Metric(
     "infercanary_lateness_seconds",
     "gauge",
     "How much later than intended the last round started.",
-    reading="Milliseconds. Above 0.25 s the run is tagged `late`: the probe's thread got no CPU, or waited for "
-    "the GIL.",
+    reading="Milliseconds. Above 0.25 s the first canary's run is tagged `late`: the probe's thread got no "
+    "CPU, or waited for the GIL.",
 )
 BUSY = Metric(
     "infercanary_busy_seconds_total",
     "counter",
-    "Wall time spent in scheduled runs (warm-up is not in it).",
+    "Wall time spent in scheduled runs and their controls (warm-up is not in it).",
     reading="The controls are in it. `rate(…[15m])` is the duty now; `infercanary_duty_ratio` is that since "
     "the start.",
 )
@@ -166,8 +166,7 @@ class Probe:
             Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, pool)
             for name, target in targets.items()
         ]
-        devices = dict.fromkeys(canary.device for canary in self._canaries) if controls else ()
-        self._controls = {device: Controls(device, self._tally) for device in devices}
+        self._controls = Controls(self._tally) if controls else None
         chosen = available(self._compute_threads) if samplers is None else samplers
         self._guards = [Guard(sampler, self._tally) for sampler in chosen]
         self._journal: Journal | None = None
@@ -221,10 +220,10 @@ class Probe:
         if self._thread is None or self._thread is threading.current_thread() or not self._thread.is_alive():
             return
         self._thread.join(seconds)
-        for waiting in [canary.interrupt for canary in self._canaries] + [
-            controls.interrupt for controls in self._controls.values()
-        ]:
-            waiting()
+        for canary in self._canaries:
+            canary.interrupt()
+        if self._controls is not None:
+            self._controls.interrupt()
         self._thread.join(_CLOSE_SECONDS + 1)
         if self._thread.is_alive():
             log.warning("the probe did not stop in time; its thread ends with the process")
@@ -303,17 +302,14 @@ class Probe:
         """
         schedule = Schedule(self._interval, time.monotonic())
         self._settle_samplers()
-        for device in dict.fromkeys(canary.device for canary in self._canaries if canary.is_open):
-            if device in self._controls:
-                self._controls[
-                    device
-                ].measure()  # the first time takes longer, which would look like their cost
+        # The controls' first time takes longer, which is not what they cost.
+        for canary in 2 * self._canaries:
+            if self._controls is not None and canary.is_open:
+                self._controls.measure(canary.device)
         runs, _ = self._round(self._plan(schedule), 0.0)
         if self._stopping.is_set():
             return None
-        self._plan(
-            schedule
-        )  # once more: what a round costs, and so the interval that the duty cap needs, is known now
+        self._plan(schedule)  # what a round costs, and so the interval that the duty cap needs, is known now
         self._environment = self._environment or fingerprint({})
         self._publish(runs)
         return decode(self.report(""))
@@ -324,15 +320,10 @@ class Probe:
             self._server.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
-        parts: list[Canary | Controls | Guard | Journal] = [
-            *self._canaries,
-            *self._controls.values(),
-            *self._guards,
-        ]
-        if self._journal is not None:
-            parts.append(self._journal)
+        parts = (*self._canaries, self._controls, *self._guards, self._journal)
         for part in parts:
-            ended &= part.close(max(0.1, deadline - time.monotonic()))
+            if part is not None:
+                ended &= part.close(max(0.1, deadline - time.monotonic()))
         return ended
 
     def report(self, since: str) -> bytes:
@@ -393,8 +384,7 @@ class Probe:
         return list(zip(canaries, repeats, strict=True))
 
     def _controls_cost(self, canary: Canary) -> float:
-        controls = self._controls.get(canary.device)
-        return controls.cost if controls is not None else 0.0
+        return self._controls.cost(canary.device) if self._controls is not None else 0.0
 
     def _wait_until(self, slot: float) -> bool:
         """Sleep until ``slot`` (monotonic), sampling on the way; False when the probe is stopped meanwhile."""
@@ -410,18 +400,19 @@ class Probe:
         """One round of every open canary, ``lateness`` seconds after its slot: the runs, and what they cost (s)."""
         runs = self._failed_opens()
         cost = 0.0
-        before = self._sample()
+        before = quiet = self._sample()
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
             started_at = time.time()
             if (done := canary.round(repeats, lateness)) is not None:
-                if (controls := self._controls.get(canary.device)) is not None:
-                    done = done._replace(controls=controls.measure())
+                if self._controls is not None:
+                    done = done._replace(controls=self._controls.measure(canary.device))
                 after = self._sample()
                 self._busy += done.busy + self._controls_cost(canary)
                 cost += done.cost + self._controls_cost(canary)
-                window = Window(done, lateness, self._first, self._last or self._first, before, after)
+                previous = self._last or self._first
+                window = Window(done, lateness, self._first, previous, quiet, before, after)
                 runs.append(self._run(canary, done, started_at - lateness, started_at, tags(window)))
                 before = self._last = after
             lateness = 0.0  # a later canary of the round waits for the one before by intent

@@ -146,8 +146,8 @@ P90 = Metric(
     "gauge",
     "90th percentile of the last 64 repeats' wall time: the fewest that allow one. Missing until there are 64.",
     ("canary",),
-    reading="It spans the last 2 to 13 runs. Far above the median while that stays: some repeats are "
-    "disturbed, and the image is not slower.",
+    reading="It spans the last 2 to 13 runs. Far above the median while that stays: some repeats are slow and "
+    "most are not, so look for a disturbance first.",
 )
 PHASE_MEDIAN = Metric(
     "infercanary_run_phase_median_seconds",

@@ -27,6 +27,8 @@ class Window(NamedTuple):
     """The first sample of this probe."""
     previous: Values
     """The last one before: at the end of the previous run. What happened since then can still be felt."""
+    quiet: Values
+    """Before the first run of the round: what a GPU is busy with there is not the probe's."""
     before: Values
     after: Values
 
@@ -115,7 +117,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "gpu_power_brake": _gpu_held_back("hw_power_brake"),
     "gpu_clock_low": _clock_low,
     "gpu_busy": lambda w: any(
-        share > _GPU_BUSY for share in w.before.get("infercanary_gpu_utilization_ratio", {}).values()
+        share > _GPU_BUSY for share in w.quiet.get("infercanary_gpu_utilization_ratio", {}).values()
     ),
     "gpu_xid": lambda w: w.grown("infercanary_gpu_xid_events_total", since=w.previous) > 0,
     "output_changed": lambda w: (w.done.output_error or 0.0) > TOLERANCE,

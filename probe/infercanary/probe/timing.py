@@ -32,7 +32,7 @@ class Timing(NamedTuple):
 class Clock(Protocol):
     """Times one repeat.
 
-    A clock may also have ``batch``: how many times each phase does its work in a repeat, and what is timed is divided by.
+    A clock may also have ``batch``: how many times each phase does its work in a repeat. Times are divided by it.
     """
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:

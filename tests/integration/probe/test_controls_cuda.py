@@ -379,8 +379,7 @@ found["asked"] = count("cuInit")
 found["imported"] = sorted({"torch", "numpy"} & set(sys.modules))
 """)
     assert not any(name.startswith("gpu") for name in found["cpu"])
-    assert {name.removesuffix("_python") for name in found["cuda"][4:]} == set(NAMES)
-    assert found["cuda"][:4] == found["cpu"]
+    assert {name.removesuffix("_python") for name in found["cuda"]} == set(NAMES)
     assert found["python"] == ["gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch_python"]
     assert (found["asked"], found["imported"]) == (0, [])
 

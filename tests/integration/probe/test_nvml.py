@@ -571,7 +571,8 @@ probe = Probe({"a": target}, listen="127.0.0.1:0", interval_seconds=0.1, duty_ca
 probe.start()
 until(lambda: probe.address)
 state = "failing" if sys.argv[1] == "refused" else "steady"
-seen = until(lambda: (s := fetch(probe.address)).state("a") == state and s.report.runs and s.value("infercanary_gpu_devices") and s)
+until(lambda: fetch(probe.address).value("infercanary_gpu_devices"))
+seen = until(lambda: (s := fetch(probe.address)).state("a") == state and s.report.runs and s)
 print(json.dumps({
     "missing": seen.value("infercanary_cuda_missing", "a", "cpu_only_build"),
     "gpus": seen.value("infercanary_gpu_devices"),

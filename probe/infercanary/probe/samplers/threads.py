@@ -48,8 +48,8 @@ OFF_NODE_ALLOWED = Metric(
     "infercanary_process_off_node_allowed_threads",
     "gauge",
     "Threads that may run on CPUs outside the NUMA nodes of the container's GPUs; missing where those are not known.",
-    reading="0 where a cpuset or pinning keeps the process near its GPU; above 0 where a thread lands is "
-    "chance, and so is the latency after each restart.",
+    reading="0 where a cpuset or pinning keeps the process near its GPU. Above 0 it is chance where a thread "
+    "lands, and so is the latency after each restart.",
 )
 OFF_NODE = Metric(
     "infercanary_process_off_node_threads",

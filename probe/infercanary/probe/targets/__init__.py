@@ -19,7 +19,12 @@ BUILT_IN = {"torch": "infercanary.probe.targets.torch:TorchTarget"}
 
 
 class Target(Protocol):
-    """One thing to execute and time. Methods are called one at a time, from changing threads."""
+    """One thing to execute and time. Methods are called one at a time, from changing threads.
+
+    A target may also have ``device`` (``cpu`` or ``cuda[:N]``: whose controls are run beside it), ``is_busy()``
+    (whether the host keeps that device busy: a run then waits, or is skipped), and ``calibrate()``, called once after
+    the first run.
+    """
 
     @property
     def clock(self) -> Clock:

@@ -115,7 +115,6 @@ class TorchTarget:
             self._run = self._run_cuda
             if self._mode == "graph":
                 self._model = self._captured(self._model, clock.stream)
-            self.clock.batch = self._batch()
         else:
             self._device_inputs = host_inputs
             self._run = self._run_cpu
@@ -191,11 +190,12 @@ class TorchTarget:
         """Whether work of the host's is waiting or running on the device's default stream."""
         return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
 
-    def _batch(self) -> int:
-        """How many inferences take 100 µs on the device."""
-        with self._torch.inference_mode():
-            compute = min(self.clock.measure(self._run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
-        return max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
+    def calibrate(self) -> None:
+        """Set how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
+        if self._device.type != "cuda":
+            return
+        compute = min(self.clock.measure(self.run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
+        self.clock.batch = max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
         """``model`` on the device inputs as a CUDA graph; its call replays it."""

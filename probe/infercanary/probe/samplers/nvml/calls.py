@@ -25,8 +25,8 @@ FIELD_SECONDS = Metric(
     "infercanary_nvml_field_seconds",
     "gauge",
     "Time that the driver says it took to read the field values of the last sample, over all GPUs.",
-    reading="As `infercanary_nvml_call_seconds`, by the driver's own watch: if that is high and this is low, "
-    "the time went in waiting for the driver.",
+    reading='Beside `infercanary_nvml_call_seconds{call="nvmlDeviceGetFieldValues"}`: where that is far '
+    "more, the time went in waiting for the driver.",
 )
 
 LIBRARY_GONE = frozenset(

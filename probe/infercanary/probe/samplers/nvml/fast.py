@@ -27,7 +27,7 @@ REASONS = Metric(
     "gauge",
     "1 if the reason holds the clocks back now, else 0.",
     ("gpu", "reason"),
-    reading="`idle` and the two `…_clocks_setting` and `display_clock_setting` are no fault. It is one moment: "
+    reading="`idle`, `applications_clocks_setting` and `display_clock_setting` are no fault. It is one moment: "
     "what falls between two samples is in `infercanary_gpu_clock_event_seconds_total`.",
 )
 PCIE_BYTES = Metric(

@@ -169,8 +169,8 @@ NUMA_NODE = Metric(
     "gauge",
     "NUMA node that the GPU is attached to.",
     _GPU,
-    reading="Missing where the host has one node, or does not tell. Threads on another node make copies and "
-    "launches longer: see `infercanary_process_off_node_threads`.",
+    reading="May be missing where the host has one node. Threads on another node make copies and launches "
+    "longer: see `infercanary_process_off_node_threads`.",
 )
 LOCAL_CPUS = Metric(
     "infercanary_gpu_local_cpus",

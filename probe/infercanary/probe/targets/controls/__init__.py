@@ -21,14 +21,13 @@ log = logging.getLogger("infercanary.probe")
 
 
 def available_controls(device: str) -> dict[str, Control]:
-    """Name → control, for a canary on ``cpu``, ``cuda`` or ``cuda:N``. They take nothing before they are opened."""
+    """Name → control, of ``cpu``, ``cuda`` or ``cuda:N``. They take nothing before they are opened."""
     try:
         code = mapped_code()
     except Refused as refused:
         log.info("controls: no machine code of their own: %s; Python's instead", refused)
         code = None
-    controls: dict[str, Control] = {**cpu_controls(code)}
     kind, _, ordinal = device.partition(":")
-    if kind == "cuda" and cuda_library() is not None:
-        controls |= cuda_controls(int(ordinal or 0), code)
-    return controls
+    if kind == "cuda":
+        return {**cuda_controls(int(ordinal or 0), code)} if cuda_library() is not None else {}
+    return {**cpu_controls(code)}

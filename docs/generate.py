@@ -1,0 +1,233 @@
+"""``make docs``: writes docs/metrics.md from the metrics' declarations, which stand beside the code that fills them.
+
+A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import infercanary.exporter
+import infercanary.probe
+from infercanary.exporter import accept, poll
+from infercanary.probe import record
+from infercanary.probe.report import LADDER, Metric
+from infercanary.probe.samplers import available, cgroup
+from infercanary.probe.samplers.nvml import fast, faults, slow
+from infercanary.probe.tags import TAGS
+
+TARGET = Path(__file__).with_name("metrics.md")
+PREFIX = "infercanary_"
+
+
+class Part(NamedTuple):
+    """A section: the metrics whose names, after the prefix, begin like one of ``stems``; the longest stem decides."""
+
+    title: str
+    stems: str
+    intro: str
+
+
+PARTS = (
+    Part(
+        "Latency",
+        "latency intended_latency phase run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
+        "repeat_inferences",
+        "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
+    ),
+    Part(
+        "Runs and canaries",
+        "runs tagged_runs eligible canary_state load first_run warm_up time_to_steady cuda_missing output_error "
+        "environment",
+        "Whether it runs, how it started, and in what environment.",
+    ),
+    Part(
+        "Controls",
+        "control",
+        "Tiny work that is the same in every image, after each run of a canary "
+        "([why and how](adr/0008-controls-in-machine-code.md)). A host that became slower slows both.",
+    ),
+    Part(
+        "GPU",
+        "gpu nvml",
+        "By NVML. What a driver, a model or MIG does not offer is missing. What hardly changes is read once a minute, "
+        "the rest around each run.",
+    ),
+    Part(
+        "Threads",
+        "canary process thread",
+        "`infercanary_canary_*` is the thread that runs a canary, and only while it does. The rest is the process that "
+        "the probe runs in: the server's, where the probe is inside it, else the probe's own.",
+    ),
+    Part(
+        "cgroup", "cgroup", "What the container is granted, and how often it ran into that limit; v2 or v1."
+    ),
+    Part(
+        "Process",
+        "gc stalled",
+        "What held the process up that the probe runs in, and the canary with it.",
+    ),
+    Part(
+        "The probe itself",
+        "probe interval missed_slots lateness busy duty time_to_report sampler journal",
+        "What it costs, and whether it can be believed.",
+    ),
+    Part(
+        "Exporter",
+        "up report_age container_info container_shared poll failed_polls rejected runs_collected runs_lost build "
+        "event_loop discovery discovered config",
+        "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
+        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_config_…`) have neither. Beside them it shows "
+        "`prometheus_client`'s `process_*` of its own process.",
+    ),
+)
+
+_UNITS = {
+    "timestamp_seconds": "seconds since 1970",
+    "bytes_per_second": "bytes per second",
+    "flops_per_second": "operations per second",
+    **{unit: unit for unit in ("seconds", "bytes", "hertz", "ratio", "celsius", "watts", "joules", "cores")},
+}
+
+_MEMORY_ERRORS = tuple(slow._SEVERITIES)
+_SWITCHES = ("voluntary", "involuntary")
+_PHASES = ("h2d", "compute", "d2h", "launch", "queue")
+_CPU_CONTROLS = ("cpu_spin", "memory_copy", "page_io", "thread_wake")
+_CONTROLS = (
+    *_CPU_CONTROLS,
+    *(f"{name}_python" for name in _CPU_CONTROLS),
+    *("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch", "gpu_launch_python"),
+)
+VALUES: dict[tuple[str, str], tuple[str, ...]] = {
+    ("phase_seconds", "phase"): _PHASES,
+    ("run_phase_median_seconds", "phase"): _PHASES,
+    ("runs_total", "outcome"): record.OUTCOMES,
+    ("tagged_runs_total", "tag"): TAGS,
+    ("canary_state", "state"): record.STATES,
+    ("cuda_missing", "reason"): record.CUDA_MISSING_REASONS,
+    ("canary_context_switches_total", "kind"): _SWITCHES,
+    ("process_context_switches_total", "kind"): _SWITCHES,
+    ("control_seconds", "control"): _CONTROLS,
+    ("control_up", "control"): _CONTROLS,
+    ("control_flops_per_second", "control"): ("cpu_spin", "cpu_spin_python", "gpu_fma"),
+    ("control_bytes_per_second", "control"): tuple(
+        name for name in _CONTROLS if name.startswith(("memory_copy", "page_io", "gpu_copy", "gpu_transfer"))
+    ),
+    ("gc_collections_total", "generation"): ("0", "1", "2"),
+    ("cgroup_pressure_waiting_seconds_total", "resource"): cgroup._RESOURCES,
+    ("cgroup_pressure_stalled_seconds_total", "resource"): cgroup._RESOURCES,
+    ("sampler_success", "sampler"): tuple(sampler.name for sampler in available()),
+    ("sampler_duration_seconds", "sampler"): tuple(sampler.name for sampler in available()),
+    ("nvml_state", "state"): faults.STATES,
+    ("gpu_clock_event_active", "reason"): tuple(fast._REASON_BITS),
+    ("gpu_clock_event_seconds_total", "reason"): tuple(fast.event_fields("999").values()),
+    ("gpu_pcie_bytes_total", "direction"): tuple(fast._PCIE_FIELDS.values()),
+    ("gpu_compute_mode", "mode"): slow._COMPUTE_MODES,
+    ("gpu_ecc_errors_total", "severity"): _MEMORY_ERRORS,
+    ("gpu_ecc_lifetime_errors_total", "severity"): _MEMORY_ERRORS,
+    ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
+    ("poll_failures_total", "reason"): get_args(poll.Failure),
+    ("rejected_total", "reason"): get_args(accept.Reason),
+}
+"""Metric (without the prefix) and label → the values that it can have."""
+
+_INTRO = f"""\
+# Metrics
+
+Made by `make docs` from the declarations in the code: change those, not this file.
+
+{{contents}}
+
+## Conventions
+
+**Labels.** The exporter adds `service` and `container` to all that a probe says: Docker, or the exporter's own
+config, vouches for them, and a probe cannot set them. `service` stays the same across upgrades: compare by it.
+`canary` is the name in the probe's settings; `gpu` is an index (`0`) or a MIG device (`0:1`); `device` is `cpu` or
+`cuda`, maybe with an index.
+
+**Names.** All begin with `{PREFIX}`, have base units, and counters end in `_total`: use `rate()` or `increase()`.
+A name in `_info` is always 1 and tells by its labels. A set of states has a series for each, 1 for the one that holds.
+
+**Missing, never zero.** What is not known has no series: after a run that failed, where a sampler failed, where the
+kernel or the driver does not tell. When a poll fails, all that the probe said vanishes, and `infercanary_up` is 0.
+
+**Counters** of a probe count from its start, and a restart of the exporter changes none of them; those that the
+kernel or the driver keeps may be older. Samples are taken right before and after each run, and between distant runs.
+
+**Histograms** of all probes have one [ladder](adr/0003-bucket-ladder.md) of {len(LADDER)} bounds, 50 µs × 2^(k/4) up to
+62 s: `sum by (le)` is right across the fleet. Where all latencies lie in one bucket, a quantile may be off by 9.5 %:
+to judge a change, take the gauges."""
+
+
+def declared() -> list[Metric]:
+    """Every metric that a module of the probe or the exporter declares, sorted by name."""
+    found: dict[str, Metric] = {}
+    for package in (infercanary.probe, infercanary.exporter):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Metric) and found.setdefault(value.name, value) != value:
+                    raise ValueError(f"{value.name} is declared twice, and not alike")
+    return [found[name] for name in sorted(found)]
+
+
+def render(metrics: Iterable[Metric]) -> str:
+    """The page."""
+    parts: dict[Part, list[Metric]] = {part: [] for part in PARTS}
+    for metric in metrics:
+        parts[_part(metric)].append(metric)
+    contents = " · ".join(f"[{part.title}](#{part.title.lower().replace(' ', '-')})" for part in PARTS)
+    sections = (section for part, its in parts.items() for section in _sections(part, its))
+    return "\n\n".join([_INTRO.replace("{contents}", contents), *sections]) + "\n"
+
+
+def unit(name: str) -> str:
+    """The unit that a metric's name ends in; empty where it has none."""
+    stem = name.removesuffix("_total")
+    return next((text for suffix, text in _UNITS.items() if stem.endswith(f"_{suffix}")), "")
+
+
+def _part(metric: Metric) -> Part:
+    stems = {stem: part for part in PARTS for stem in part.stems.split()}
+    rest = metric.name.removeprefix(PREFIX) + "_"
+    fitting = [stem for stem in stems if rest.startswith(f"{stem}_")]
+    if not fitting:
+        raise ValueError(
+            f"no part of docs/generate.py takes {metric.name}; add the beginning of its name to one"
+        )
+    return stems[max(fitting, key=len)]
+
+
+def _sections(part: Part, metrics: Iterable[Metric]) -> Iterator[str]:
+    yield f"## {part.title}\n\n{part.intro}"
+    yield from map(_section, metrics)
+
+
+def _section(metric: Metric) -> str:
+    facts = [
+        metric.kind,
+        unit(metric.name) or "no unit",
+        *(_label(metric.name, name) for name in metric.labels),
+    ]
+    lines = [f"### `{metric.name}`", " · ".join(facts), metric.help]
+    if metric.kind == "histogram":
+        by = ", ".join(["service", *metric.labels, "le"])
+        lines.append(
+            f"Median: `histogram_quantile(0.5, sum by ({by}) (rate({metric.name}_bucket[5m])))`, in buckets of the "
+            "[ladder](adr/0003-bucket-ladder.md)."
+        )
+    if metric.reading:
+        lines.append(f"*Reading it.* {metric.reading}")
+    return "\n\n".join(lines)
+
+
+def _label(metric: str, name: str) -> str:
+    known = VALUES.get((metric.removeprefix(PREFIX), name), ())
+    return f"`{name}`" + (f" ({', '.join(f'`{value}`' for value in known)})" if known else "")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render(declared()), encoding="utf-8")

@@ -1,0 +1,360 @@
+"""``infercanary probe --once``: one run of every canary, as a text for the person who is about to ship an image.
+
+The text is made of a report and nothing else, so what it says is what the exporter would be told.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+
+import click
+
+from infercanary.probe import controls, record
+from infercanary.probe.probe import DUTY_CAP, INTERVAL, Probe
+from infercanary.probe.report import Metric, Report, Run, decode
+from infercanary.probe.samplers import SUCCESS
+from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
+from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
+from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
+from infercanary.probe.tags import Values, values
+from infercanary.settings import UsageError
+
+log = logging.getLogger("infercanary.probe")
+
+INCONCLUSIVE = 3
+"""The exit code where a canary failed: no number of it can be compared."""
+
+_LEAST_WIDTH, _MOST_WIDTH = 80, 120
+_LABEL = 13  # columns, besides the indentation
+_NAME = 24  # columns of a name at most: a target may call its phases anything
+_REST = 0.005  # of the wall time, from which on what is in no phase is a row
+
+_TAGS = {
+    "warming": "not steady yet, and may become faster still; run it again before comparing",
+    "failing": "it failed, as said above; mend that before anything else",
+    "busy": "the device had no room for it; run it again at a quieter time",
+    "beside_opening": "another canary was loading meanwhile; run it again when that one opens",
+    "late": "it started over 0.25 s late: no CPU was free, or a thread kept the GIL; give it more CPU",
+    "stalled": "the whole process stood still; look for a paused container, a snapshot or a moved VM",
+    "preempted": "ready to run, it waited for a CPU; use fewer threads, or move neighbours away",
+    "cgroup_throttled": "the CPU quota held it back; raise the quota (--cpus), or use fewer threads",
+    "cpuset_changed": "the container got other CPUs; compare runs on the same ones only",
+    "memory_limit": "memory was at its limit, and had to be freed first; raise the limit (--memory)",
+    "oom_kill": "the kernel killed a process here for memory; raise the limit (--memory)",
+    "io_pressure": "the container waited for a disk; look for swapping, and for models being loaded",
+    "gc": "Python collected garbage in it; gc.freeze() after loading makes that rare",
+    "gpu_power_cap": "the GPU was at its power limit; compare its clock, or raise the limit",
+    "gpu_sync_boost": "the GPU was held to the clock of its sync boost group; look at the others in it",
+    "gpu_sw_thermal": "the driver lowered the clock for heat; look at cooling and at neighbours",
+    "gpu_hw_thermal": "the GPU cut its clock for heat; mend the cooling",
+    "gpu_power_brake": "the server told the GPU to save power; look at its power supplies",
+    "gpu_clock_low": "the SM clock was under 75 % of its highest; look for a lock, heat or power",
+    "gpu_busy": "something else used the GPU just before; run it again without that load",
+    "gpu_xid": "the driver reported a fault (XID); the kernel's log (NVRM: Xid) says which",
+    "output_changed": "the output is not that of the first steady run; look for random layers",
+}
+
+_NVML_STATES = {
+    "no_driver": "no NVIDIA driver here",
+    "no_permission": "the container may not reach the GPU's device files; recreate it",
+    "version_mismatch": "the driver was upgraded under the container; restart the container",
+    "lost": "a GPU fell off the bus or needs a reset; see the kernel's log (NVRM: Xid)",
+    "failing": "NVML fails; the log says how",
+    "hanging": "NVML does not answer; see the kernel's log (NVRM)",
+}
+
+_CUDA_MISSING = {
+    "cpu_only_build": "its torch is a CPU-only build; install a CUDA build of torch",
+    "no_device": "its torch sees no device; check the driver, and that the container was started with "
+    "the GPU (--gpus all)",
+}
+
+# What people ask first; the other components follow in one paragraph.
+_FOREMOST = {
+    "torch": ("torch",),
+    "CUDA": ("torch_cuda",),
+    "cuDNN": ("torch_cudnn",),
+    "ONNX Runtime": ("onnxruntime", "onnxruntime-gpu"),
+    "TensorRT": ("tensorrt",),
+    "OpenVINO": ("openvino",),
+    "device": ("torch_device", "torch_cuda_device", "torch_mode"),
+}
+_THREADS = "torch_intra_op_threads"
+
+
+def once(probe: Probe) -> int:
+    """Open every canary, run each once, print the report; the exit code.
+
+    Raises :class:`UsageError`, after the others were run and printed, where a canary cannot be opened by a mistake.
+    """
+    log.info("loading and warming up every canary; a large model takes minutes")
+    mistake: UsageError | None = None
+    try:
+        probe.open()
+    except UsageError as error:
+        mistake = error
+    configured = values(decode(probe.report("")).families).get(INTERVAL.name, {}).get((), 0.0)
+    log.info("running every canary once")
+    report = probe.once()
+    if report is None:  # stopped meanwhile
+        return 0
+    width = min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a µ is not in every container's encoding
+    click.echo(render(report, configured, width), nl=False)
+    if mistake is not None:
+        raise mistake
+    known = values(report.families)
+    runs = last_runs(report)
+    good = all(name in runs and runs[name].outcome == "ok" for name in _states(known))
+    return 0 if good else INCONCLUSIVE
+
+
+def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -> str:
+    """The report as text, ``interval_seconds`` being the interval that was configured."""
+    known = values(report.families)
+    runs = last_runs(report)
+    at = min((run.started_at for run in runs.values()), default=report.started_at)
+    version = report.environment.get("infercanary", "")
+    when = datetime.fromtimestamp(at, timezone.utc)
+    blocks = [[f"InferCanary {version}".strip() + f": one run, {when:%Y-%m-%d %H:%M:%S} UTC"]]
+    for name, state in _states(known).items():
+        blocks.append(list(_canary(name, state, runs.get(name), known, width)))
+    blocks += [list(_controls(device, known)) for device in _devices(known)]
+    blocks.append(list(_environment(report, known, width)))
+    blocks.append(list(_samplers(known, width)))
+    blocks.append(list(_warnings(report, runs, known, interval_seconds, width)))
+    text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block) + "\n"
+    # Names and messages come out of other people's code, and this goes to a terminal.
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text.replace("\xa0", " "))
+
+
+def last_runs(report: Report) -> dict[str, Run]:
+    """Canary → its last run by this probe (those of an earlier one, out of the journal, are not shown)."""
+    return {run.canary: run for run in report.runs if not run.boot_id}
+
+
+def _states(known: Values) -> dict[str, str]:
+    """Canary → its state, in the order of the settings."""
+    points = known.get(record.STATE.name, {})
+    states = {name: "unknown" for name, _ in points}
+    return states | {name: state for (name, state), on in points.items() if on}
+
+
+def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -> Iterator[str]:
+    def value(metric: Metric, *labels: str) -> float | None:
+        return known.get(metric.name, {}).get((name, *labels))
+
+    yield f"canary {name}: {state}"
+    if run is None:
+        why = "it was not open in time (open_timeout_seconds)" if state == "failing" else "it was not run"
+        yield from _row("no run", why, width)
+    elif run.outcome != "ok":
+        yield from _row(run.outcome.replace("_", " "), run.detail or "unknown; the log says why", width)
+    median = value(record.MEDIAN)
+    if run is not None and median is not None:
+        parts = [f"median {_time(median)}", f"min {_time(value(record.MINIMUM))}"]
+        if (iqr := value(record.IQR)) is not None:
+            parts.append(f"IQR {_time(iqr)}")
+        yield from _row("latency", _joined(*parts, _count(len(run.latencies), "repeat")), width)
+        if (batch := value(record.BATCH) or 1) > 1:
+            text = f"{batch:g} inferences in each, since one is too short to be timed; times are of one"
+            yield from _row("repeat", text, width)
+    if (load := value(record.LOAD)) is not None:
+        warm_up = f"warm-up {_time(value(record.WARM_UP))}"
+        repeats = _count(int(value(record.WARM_UP_REPEATS) or 0), "repeat")
+        first = f"first run {_time(value(record.FIRST_RUN))}"
+        yield from _row("cold start", _joined(f"load {_time(load)}", first, f"{warm_up} ({repeats})"), width)
+    if run is not None and median:
+        overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
+        yield from _phases(run.phases, median, overhead, width)
+    for tag in run.tags if run is not None else ():
+        yield from _row("tag", f"{tag}: {_TAGS.get(tag, 'unknown to this version')}", width)
+
+
+def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: int) -> Iterator[str]:
+    """Bars of what follows one another; launching is beside them, since the host does it while the device works."""
+    if not phases:
+        return
+    order = ["queue", "h2d", "compute", "d2h"]
+    bars = {name: phases[name] for name in order if name in phases}
+    bars |= {name: seconds for name, seconds in phases.items() if name not in (*order, "launch")}
+    if (rest := wall - sum(bars.values())) > _REST * wall:
+        bars["(rest)"] = rest
+    column = min(_NAME, max(map(len, bars)))
+    label = "phases"
+    for name, seconds in bars.items():
+        start = f"  {label:<{_LABEL}}{name[:column]:<{column}}  {_time(seconds):>8}  {100 * seconds / wall:5.1f} %  "
+        yield start + "#" * round(min(1.0, seconds / wall) * (width - len(start)))
+        label = ""
+    if (launch := phases.get("launch")) is not None:
+        text = (
+            f"{_time(launch)} of the host's time, {_share(launch / wall)} of the wall time, to enqueue the work; "
+            "it overlaps the phases and is no part of their sum"
+        )
+        if launch > phases.get("compute", launch):
+            text += "; longer than compute: the host sets the pace"
+        yield from _row("launch", text, width)
+    if overhead > 0.01 * wall:
+        text = (
+            f"a phase with nothing in it reads {_time(overhead)}, {_share(overhead / wall)} of the wall time"
+        )
+        yield from _row("clock", text, width)
+
+
+_CONTROL, _DEVICE = controls.UP.labels.index("control"), controls.UP.labels.index("device")
+
+
+def _devices(known: Values) -> list[str]:
+    return list(dict.fromkeys(labels[_DEVICE] for labels in known.get(controls.UP.name, {})))
+
+
+def _controls(device: str, known: Values) -> Iterator[str]:
+    def there(metric: Metric) -> dict[str, float]:
+        points = known.get(metric.name, {})
+        return {labels[_CONTROL]: value for labels, value in points.items() if labels[_DEVICE] == device}
+
+    yield f"controls on {device}: the same work in every image"
+    names, seconds = there(controls.UP), there(controls.SECONDS)
+    rates = ((there(controls.FLOPS), "GFLOP/s"), (there(controls.BYTES), "GB/s"))
+    column = max(map(len, names))
+    for name in names:
+        if name not in seconds:
+            yield f"  {name:<{column}}  not measured; the log says why"
+            continue
+        line = f"  {name:<{column}}  {_time(seconds[name]):>8}"
+        for rate, unit in rates:
+            if name in rate:
+                line += f"  {_digits(rate[name] / 1e9):>6} {unit}"
+        yield line
+
+
+def _environment(report: Report, known: Values, width: int) -> Iterator[str]:
+    left = dict(report.environment)
+    yield "environment"
+    if not left:
+        yield from _row("", "unknown", width)
+        return
+    for title, components in _FOREMOST.items():
+        if found := [left.pop(name) for name in components if name in left]:
+            yield from _row(title, ", ".join(found), width)
+    for labels in dict.fromkeys(known.get(GPU_INFO.name, {})):
+        gpu = dict(zip(GPU_INFO.labels, labels, strict=False))
+        text = (
+            f"{gpu.get('name')}, driver {gpu.get('driver_version')} (CUDA {gpu.get('cuda_version')} at most)"
+        )
+        yield from _row(f"GPU {gpu.get('gpu')}", text, width)
+    granted = known.get(GRANTED.name, {}).get(())
+    cpus = "an unknown number of granted CPUs" if granted is None else _count(granted, "granted CPU")
+    threads = left.pop(_THREADS, None)
+    yield from _row("threads", f"{threads or 'unknown how many'}, on {cpus}", width)
+    yield from _row("CPU", left.pop("cpu_model", "unknown"), width)
+    others = "; ".join(f"{name} {text}".replace(" ", "\xa0", 1) for name, text in left.items())
+    yield from _row("others", others, width)
+
+
+def _samplers(known: Values, width: int) -> Iterator[str]:
+    succeeded = known.get(SUCCESS.name, {})
+    if not succeeded:
+        return
+    yield "samplers"
+    state = next((name for (name,), on in known.get(NVML_STATE.name, {}).items() if on), "ok")
+    if working := [name for (name,), good in succeeded.items() if good]:
+        yield from _row("working", ", ".join(working), width)
+    for (name,), good in succeeded.items():
+        why = f"{state}: {_NVML_STATES.get(state, '')}" if name == "nvml" and state != "ok" else ""
+        if not good:
+            yield from _row("failed", f"{name}: {why or 'the log says why'}", width)
+        elif why:
+            yield from _row(name, why, width)
+
+
+def _warnings(
+    report: Report, runs: Mapping[str, Run], known: Values, interval_seconds: float, width: int
+) -> Iterator[str]:
+    found = list(_found(report, runs, known, interval_seconds))
+    yield "warnings" if found else "warnings: none"
+    for warning in found:
+        yield from textwrap.wrap(
+            warning, width, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+        )
+
+
+def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seconds: float) -> Iterator[str]:
+    for (name, reason), on in known.get(record.CUDA_MISSING.name, {}).items():
+        if on:
+            ran = (
+                ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""
+            )
+            yield f"canary {name} was to run on CUDA, but {_CUDA_MISSING.get(reason, reason)}{ran}"
+    for name, run in runs.items():
+        if run.outcome == "not_finite":
+            yield (
+                f"canary {name}: its output holds NaN or infinity, and its latency is that of a broken model; "
+                "check weights, dtype and inputs"
+            )
+    threads = report.environment.get(_THREADS)
+    ratio = known.get(OVERSUBSCRIPTION.name, {}).get(())
+    granted = known.get(GRANTED.name, {}).get(())
+    if ratio is not None and ratio > 1:
+        cpus = f" on {_count(granted, 'granted CPU')}" if granted is not None else ""
+        yield (
+            f"oversubscribed: {threads or 'unknown how many'} computing threads{cpus}, {_digits(ratio)} for each: they "
+            "wait for one another; lower OMP_NUM_THREADS (or torch.set_num_threads), or grant more CPUs"
+        )
+    elif ratio is None and threads is not None:
+        yield "unknown whether threads are oversubscribed: the granted CPUs cannot be read (sampler threads)"
+    needed = known.get(INTERVAL.name, {}).get((), interval_seconds)
+    cap = known.get(DUTY_CAP.name, {}).get((), 0.0)
+    if needed > interval_seconds:
+        duty = math.ceil(1000 * cap * needed / interval_seconds) / 1000
+        mend = f"set duty_cap to {duty:g}, " if duty <= 1 else ""
+        yield (
+            f"the duty cap of {_share(cap)} allows a run every {_short(needed)}\xa0s, not every "
+            f"{_short(interval_seconds)}\xa0s as configured; {mend}accept the longer interval, or use smaller inputs"
+        )
+
+
+def _row(label: str, text: str, width: int) -> list[str]:
+    """``text`` beside its label, wrapped."""
+    lines = textwrap.wrap(text, width - _LABEL - 2, break_on_hyphens=False) or [""]
+    return [f"  {label if i == 0 else '':<{_LABEL}}{line}" for i, line in enumerate(lines)]
+
+
+def _joined(*parts: str) -> str:
+    """Parts in one line, that are not torn where it wraps."""
+    return "  ".join(part.replace(" ", "\xa0") for part in parts)
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g}\xa0{noun}{'' if number == 1 else 's'}"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+        if seconds * factor >= 1:
+            return f"{_digits(seconds * factor)}\xa0{unit}"
+    return f"{_digits(seconds * 1e6)}\xa0µs"
+
+
+def _digits(number: float) -> str:
+    """Four digits, at most three of them after the point."""
+    before = len(str(int(number)))
+    return f"{number:.{min(3, max(0, 4 - before))}f}"
+
+
+def _share(ratio: float) -> str:
+    return f"{_short(100 * ratio)}\xa0%"
+
+
+def _short(number: float) -> str:
+    return f"{float(f'{number:.3g}'):g}"

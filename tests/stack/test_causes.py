@@ -1,0 +1,275 @@
+"""Each disturbance, really made by Docker, shows in its own metric and in the tags of the runs that it hit, and not in
+those of another cause.
+
+One container per cause: a canary that is nothing but CPU time runs about once a second; a few quiet runs, then the
+disturbance, then a few more. Neighbours on the test's own machine take CPUs away at any time: runs may be `late` or
+`preempted` by chance, but no other cause's tag may be on any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+from harness import OWN_LABEL, PROJECT, compose, eventually, get, remove_containers, run
+
+from infercanary.probe.report import Report, Run, decode
+
+IMAGE = "infercanary-example:dev"
+QUIET_RUNS, DISTURBED_RUNS = 4, 6
+
+# Which metrics a cause moves. Run-queue seconds are not here: a busy machine moves them at any time.
+COUNTED = {
+    "cgroup_throttled": (
+        "infercanary_cgroup_cpu_throttled_periods_total",
+        "infercanary_cgroup_cpu_throttled_seconds_total",
+    ),
+    "memory_limit": ("infercanary_cgroup_memory_limit_hits_total",),
+    "oom_kill": ("infercanary_cgroup_oom_kills_total",),
+    "stalled": ("infercanary_stalled_seconds_total",),
+}
+CAUSES = {*COUNTED, "preempted", "cpuset_changed"}
+BY_CHANCE = "preempted"
+RUN_QUEUE = "infercanary_canary_run_queue_seconds_total"
+CPUSET = "infercanary_cgroup_cpuset_cpus"
+QUOTA = "infercanary_cgroup_cpu_quota_cores"
+MEMORY = "infercanary_cgroup_memory_bytes"
+
+FILE_BYTES = 64 << 20
+
+TARGET = """
+from infercanary.probe.timing import HostClock
+
+
+class Spin:
+    clock = HostClock()
+
+    def open(self):
+        pass
+
+    def run(self, phase):
+        with phase("compute"):
+            return sum(range(700_000))
+
+    def values(self, result):
+        return [result]
+
+    def environment(self):
+        return {}
+
+    def close(self):
+        pass
+"""
+SETTINGS = {
+    "canaries": {"spin": {"target": "spin:Spin"}},
+    "interval_seconds": 0.8,
+    # Runs of a quarter of a second or more, several periods of a CPU quota.
+    "duty_cap": 0.6,
+}
+PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
+
+
+class Canary:
+    """A container that runs one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        address = run("docker", "port", name, "9798/tcp").split()[0]
+        self._url = f"http://{address}/report"
+
+    def report(self) -> Report:
+        return decode(get(self._url))
+
+    def ran(self, runs: int, since: float) -> tuple[Report, list[Run]]:
+        """Waits for ``runs`` runs that ended after ``since`` (Unix time)."""
+
+        def ended(report: Report) -> list[Run]:
+            return [each for each in report.runs if each.started_at + sum(each.latencies) > since][:runs]
+
+        [report] = eventually(
+            f"{runs} runs", 30, lambda: [now for now in [self.report()] if len(ended(now)) == runs]
+        )
+        return report, ended(report)
+
+
+class Seen(NamedTuple):
+    """What the canary showed: numbers after the quiet and after the disturbed runs, and those runs."""
+
+    before: Report
+    after: Report
+    quiet: list[Run]
+    disturbed: list[Run]
+
+    def grown(self, metric: str) -> float:
+        return (value(self.after, metric) or 0.0) - (value(self.before, metric) or 0.0)
+
+
+def value(report: Report, metric: str) -> float | None:
+    """The one value of a metric, or None."""
+    points = [point for family in report.families if family.name == metric for point in family.points]
+    assert len(points) <= 1
+    return float(points[0].value) if points else None  # type: ignore[arg-type]
+
+
+def seen_by(canary: Canary, disturb: Callable[[], object]) -> Seen:
+    """Quiet runs, the disturbance, and the runs from then on."""
+    before, quiet = canary.ran(QUIET_RUNS, time.time())
+    disturb()
+    after, disturbed = canary.ran(DISTURBED_RUNS, time.time())
+    seen = Seen(before, after, quiet, disturbed)
+    print("quiet:", *(each.tags for each in quiet))
+    print("disturbed:", *(each.tags for each in disturbed))
+    for metric in (RUN_QUEUE, *(metric for metrics in COUNTED.values() for metric in metrics)):
+        print(metric, seen.grown(metric))
+    return seen
+
+
+def assert_only(cause: str, seen: Seen) -> None:
+    """It shows, by the second run, and no other does."""
+    assert any(cause in run.tags for run in seen.disturbed[:2]), cause
+    assert all(run.outcome == "ok" for run in (*seen.quiet, *seen.disturbed))
+    for other in CAUSES:
+        quiet, disturbed = (
+            sum(other in run.tags for run in runs) / len(runs) for runs in (seen.quiet, seen.disturbed)
+        )
+        if other == BY_CHANCE:
+            assert other == cause or disturbed <= quiet + 0.7, other
+        else:
+            assert quiet == 0, other
+            assert other == cause or disturbed == 0, other
+    for other, metrics in COUNTED.items():
+        for metric in metrics:
+            assert (seen.grown(metric) > 0) == (other == cause), metric
+
+
+Start = Callable[..., Canary]
+"""From options of `docker run`, and the command, to a canary that has run."""
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    """That of the stack's inference services."""
+    compose("build", "--quiet", "classify", seconds=600)
+    return IMAGE
+
+
+@pytest.fixture
+def start(image: str, tmp_path: Path) -> Iterator[Start]:
+    """Starts a canary in a container of its own; it is gone afterwards, and what it logged is printed."""
+    target, settings = tmp_path / "spin.py", tmp_path / "probe.yaml"
+    target.write_text(TARGET)
+    settings.write_text(yaml.safe_dump(SETTINGS))
+    name = f"{PROJECT}-cause"
+    mounts = [f"--volume={file}:/app/{file.name}:ro" for file in (target, settings)]
+    for file in (target, settings):
+        file.chmod(0o644)
+
+    def begin(*options: str, command: tuple[str, ...] = PROBE) -> Canary:
+        run(
+            *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),
+            *("--publish", "127.0.0.1::9798", "--env", "OMP_NUM_THREADS=1"),
+            *mounts, *options, image, *command,
+        )  # fmt: skip
+        canary = Canary(name)
+        eventually("a run", 60, lambda: canary.report().runs)
+        return canary
+
+    remove_containers()
+    try:
+        yield begin
+    finally:
+        print(run("sh", "-c", f"docker logs {name} 2>&1 || true"))
+        remove_containers()
+
+
+def test_a_cpu_quota(start: Start) -> None:
+    canary = start()
+    seen = seen_by(canary, lambda: run("docker", "update", "--cpus", "0.5", canary.name))
+    assert value(seen.before, QUOTA) is None
+    assert value(seen.after, QUOTA) == 0.5
+    assert_only("cgroup_throttled", seen)
+    # The rest of a period, at least once.
+    assert seen.grown("infercanary_cgroup_cpu_throttled_seconds_total") > 0.03
+
+
+def test_another_set_of_cpus(start: Start) -> None:
+    canary = start("--cpuset-cpus", "0-1")
+    seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "0", canary.name))
+    assert value(seen.before, CPUSET) == 2
+    assert value(seen.after, CPUSET) == 1
+    assert_only("cpuset_changed", seen)
+
+
+def test_another_cpu_instead_of_one(start: Start) -> None:
+    canary = start("--cpuset-cpus", "0")
+    seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "1", canary.name))
+    assert value(seen.before, CPUSET) == value(seen.after, CPUSET) == 1
+    assert_only("cpuset_changed", seen)
+
+
+def test_a_neighbour_on_the_same_cpu(start: Start, image: str) -> None:
+    canary = start("--cpuset-cpus", "0")
+    neighbour = f"{PROJECT}-neighbour"
+    run(
+        *(
+            "docker",
+            "create",
+            "--name",
+            neighbour,
+            "--label",
+            OWN_LABEL,
+            "--no-healthcheck",
+            "--network",
+            "none",
+        ),
+        *("--cpuset-cpus", "0", image, "sh", "-c", "while :; do :; done"),
+    )
+    seen = seen_by(canary, lambda: run("docker", "start", neighbour))
+    assert_only("preempted", seen)
+    # With equal weights it waits for as long as it computes, in every run.
+    assert all("preempted" in run.tags for run in seen.disturbed[1:])
+    assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.disturbed)
+
+
+def test_a_memory_limit(start: Start) -> None:
+    """Beside the probe the container reads a file again and again; what changes is that it does not fit any more."""
+    reading = (
+        f"head -c {FILE_BYTES} /dev/zero >/tmp/file; sync /tmp/file; while cat /tmp/file; do sleep 0.3; done"
+    )
+    canary = start(command=("sh", "-c", f"({reading}) >/dev/null & exec {' '.join(PROBE)}"))
+
+    def limit() -> None:
+        limit = int(value(canary.report(), MEMORY) or 0) - FILE_BYTES // 2
+        # Twice as much with swap, Docker's own default. Where that limit is no higher, cgroup v1 comes to it first, and
+        # memory.failcnt counts none of the hits.
+        run("docker", "update", "--memory", str(limit), "--memory-swap", str(2 * limit), canary.name)
+
+    seen = seen_by(canary, limit)
+    assert_only("memory_limit", seen)
+
+
+@pytest.mark.parametrize(
+    ("stop", "resume"),
+    [(("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")), (("pause",), ("unpause",))],
+    ids=["signal", "freezer"],
+)
+def test_a_stop_of_two_seconds(start: Start, stop: tuple[str, ...], resume: tuple[str, ...]) -> None:
+    canary = start()
+    stood_still = 0.0
+
+    def stall() -> None:
+        nonlocal stood_still
+        run("docker", *stop, canary.name)
+        begin = time.monotonic()
+        time.sleep(2)
+        run("docker", *resume, canary.name)
+        stood_still = time.monotonic() - begin
+
+    seen = seen_by(canary, stall)
+    assert_only("stalled", seen)
+    # A tick of the sampler, a second, was under way: what was left of it passed anyway.
+    assert stood_still - 1.1 < seen.grown("infercanary_stalled_seconds_total") < stood_still + 0.2

@@ -1,0 +1,167 @@
+"""The documentation: what is generated is current, the metrics keep their conventions, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from infercanary.probe import tags
+from infercanary.probe.report import KINDS, Metric
+from infercanary.probe.targets.controls.cpu import cpu_controls
+from infercanary.probe.targets.controls.cuda import cuda_controls
+
+ROOT = Path(__file__).parents[2]
+GENERATOR = runpy.run_path(str(ROOT / "docs/generate.py"))
+METRICS: list[Metric] = GENERATOR["declared"]()
+VALUES: dict[tuple[str, str], tuple[str, ...]] = GENERATOR["VALUES"]
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+)
+
+BASE_UNITS = {"seconds", "bytes", "hertz", "ratio", "celsius", "watts", "joules", "cores"}
+OTHER_UNITS = """
+    ms us ns milliseconds microseconds nanoseconds minutes hours days percent kb mb gb kib mib gib kilobytes megabytes
+    gigabytes bits khz mhz ghz kelvin fahrenheit milliwatts kilowatts millijoules millicores
+"""
+
+
+# The page of metrics ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_metrics_is_current() -> None:
+    written = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    assert written == GENERATOR["render"](METRICS), "docs/metrics.md is stale: run `make docs`"
+
+
+def test_every_metric_is_found() -> None:
+    of_the_probe = {metric.name.removesuffix("_total") for metric in METRICS} & KINDS.keys()
+    assert of_the_probe == KINDS.keys()
+    sources = [p.read_text() for room in ("probe", "exporter") for p in (ROOT / room).rglob("*.py")]
+    declared = [name for source in sources for name in re.findall(r'\bMetric\(\s*"(\w+)"', source)]
+    assert sorted(declared) == [metric.name for metric in METRICS], "one is no global name of its module"
+
+
+def test_a_metric_that_no_part_takes_is_told() -> None:
+    with pytest.raises(ValueError, match=r"no part .* takes infercanary_latencies_seconds"):
+        GENERATOR["render"]([Metric("infercanary_latencies_seconds", "gauge", "X.")])
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("infercanary_latency_seconds", "seconds"),
+        ("infercanary_gpu_energy_joules_total", "joules"),
+        ("infercanary_control_bytes_per_second", "bytes per second"),
+        ("infercanary_probe_start_timestamp_seconds", "seconds since 1970"),
+        ("infercanary_runs_total", ""),
+        ("infercanary_gpu_devices", ""),
+    ],
+)
+def test_a_unit_is_the_end_of_the_name(name: str, unit: str) -> None:
+    assert GENERATOR["unit"](name) == unit
+
+
+def test_values_are_those_of_labels_that_exist() -> None:
+    known = {
+        (metric.name.removeprefix("infercanary_"), label) for metric in METRICS for label in metric.labels
+    }
+    assert VALUES.keys() <= known
+    assert all(len(values) == len(set(values)) > 0 for values in VALUES.values())
+
+
+def test_controls_have_their_names() -> None:
+    listed = VALUES["control_seconds", "control"]
+    in_python = {*cpu_controls(None), *cuda_controls(0, None)}
+    assert in_python <= set(listed)
+    assert {name.removesuffix("_python") for name in in_python} == {n.removesuffix("_python") for n in listed}
+
+
+# Conventions (https://prometheus.io/docs/practices/naming/) -------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_conventions(metric: Metric) -> None:
+    assert re.fullmatch(r"infercanary_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    words = metric.name.removesuffix("_total").split("_")
+    assert not set(words) & set(OTHER_UNITS.split()), "a base unit is needed"
+    unit = BASE_UNITS & set(words)
+    assert not unit or unit == {words[-1]} or words[-2:] == ["per", "second"], (
+        "a unit is the end of the name, but for _total"
+    )
+    assert metric.kind != "histogram" or words[-1] == "seconds", "the ladder is in seconds"
+    assert metric.kind == "gauge" or not metric.name.endswith("_info")
+    assert len(set(metric.labels)) == len(metric.labels)
+    for text in (metric.help, metric.reading):
+        assert text == " ".join(text.split())
+        assert text.endswith("."), "a help text is sentences"
+        assert text.count("`") % 2 == 0
+    assert metric.reading != metric.help
+
+
+def test_what_is_named_in_texts_and_rules_exists() -> None:
+    """A metric that was renamed must not live on in the advice of another, nor in a rule that nothing meets."""
+    names = {metric.name for metric in METRICS}
+    names |= {
+        f"{m.name}_{end}" for m in METRICS if m.kind == "histogram" for end in ("bucket", "sum", "count")
+    }
+    assert set(re.findall(r'"(infercanary_\w+)"', Path(tags.__file__).read_text())) <= names
+    for metric in METRICS:
+        assert set(re.findall(r"\binfercanary_\w+", metric.help + metric.reading)) <= names, metric.name
+        for query in re.findall(r"`([^`]*)`", metric.reading):
+            assert all(query.count(pair[0]) == query.count(pair[1]) for pair in ("()", "[]", "{}")), query
+
+
+# Links ------------------------------------------------------------------------------------------------------------
+
+
+def _prose(page: Path) -> str:
+    """Without code, in which brackets are no links."""
+    return re.sub(
+        r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+
+
+def _links(page: Path) -> Iterator[str]:
+    for link in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+        if not re.match(r"[a-z]+:", link):
+            yield link
+
+
+def _anchors(page: Path) -> set[str]:
+    """As GitHub makes them: lower case, without signs, a hyphen for each space, numbered where they repeat."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    seen: Counter[str] = Counter()
+    anchors = set()
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", text, flags=re.MULTILINE):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        anchors.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+        seen[slug] += 1
+    return anchors
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in _links(page):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{link}: no such file"
+        assert target.resolve().is_relative_to(ROOT), f"{link}: outside of the repository"
+        if anchor:
+            assert anchor in _anchors(target), f"{link}: no such heading there"
+
+
+def test_what_a_link_is(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A `b_c`, *d*\n## Twice\n## Twice\n[x](y.md#z) ![i](img/i.png) [w](https://e.org) `[a](b)` [here](#twice)\n"
+        "```sh\n# no heading\n[c](d)\n```\n"
+    )
+    assert list(_links(page)) == ["y.md#z", "img/i.png", "#twice"]
+    assert _anchors(page) == {"a-b_c-d", "twice", "twice-1"}
