@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.probe import TorchTarget
-from infercanary.probe.output import relative_error
+from infercanary.probe.report import relative_error
 from infercanary.probe.timing import overhead
 
 torch = pytest.importorskip("torch")

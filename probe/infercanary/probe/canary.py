@@ -11,8 +11,9 @@ from time import perf_counter
 
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.output import fingerprint, relative_error
+from infercanary.probe.output import fingerprint
 from infercanary.probe.record import Record
+from infercanary.probe.report import relative_error
 from infercanary.probe.round import Round
 from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
 from infercanary.probe.start import since_start

@@ -413,7 +413,8 @@ class Probe:
                 cost += done.cost + self._controls_cost(canary)
                 previous = self._last or self._first
                 window = Window(done, lateness, self._first, previous, quiet, before, after)
-                runs.append(self._run(canary, done, started_at - lateness, started_at, tags(window)))
+                clock = window.sm_clock if canary.device.startswith("cuda") else None
+                runs.append(self._run(canary, done, started_at - lateness, started_at, tags(window), clock))
                 before = self._last = after
             lateness = 0.0  # a later canary of the round waits for the one before by intent
         self._observe_environment()
@@ -425,7 +426,13 @@ class Probe:
         return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
 
     def _run(
-        self, canary: Canary, done: Round, scheduled_at: float, started_at: float, disturbed: tuple[str, ...]
+        self,
+        canary: Canary,
+        done: Round,
+        scheduled_at: float,
+        started_at: float,
+        disturbed: tuple[str, ...],
+        sm_clock: float | None = None,
     ) -> Run:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
@@ -444,6 +451,7 @@ class Probe:
             detail=done.detail,
             controls=dict(done.controls),
             output_error=done.output_error,
+            sm_clock=sm_clock,
         )
 
     def _sample(self) -> Values:

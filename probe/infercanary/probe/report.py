@@ -9,7 +9,7 @@ caller's cursor, so that whoever keeps them takes each exactly once by (``boot_i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -158,7 +158,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them, and
     ``controls`` those of each control that ran after it. Times are Unix seconds; ``scheduled_at`` is the intended
     start, ``started_at`` the actual one. ``output_error`` is the relative error of the output against the first
-    steady one. ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
+    steady one. ``sm_clock`` (Hz) is the mean SM clock of the GPUs just before and after. ``boot_id`` is empty, or that
+    of an earlier probe of this container whose journal was found.
     """
 
     sequence: int
@@ -173,6 +174,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     controls: dict[str, float] = {}
     output_error: float | None = None
     boot_id: str = ""
+    sm_clock: float | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -193,6 +195,26 @@ class Report(msgspec.Struct, frozen=True):
     environment: dict[str, str]
     runs: tuple[Run, ...]
     outputs: dict[str, tuple[float, ...]] = {}
+
+
+OUTPUT_TOLERANCE = 0.01
+"""Relative error from which on an output counts as another one: far above what another library's rounding does to
+float32 (about 1e-6) or bfloat16 (about 4e-3) results, far below what other weights or inputs do."""
+
+
+def relative_error(values: Sequence[float], reference: Sequence[float]) -> float:
+    """‖values - reference‖₂ / ‖reference‖₂; 1 where they differ in length, or where nothing can be said of them.
+
+    At most 1: beyond that the outputs have nothing in common, and how little does not matter.
+    """
+    if len(values) != len(reference):
+        return 1.0
+    scale = math.sqrt(math.fsum(r * r for r in reference)) if all(map(math.isfinite, reference)) else math.nan
+    apart = math.sqrt(math.fsum((v - r) ** 2 for v, r in zip(values, reference, strict=True)))
+    if apart == 0.0:
+        return 0.0
+    error = apart / scale if scale > 0 else math.inf
+    return min(1.0, error) if math.isfinite(error) else 1.0
 
 
 _decoder = msgspec.json.Decoder(Report)

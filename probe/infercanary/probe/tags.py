@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from infercanary.probe.output import TOLERANCE
-from infercanary.probe.report import Family
+from infercanary.probe.report import OUTPUT_TOLERANCE, Family
 from infercanary.probe.round import Round
 
 Values: TypeAlias = "Mapping[str, Mapping[tuple[str, ...], float]]"
@@ -40,6 +39,16 @@ class Window(NamedTuple):
             for known, value in self.after.get(metric, {}).items()
             if known[: len(labels)] == labels
         )
+
+    @property
+    def sm_clock(self) -> float | None:
+        """Mean SM clock (Hz) of the GPUs that the container sees, just before and after."""
+        clocks = [
+            hz
+            for s in (self.before, self.after)
+            for hz in s.get("infercanary_gpu_sm_clock_hertz", {}).values()
+        ]
+        return sum(clocks) / len(clocks) if clocks else None
 
 
 def values(families: Iterable[Family]) -> Values:
@@ -120,7 +129,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
         share > _GPU_BUSY for share in w.quiet.get("infercanary_gpu_utilization_ratio", {}).values()
     ),
     "gpu_xid": lambda w: w.grown("infercanary_gpu_xid_events_total", since=w.previous) > 0,
-    "output_changed": lambda w: (w.done.output_error or 0.0) > TOLERANCE,
+    "output_changed": lambda w: (w.done.output_error or 0.0) > OUTPUT_TOLERANCE,
 }
 
 STATES = ("warming", "failing", "busy", "beside_opening")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.probe.output import TOLERANCE, fingerprint, relative_error
+from infercanary.probe.output import fingerprint
+from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 
@@ -36,9 +37,10 @@ def test_by_how_much() -> None:
 def test_rounding_of_another_library_is_tolerated_and_other_weights_are_not() -> None:
     reference = [math.sin(k) for k in range(1000)]
     assert (
-        relative_error([v * (1 + 4e-3 * (-1) ** k) for k, v in enumerate(reference)], reference) < TOLERANCE
+        relative_error([v * (1 + 4e-3 * (-1) ** k) for k, v in enumerate(reference)], reference)
+        < OUTPUT_TOLERANCE
     )
-    assert relative_error([math.sin(k + 0.05) for k in range(1000)], reference) > TOLERANCE
+    assert relative_error([math.sin(k + 0.05) for k in range(1000)], reference) > OUTPUT_TOLERANCE
 
 
 def test_the_fingerprint_is_short() -> None:

@@ -1,0 +1,197 @@
+"""What the probe itself costs: CPU at the default schedule, and memory over 100,000 runs.
+
+The probe runs as users run it, ``infercanary probe``, with every sampler, the controls and a journal; its canary is
+one that takes no CPU, so that what is left is the probe's. Its process has the threads that a server has. It is polled
+as an exporter does. Exits with 1 where a goal is missed.
+
+cpu     settings as they are by default; goal: at most 0.5 % of a core for samplers, loop and report.
+memory  the same work without waits between runs; goal: resident memory after the last run is no more than 1 MiB above
+        what it was after the first fifth, when the ring of runs is full.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from infercanary.probe import HostClock, Phase
+
+CPU_GOAL = 0.005
+"""Of a core."""
+
+MEMORY_GOAL = 1 << 20
+"""Bytes."""
+
+_POLL_SECONDS = 5.0
+
+
+class Idle:
+    """A target that waits a millisecond, in a process that has ``threads`` idle ones."""
+
+    def __init__(self, seconds: float = 0.001, threads: int = 64) -> None:
+        self.clock = HostClock()
+        self._seconds = seconds
+        self._threads = threads
+        self._end = threading.Event()
+
+    def open(self) -> None:
+        for _ in range(self._threads):
+            threading.Thread(target=self._end.wait, daemon=True).start()
+
+    def run(self, phase: Phase) -> Any:
+        with phase("compute"):
+            time.sleep(self._seconds)
+
+    def values(self, result: Any) -> Sequence[float]:
+        return [1.0]
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def close(self) -> None:
+        self._end.set()
+
+
+class Reports:
+    """What an exporter would be told: asks with its cursor, and keeps the last values without labels."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._cursor = ""
+        self.values: dict[str, float] = {}
+        self.runs = 0
+
+    def poll(self) -> None:
+        """Ask once."""
+        with urllib.request.urlopen(f"{self._url}?since={self._cursor}", timeout=10) as response:
+            report = json.load(response)
+        self._cursor = report["cursor"]
+        points = {f["name"]: f["points"] for f in report["families"] if f["points"]}
+        self.values = {
+            name: found[0][1] for name, found in points.items() if not isinstance(found[0][1], list)
+        }
+        self.runs = int(sum(value for _, value in points.get("infercanary_runs_total", [])))
+
+
+@contextmanager
+def probe(port: int, **settings: object) -> Iterator[tuple[psutil.Process, Reports]]:
+    """``infercanary probe`` with these settings, once its canary is steady."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "probe.yaml"
+        canary = {"target": "probe_cost:Idle", "options": settings.pop("options", {})}
+        everything = {"listen": f"127.0.0.1:{port}", "journal": f"{folder}/journal.jsonl", **settings}
+        config.write_text(json.dumps({**everything, "canaries": {"idle": canary}}))  # JSON is YAML too
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "infercanary.cli",
+                "probe",
+                "--config",
+                str(config),
+                "--log-level",
+                "warning",
+            ],
+            cwd=Path(__file__).parent,
+        )
+        try:
+            reports = Reports(f"http://127.0.0.1:{port}/report")
+            for _ in range(600):
+                time.sleep(0.1)
+                try:
+                    reports.poll()
+                except OSError:
+                    if child.poll() is not None:
+                        raise SystemExit("the probe ended") from None
+                    continue
+                if reports.runs:
+                    break
+            else:
+                raise SystemExit("the probe did not run its canary within a minute")
+            yield psutil.Process(child.pid), reports
+        finally:
+            child.terminate()
+            child.wait(20)
+
+
+def cpu(seconds: float, port: int) -> bool:
+    """Whether the goal was met."""
+    with probe(port) as (process, reports):
+        reports.poll()
+        begin, used, told = time.monotonic(), _cpu(process), dict(reports.values)
+        while time.monotonic() - begin < seconds:
+            time.sleep(_POLL_SECONDS)
+            reports.poll()
+        elapsed, total = time.monotonic() - begin, _cpu(process) - used
+        threads = process.num_threads()
+
+    def grown(name: str) -> float:
+        return reports.values[name] - told[name]
+
+    own = grown("infercanary_probe_cpu_seconds_total")
+    print(f"default schedule, {elapsed:.0f} s, {grown('infercanary_runs_total'):.0f} runs, {threads} threads")
+    print(f"samplers, loop, report   {own / elapsed:7.3%} of a core (goal: at most {CPU_GOAL:.1%})")
+    print(
+        f"whole process            {total / elapsed:7.3%} of a core: the controls are in it, and the canary's thread"
+    )
+    print(f"duty                     {grown('infercanary_busy_seconds_total') / elapsed:7.3%} (cap 1 %)")
+    return own / elapsed <= CPU_GOAL
+
+
+def memory(runs: int, port: int) -> bool:
+    """Whether the goal was met."""
+    readings: list[tuple[int, int]] = []
+    settings = {"interval_seconds": 1e-4, "duty_cap": 1.0, "options": {"seconds": 0.0}}
+    with probe(port, **settings) as (process, reports):
+        begin = time.monotonic()
+        while reports.runs < runs:
+            time.sleep(0.5)
+            reports.poll()
+            if reports.runs >= runs * len(readings) / 20:
+                readings.append((reports.runs, process.memory_info().rss))
+                print(f"{readings[-1][0]:7} runs  {readings[-1][1] / 2**20:7.2f} MiB", flush=True)
+        elapsed = time.monotonic() - begin
+    full = next(size for done, size in readings if done >= runs / 5)
+    growth = readings[-1][1] - full
+    print(
+        f"{readings[-1][0]} runs in {elapsed:.0f} s: {growth / 2**20:+.2f} MiB since a fifth of them "
+        f"(goal: at most {MEMORY_GOAL / 2**20:+.0f} MiB)"
+    )
+    return growth <= MEMORY_GOAL
+
+
+def _cpu(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def main() -> None:
+    """Measure both, one after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="of the default schedule (default: %(default)s)"
+    )
+    parser.add_argument("--runs", type=int, default=100_000, help="without waits (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=19798, help="on loopback (default: %(default)s)")
+    args = parser.parse_args()
+    good = cpu(args.seconds, args.port)
+    good &= memory(args.runs, args.port)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
