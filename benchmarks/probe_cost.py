@@ -5,8 +5,8 @@ one that takes no CPU, so that what is left is the probe's. Its process has the 
 as an exporter does. Exits with 1 where a goal is missed.
 
 cpu     settings as they are by default; goal: at most 0.5 % of a core for samplers, loop and report.
-memory  the same work without waits between runs; goal: resident memory after the last run is no more than 1 MiB above
-        what it was after the first fifth, when the ring of runs is full.
+memory  runs one after another, without controls and with few threads; goal: resident memory after the last run is no
+        more than 1 MiB above what it was after the first fifth, when the ring of runs is full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from infercanary.probe import HostClock, Phase
+from infercanary.probe import HostClock, Phase, Probe
 
 CPU_GOAL = 0.005
 """Of a core."""
@@ -86,26 +86,20 @@ class Reports:
 
 
 @contextmanager
-def probe(port: int, **settings: object) -> Iterator[tuple[psutil.Process, Reports]]:
-    """``infercanary probe`` with these settings, once its canary is steady."""
+def probe(port: int, *, at_once: bool) -> Iterator[tuple[psutil.Process, Reports]]:
+    """A probe in a process of its own, once its canary ran; ``at_once`` without waits between runs."""
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "probe.yaml"
-        canary = {"target": "probe_cost:Idle", "options": settings.pop("options", {})}
-        everything = {"listen": f"127.0.0.1:{port}", "journal": f"{folder}/journal.jsonl", **settings}
-        config.write_text(json.dumps({**everything, "canaries": {"idle": canary}}))  # JSON is YAML too
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "infercanary.cli",
-                "probe",
-                "--config",
-                str(config),
-                "--log-level",
-                "warning",
-            ],
-            cwd=Path(__file__).parent,
-        )
+        journal = f"{folder}/journal.jsonl"
+        if at_once:
+            command = [sys.executable, __file__, "at-once", str(port), journal]
+        else:
+            config = Path(folder) / "probe.yaml"
+            canaries = {"idle": {"target": "probe_cost:Idle"}}
+            settings = {"listen": f"127.0.0.1:{port}", "journal": journal, "canaries": canaries}
+            config.write_text(json.dumps(settings))  # JSON is YAML too
+            command = [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(config)]
+            command += ["--log-level", "warning"]
+        child = subprocess.Popen(command, cwd=Path(__file__).parent)
         try:
             reports = Reports(f"http://127.0.0.1:{port}/report")
             for _ in range(600):
@@ -126,9 +120,24 @@ def probe(port: int, **settings: object) -> Iterator[tuple[psutil.Process, Repor
             child.wait(20)
 
 
+def run_at_once(port: int, journal: str) -> None:
+    """Run for good, without controls, which would take most of the time; settings files have no such interval."""
+    served = Probe(
+        {"idle": Idle(0.0, threads=1)},
+        listen=f"127.0.0.1:{port}",
+        interval_seconds=1e-4,
+        duty_cap=1.0,
+        controls=False,
+        journal=journal,
+    )
+    served.serve()
+    served.open()
+    served.run()
+
+
 def cpu(seconds: float, port: int) -> bool:
     """Whether the goal was met."""
-    with probe(port) as (process, reports):
+    with probe(port, at_once=False) as (process, reports):
         reports.poll()
         begin, used, told = time.monotonic(), _cpu(process), dict(reports.values)
         while time.monotonic() - begin < seconds:
@@ -153,8 +162,7 @@ def cpu(seconds: float, port: int) -> bool:
 def memory(runs: int, port: int) -> bool:
     """Whether the goal was met."""
     readings: list[tuple[int, int]] = []
-    settings = {"interval_seconds": 1e-4, "duty_cap": 1.0, "options": {"seconds": 0.0}}
-    with probe(port, **settings) as (process, reports):
+    with probe(port, at_once=True) as (process, reports):
         begin = time.monotonic()
         while reports.runs < runs:
             time.sleep(0.5)
@@ -179,6 +187,8 @@ def _cpu(process: psutil.Process) -> float:
 
 def main() -> None:
     """Measure both, one after the other."""
+    if sys.argv[1:2] == ["at-once"]:
+        run_at_once(int(sys.argv[2]), sys.argv[3])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -13,7 +13,9 @@ from typing import NamedTuple, get_args
 
 import infercanary.exporter
 import infercanary.probe
-from infercanary.exporter import accept, poll
+from infercanary.exporter import accept, judging, poll
+from infercanary.exporter.judge import STATES
+from infercanary.exporter.verdicts import CAUSES
 from infercanary.probe import record
 from infercanary.probe.report import LADDER, Metric
 from infercanary.probe.samplers import available, cgroup
@@ -77,6 +79,18 @@ PARTS = (
         "What it costs, and whether it can be believed.",
     ),
     Part(
+        "Verdicts",
+        "verdict shift baseline current upgrade restart_deviation judged cold_start_shift cpu_fallback drift",
+        "Whether a service's canary changed with its last image, by how much, and why; and whether a container drifted "
+        "without one ([how it is judged](adr/0009-the-judge.md)). Each is there for every container of the service, so "
+        "`max by (service, canary)` counts a service once.",
+    ),
+    Part(
+        "The judge itself",
+        "judge store stored unjudged",
+        "What it costs, whether its store works, and how often it would have been wrong.",
+    ),
+    Part(
         "Exporter",
         "up report_age container_info container_shared poll failed_polls rejected runs_collected runs_lost build "
         "event_loop discovery discovered config",
@@ -130,6 +144,9 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_ecc_errors_total", "severity"): _MEMORY_ERRORS,
     ("gpu_ecc_lifetime_errors_total", "severity"): _MEMORY_ERRORS,
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
+    ("verdict", "verdict"): STATES,
+    ("shift_cause", "cause"): CAUSES,
+    ("cold_start_shift_ratio", "step"): tuple(judging.COLD_START.values()),
     ("poll_failures_total", "reason"): get_args(poll.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
 }

@@ -12,6 +12,11 @@ from infercanary.settings import UsageError
 COMMANDS = {
     "probe": ("infercanary.probe.__main__", "Run canary inferences in this container."),
     "exporter": ("infercanary.exporter.__main__", "Find the probes on this host and serve their metrics."),
+    "compare": (
+        "infercanary.exporter.offline.compare",
+        "Compare two files of runs: is the candidate slower, and why.",
+    ),
+    "scan": ("infercanary.exporter.offline.scan", "Find where the level of one file of runs changed."),
     "check-config": ("infercanary.check", "Check settings files without starting anything."),
     "demo": (
         "infercanary.demo.__main__",

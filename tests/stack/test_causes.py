@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import pytest
 import yaml
 from harness import OWN_LABEL, PROJECT, compose, eventually, get, remove_containers, run
@@ -103,6 +104,8 @@ class Seen(NamedTuple):
     after: Report
     quiet: list[Run]
     disturbed: list[Run]
+    idle: float
+    """Share of the machine's CPU time that nobody used from the disturbance on."""
 
     def grown(self, metric: str) -> float:
         return (value(self.after, metric) or 0.0) - (value(self.before, metric) or 0.0)
@@ -119,8 +122,11 @@ def seen_by(canary: Canary, disturb: Callable[[], object]) -> Seen:
     """Quiet runs, the disturbance, and the runs from then on."""
     before, quiet = canary.ran(QUIET_RUNS, time.time())
     disturb()
+    cpus = psutil.cpu_times()
     after, disturbed = canary.ran(DISTURBED_RUNS, time.time())
-    seen = Seen(before, after, quiet, disturbed)
+    spent = [now - then for now, then in zip(psutil.cpu_times(), cpus, strict=True)]
+    seen = Seen(before, after, quiet, disturbed, spent[cpus._fields.index("idle")] / sum(spent))
+    print(f"the machine was {seen.idle:.0%} idle")
     print("quiet:", *(each.tags for each in quiet))
     print("disturbed:", *(each.tags for each in disturbed))
     for metric in (RUN_QUEUE, *(metric for metrics in COUNTED.values() for metric in metrics)):
@@ -137,7 +143,8 @@ def assert_only(cause: str, seen: Seen) -> None:
             sum(other in run.tags for run in runs) / len(runs) for runs in (seen.quiet, seen.disturbed)
         )
         if other == BY_CHANCE:
-            assert other == cause or disturbed <= quiet + 0.7, other
+            # On a machine that others keep busy it is no chance, but the truth.
+            assert other == cause or disturbed <= quiet + 0.7 or seen.idle < 0.5, other
         else:
             assert quiet == 0, other
             assert other == cause or disturbed == 0, other
@@ -193,7 +200,7 @@ def test_a_cpu_quota(start: Start) -> None:
     assert value(seen.after, QUOTA) == 0.5
     assert_only("cgroup_throttled", seen)
     # The rest of a period, at least once.
-    assert seen.grown("infercanary_cgroup_cpu_throttled_seconds_total") > 0.03
+    assert seen.grown("infercanary_cgroup_cpu_throttled_seconds_total") > (0.03 if seen.idle > 0.5 else 0.0)
 
 
 def test_another_set_of_cpus(start: Start) -> None:

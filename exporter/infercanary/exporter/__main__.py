@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import click
+import msgspec
 import structlog
 from aiohttp import web
 
@@ -29,14 +30,23 @@ _DRAIN_SECONDS = 2.0
 )
 @click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: 0.0.0.0:9797]")
 @click.option(
+    "--store",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the runs that verdicts rest on, instead of the config's.  [default: memory]",
+)
+@click.option(
     "--log-format", type=click.Choice(["logfmt", "json", "console"]), default="logfmt", show_default=True
 )
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def command(path: Path | None, listen: str | None, log_format: str, log_level: str) -> None:
+def command(
+    path: Path | None, listen: str | None, store: Path | None, log_format: str, log_level: str
+) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
     config = check(path) if path else Config()
+    if store is not None:
+        config = msgspec.structs.replace(config, store=str(store))
     place = f"{path}: listen" if path and not listen else "--listen"
     with listen_on(*listen_address(listen or config.listen, place), place) as sock:
         configure_logging(log_format, log_level)

@@ -26,6 +26,7 @@ Reason = Literal[
     "too_many",
     "run",
     "environment",
+    "output",
 ]
 
 _NAME = re.compile(r"infercanary_[a-z0-9_]+")
@@ -37,6 +38,7 @@ _MAX_COUNT = 2**53  # beyond it a float, which is what Prometheus keeps, skips i
 _MAX_HELP = 1024
 _MAX_ENVIRONMENT = 200
 _MAX_SETTING = 4096
+_MAX_OUTPUT = 64  # places of one output
 _MAX_NAMES = 100  # tags, phases or controls of one run
 
 
@@ -46,6 +48,7 @@ class Accepted(msgspec.Struct, frozen=True):
     families: list[Family]
     runs: list[Run]
     environment: dict[str, str]
+    outputs: dict[str, tuple[float, ...]]
     rejected: Counter[Reason]
 
 
@@ -74,9 +77,17 @@ def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepte
         for component, setting in list(report.environment.items())[:_MAX_ENVIRONMENT]
         if len(component) <= _MAX_SETTING and len(setting) <= _MAX_SETTING
     }
+    outputs = {
+        canary: values
+        for canary, values in list(report.outputs.items())[:_MAX_NAMES]
+        if _printable(canary, limits.label_bytes)
+        and len(values) <= _MAX_OUTPUT
+        and all(map(math.isfinite, values))
+    }
     rejected["run"] += len(report.runs) - len(runs)
     rejected["environment"] += len(report.environment) - len(environment)
-    return Accepted([*families.values()], runs, environment, +rejected)
+    rejected["output"] += len(report.outputs) - len(outputs)
+    return Accepted([*families.values()], runs, environment, outputs, +rejected)
 
 
 def _fault(family: Family, limits: Limits) -> Reason | None:
@@ -140,6 +151,7 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         and math.isfinite(run.scheduled_at)
         and math.isfinite(run.started_at)
         and math.isfinite(run.output_error or 0.0)
+        and 0 <= (run.sm_clock or 0.0) < math.inf
         and all(0 <= seconds < math.inf for seconds in run.latencies)
         and _sound_times(run.phases, limits)
         and _sound_times(run.controls, limits)

@@ -13,11 +13,12 @@ import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
 
-from infercanary.exporter import collect, discovery, expose, reload, scrape, status
+from infercanary.exporter import collect, discovery, expose, judging, reload, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container, Discovery
 from infercanary.exporter.expose import Exposition, Pieces
+from infercanary.exporter.judging import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.probe.report import Family, Metric
 from infercanary.settings import UsageError
@@ -39,7 +40,7 @@ LAG = Metric(
     reading="Below 0.1 s. Near `timeout_seconds` polls time out through the exporter's own fault: its host is "
     "starved, or it has too many probes.",
 )
-METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS)
+METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS, *judging.METRICS)
 
 VERSION = version("infercanary")
 _RESERVED = frozenset(expose.base_name(metric.name, metric.kind) for metric in METRICS)
@@ -62,7 +63,8 @@ class Exporter:
     def __init__(self, config: Config, path: Path | None) -> None:
         self.exposition = Exposition()
         self.live = LiveConfig(config, path, self._reconfigure)
-        self.collector = Collector(config, self.exposition, _RESERVED)
+        self.judging = Judging(Path(config.store) if config.store else None)
+        self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self.discovery = Discovery(config.docker, self._follow) if config.docker.enabled else None
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._lines: dict[str, expose.Lines] = {}
@@ -72,6 +74,7 @@ class Exporter:
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops."""
         tasks = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self.live.watch())]
+        self.judging.start()
         self._follow()
         if self.discovery:
             self.discovery.start()
@@ -82,6 +85,7 @@ class Exporter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.collector.close()
+        await asyncio.to_thread(self.judging.stop)
 
     @property
     def ready(self) -> bool:
@@ -107,6 +111,7 @@ class Exporter:
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             *self.live.families(),
+            *self.judging.families(),
             *(self.discovery.families() if self.discovery else ()),
         ]
 

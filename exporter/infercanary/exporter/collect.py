@@ -18,14 +18,17 @@ from contextlib import suppress
 import aiohttp
 import structlog
 
-from infercanary.exporter.accept import Reason
+from infercanary.exporter import verdicts
+from infercanary.exporter.accept import Accepted, Reason
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
+from infercanary.exporter.judging import NOTHING, Findings, Judging
 from infercanary.exporter.poll import Failure, PollError, digest, fetch, open_session
+from infercanary.exporter.records import Generation
 from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
-from infercanary.probe.report import Family, Metric
+from infercanary.probe.report import Family, Metric, Run
 
 log = structlog.get_logger(__name__)
 
@@ -112,9 +115,11 @@ METRICS = (
     RUNS_COLLECTED,
     RUNS_LOST,
     SHARED,
+    *verdicts.METRICS,
 )
 
 _MAX_BACKOFF_SECONDS = 60.0
+_GENERATIONS = 2  # this start, and the one before, whose runs may come out of its journal
 _QUICK_RETRIES = 3
 _COMPARE_SECONDS = 1.0  # so that probes which say something else each time cost no more
 
@@ -143,6 +148,10 @@ class Probe:
         self.boot_id = ""
         self.cursor = ""
         self.sequence = -1
+        # Its last starts by boot id, for the judge.
+        self.generations: dict[str, Generation] = {}
+        # What the judge had found when that was last written.
+        self.findings: Findings | None = None
         # What it showed last, so that the next report only fills in values.
         self.lines: dict[str, Lines] = {}
         self.vitals: dict[str, Lines] = {}
@@ -156,6 +165,25 @@ class Probe:
     def identity(self) -> dict[str, str]:
         """The labels that every one of its series carries."""
         return {"service": self.container.service, "container": self.container.name}
+
+    def remember(self, boot_id: str, started_at: float, accepted: Accepted) -> None:
+        """Note which start of the container it is that reports."""
+        c = self.container
+        before = self.generations.pop(boot_id, None)
+        self.generations[boot_id] = Generation(
+            service=c.service,
+            container=c.name,
+            boot_id=boot_id,
+            image=c.image,
+            image_id=c.image_id,
+            image_digest=c.image_digest,
+            started_at=started_at if before is None else before.started_at,
+            environment=accepted.environment,
+            outputs=accepted.outputs,
+            cold_start={},
+        )
+        while len(self.generations) > _GENERATIONS:
+            del self.generations[next(iter(self.generations))]
 
     def families(self, now: float) -> list[Family]:
         """What the exporter itself says of it."""
@@ -186,8 +214,11 @@ def backoff(failed: int, poll_seconds: float) -> float:
 class Collector:
     """Polls the probes of the containers it follows, and shows them in an :class:`Exposition`."""
 
-    def __init__(self, config: Config, exposition: Exposition, reserved: Collection[str]) -> None:
+    def __init__(
+        self, config: Config, exposition: Exposition, judging: Judging, reserved: Collection[str]
+    ) -> None:
         self.config = config
+        self.judging = judging
         self.probes: dict[Key, Probe] = {}
         self._exposition = exposition
         self._reserved = reserved
@@ -235,7 +266,7 @@ class Collector:
             log.exception("probe not shown by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
             self._exposition.forget(probe.key)
-            probe.lines, probe.vitals = {}, {}
+            probe.lines, probe.vitals, probe.findings = {}, {}, None
             with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
                 self._show(probe)
 
@@ -251,7 +282,13 @@ class Collector:
             self._cpusets_changed, self._compared_at = False, now
             self._compare_cpusets()
         vitals = probe.vitals
-        for family in probe.families(now):
+        found = self.judging.findings.get(probe.container.service, NOTHING)
+        families = probe.families(now)
+        if found is not probe.findings:
+            creeps = {c: creep for (name, c), creep in found.creeps.items() if name == probe.container.name}
+            families += verdicts.families(found.judgements, creeps)
+            probe.findings = found
+        for family in families:
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
         said = probe.lines.values() if probe.up else ()
         refused = self._exposition.replace(probe.key, [*said, *vitals.values()])
@@ -277,6 +314,7 @@ class Collector:
         )
         report, accepted = digested.report, digested.accepted
         fresh = []
+        starts: dict[str, list[Run]] = {}
         for run, summary in zip(accepted.runs, digested.summaries, strict=True):
             # A probe that found the journal of the one before offers what that had not handed over.
             boot_id = run.boot_id or report.boot_id
@@ -285,9 +323,15 @@ class Collector:
             if run.sequence > probe.sequence:
                 probe.sequence = run.sequence
                 fresh.append(summary)
+                starts.setdefault(boot_id, []).append(run)
         if report.boot_id != probe.boot_id:
             probe.boot_id, probe.sequence = report.boot_id, -1
         probe.history.take(fresh)
+        probe.remember(report.boot_id, report.started_at, accepted)
+        for boot_id, runs in starts.items():
+            # Of a start that was never seen it is not known which image it had.
+            if boot_id in probe.generations:
+                self.judging.submit(probe.generations[boot_id], accepted.families, runs)
         probe.runs_collected += len(fresh)
         if probe.cursor:  # to who comes for the first time, what is past is not lost
             probe.runs_lost += report.lost_runs

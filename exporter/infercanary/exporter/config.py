@@ -44,11 +44,15 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The whole file; every key has a default that works on a Docker host."""
+    """The whole file; every key has a default that works on a Docker host.
+
+    ``store`` is the judge's file; without one, baselines live as long as the exporter does.
+    """
 
     listen: str = "0.0.0.0:9797"
     poll_seconds: Seconds = 5.0
     timeout_seconds: Seconds = 3.0
+    store: str | None = None
     docker: Docker = Docker()
     probes: tuple[StaticProbe, ...] = ()
     limits: Limits = Limits()

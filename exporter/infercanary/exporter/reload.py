@@ -32,7 +32,7 @@ RELOAD_TIME = Metric(
 )
 METRICS = (RELOAD_OK, RELOAD_TIME)
 
-_FIXED = ("listen", "docker")
+_FIXED = ("listen", "docker", "store")
 _WATCH_SECONDS = 1.0
 
 

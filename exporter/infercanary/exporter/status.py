@@ -11,7 +11,11 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from infercanary.exporter.collect import Probe
+from infercanary.exporter.creep import Creep
 from infercanary.exporter.history import RunSummary
+from infercanary.exporter.judge import Judgement
+from infercanary.exporter.judging import NOTHING
+from infercanary.exporter.sentence import percent, sentence
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15
@@ -60,7 +64,11 @@ def card(probe: Probe, now: float) -> str:
     digest = container.image_digest or container.image_id
     image = " · ".join(_short(reference) for reference in (container.image, digest) if reference)
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
-    canaries = "".join(_canary(name, list(runs)) for name, runs in sorted(probe.history.canaries.items()))
+    findings = probe.findings or NOTHING
+    canaries = "".join(
+        _canary(name, list(runs), findings.judgements.get(name), findings.creeps.get((container.name, name)))
+        for name, runs in sorted(probe.history.canaries.items())
+    )
     return (
         f'<article class="{_STATES[_state(probe)].style}"><header class="name"><h2>{_text(container.name)}</h2>'
         f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
@@ -100,7 +108,7 @@ def _top(probes: Iterable[Probe]) -> str:
     return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
 
 
-def _canary(name: str, runs: Sequence[RunSummary]) -> str:
+def _canary(name: str, runs: Sequence[RunSummary], judgement: Judgement | None, creep: Creep | None) -> str:
     last = runs[-1]
     shown = next((run for run in reversed(runs) if run.median is not None), last)
     amiss = ""
@@ -111,7 +119,57 @@ def _canary(name: str, runs: Sequence[RunSummary]) -> str:
         f'<div class="canary"><span>{_text(name, 120)}</span>'
         f'<span class="now">{_latency(shown.median)} <small>ms</small></span>'
         f'<span class="spread"><span><small>min </small>{_latency(shown.low)}</span>'
-        f"<span><small>max </small>{_latency(shown.high)}</span></span>{sparkline(runs)}{amiss}</div>"
+        f"<span><small>max </small>{_latency(shown.high)}</span></span>{sparkline(runs)}{amiss}"
+        f"{_verdict(judgement) if judgement is not None else ''}{_creep(creep) if creep is not None else ''}</div>"
+    )
+
+
+def _verdict(judgement: Judgement) -> str:
+    """The sentence, and the runs before and after the upgrade."""
+    images = ""
+    if judgement.upgraded_at is not None:
+        ago = _age(max(0.0, time.time() - judgement.upgraded_at))
+        images = f"<small>{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago</small>"
+    return (
+        f'<div class="verdict {judgement.state}"><p>{_text(sentence(judgement), 1000)}</p>{images}'
+        f"{before_and_after(*judgement.medians)}</div>"
+    )
+
+
+def _creep(creep: Creep) -> str:
+    if creep.shift is None or creep.onset is None:
+        return ""
+    state = "regressed" if creep.shift > 0 else "improved"
+    host = f", host {percent(creep.host.shift)}" if creep.host is not None else ""
+    return (
+        f'<div class="verdict {state}"><p>drifted {percent(creep.shift)} from the first day of this image{host}; '
+        f"since {_age(max(0.0, time.time() - creep.onset))} ago, with no upgrade</p></div>"
+    )
+
+
+def before_and_after(before: Sequence[float], after: Sequence[float]) -> str:
+    """Run medians on one scale, with the upgrade as a line between them."""
+    if not before or not after:
+        return ""
+    ordered = sorted([*before, *after])
+    # A few wild runs must not flatten the rest.
+    low, high = ordered[len(ordered) // 50] * 0.98, ordered[-1 - len(ordered) // 50] * 1.02
+    middle = _WIDTH / 2
+
+    def dots(values: Sequence[float], begin: float, end: float, style: str) -> str:
+        step = (end - begin) / len(values)
+        marks = "".join(
+            f"M{begin + (i + 0.5) * step:.1f} {_HEIGHT * (1 - (min(max(v, low), high) - low) / (high - low)):.1f}h0"
+            for i, v in enumerate(values)
+        )
+        return f'<path class="{style}" d="{marks}"/>'
+
+    return (
+        f'<span class="history"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="medians of {len(before)} runs before and {len(after)} after the upgrade">'
+        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/><path class="upgrade" d="M{middle} 0V{_HEIGHT}"/>'
+        f"{dots(before, 0, middle, 'before')}{dots(after, middle, _WIDTH, 'after')}</svg>"
+        f'<span class="scale"><span>{_latency(high)}</span><span>{_latency(low)}</span></span></span>'
     )
 
 

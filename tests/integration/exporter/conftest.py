@@ -121,17 +121,22 @@ async def listen() -> AsyncIterator[Callable[..., Awaitable[str]]]:
 
 
 @pytest.fixture
-def exporter(serve: Serve) -> Callable[..., Any]:
-    """Runs the exporter with the given config, or the given config file."""
+def exporter() -> Callable[..., Any]:
+    """Runs the exporter with the given config, or the given config file, until the end of the block."""
 
     @asynccontextmanager
     async def run(config: Config | None = None, path: Path | None = None) -> AsyncIterator[Exporter]:
         if config is None:
             assert path is not None
             config = check(path)
-        url = await serve(create_app(config, path))
-        async with aiohttp.ClientSession() as session:
-            yield Exporter(url, session)
+        runner = web.AppRunner(create_app(config, path), access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            async with aiohttp.ClientSession() as session:
+                yield Exporter(f"http://127.0.0.1:{runner.addresses[0][1]}", session)
+        finally:
+            await runner.cleanup()
 
     return run
 

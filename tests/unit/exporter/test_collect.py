@@ -7,6 +7,7 @@ from infercanary.exporter.config import Config, Docker
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
+from infercanary.exporter.judging import Judging
 from infercanary.probe.report import Report, Run, encode
 
 
@@ -43,7 +44,7 @@ def test_history_is_bounded_in_runs_and_in_canaries() -> None:
 
 
 async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
-    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), ())
+    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), Judging(None), ())
     probe = Probe(Container(service="s", name="c", id="0" * 64))
     sequences: list[int] = []
 

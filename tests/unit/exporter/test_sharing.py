@@ -16,6 +16,7 @@ from infercanary.exporter.collect import SHARED, Collector, Probe
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
+from infercanary.exporter.judging import Judging
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
 from infercanary.probe.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.probe.samplers.cgroup import CPUSET_INFO
@@ -110,7 +111,7 @@ class Host:
 
     def __init__(self) -> None:
         self.exposition = Exposition()
-        self.collector = Collector(Config(), self.exposition, frozenset())
+        self.collector = Collector(Config(), self.exposition, Judging(None), frozenset())
 
     async def says(self, name: str, cpus: str) -> None:
         probe = self.probe(name)

@@ -1,0 +1,405 @@
+"""Who judges an upgrade right, how often and how soon: our judge beside others', on services whose truth is made.
+
+What is made: per start of a container, the repeats of each run, a control's runs and the SM clock. Latency is a level
+times, all independent and all as ratios,
+
+- what this start drew (``restart SD``; the same for all its runs),
+- run noise that lasts: first-order autocorrelation 0.6, SD 1 %, Student's t with 3 degrees of freedom,
+- the clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % off for 5 to 60 runs, once in 2,000
+  runs); the canary follows it at 0.7, the control at 0.9,
+- what the host does to all its containers, the control included,
+- the repeats' own noise, SD 2 %, Student's t with 3 degrees of freedom,
+- and the image's effect, which is what is asked for.
+
+An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.exporter.drift``;
+all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
+learn from; only ours does. A month has a run a minute, and no judge is told of any event in it: it sees the medians of
+half hours; judges that need an event are asked about each 30 half hours beside the 30 before.
+
+The peers:
+
+- Mann-Whitney, p < 0.001, over all repeats, and over the medians of runs;
+- Kayenta's NetflixACAJudge (the rule read in its source): values beyond three interquartile ranges off, 98 % interval
+  of the Mann-Whitney shift, beyond a quarter of the shift itself; also with its effect gate at 3 %;
+- Otava 0.8, the real one: its defaults, and with p 1e-5 and 3 %; a change within 5 runs of the upgrade. It asks for an
+  older numpy than ours, and runs on ours: ``pip install --no-deps apache-otava==0.8.0``, or it is left out;
+- a fixed threshold: the mean of the runs moved by 10 %.
+
+Peers name no cause; what moves at an upgrade they hold against the image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import mannwhitneyu
+
+from infercanary.exporter.drift import LOOKS, Verdict, confirmed, judge, learn, look_levels, pool, scan
+
+try:
+    from otava.analysis import compute_change_points
+except ImportError:
+    compute_change_points = None
+
+Floats: TypeAlias = NDArray[np.float64]
+Cause = Literal["image", "host"]
+
+_REPEATS, _BEFORE, _PAST = 10, 384, 8
+_BLOCK, _MONTH = 30, 43_200
+
+
+class Start(NamedTuple):
+    """One start of one container: repeats (runs by repeats, s), and of each run the control (s) and the clock (MHz)."""
+
+    repeats: Floats
+    control: Floats
+    clock: Floats
+
+    @property
+    def medians(self) -> Floats:
+        """What is judged."""
+        medians: Floats = np.median(self.repeats, axis=1)
+        return medians
+
+    def first(self, runs: int) -> Start:
+        """As it stood after so many runs."""
+        return Start(*(part[:runs] for part in self))
+
+
+class Upgrade(NamedTuple):
+    """What a judge is shown: each replica's start before and after it, and earlier starts of the old image."""
+
+    replicas: Sequence[tuple[Start, Start]]
+    past: Sequence[Start]
+
+
+class Decision(NamedTuple):
+    """What a judge said, after how many runs, and what it holds it against."""
+
+    verdict: Verdict
+    runs: int
+    cause: Cause | None = None
+
+
+Judge: TypeAlias = Callable[[Upgrade], Decision]
+
+
+def _lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> Floats:
+    steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
+    noise, last = np.empty_like(steps), 0.0
+    for i, step in enumerate(steps):
+        noise[i] = last = phi * last + step
+    return noise[50:]
+
+
+def _clock(rng: np.random.Generator, runs: int) -> Floats:
+    clock = np.empty(runs)
+    at, slow = 0, rng.random() < 0.2
+    while at < runs:
+        until = at + int(rng.geometric(1 / (16 if slow else 64)))
+        clock[at:until] = 0.97 if slow else 1.0
+        at, slow = until, not slow
+    for begin in np.flatnonzero(rng.random(runs) < 1 / 2000):
+        clock[begin : begin + int(rng.integers(5, 61))] = 0.8
+    return clock
+
+
+def start(
+    rng: np.random.Generator, runs: int, *, restart_sd: float = 0.0, image: float = 0.0, host: float = 0.0
+) -> Start:
+    """One start of a container; ``image`` and ``host`` are how much slower they make it (0.05 is 5 %)."""
+    clock = _clock(rng, runs)
+    shared = math.log1p(host) + rng.normal(0, 0.002)
+    level = math.log(0.01) + math.log1p(image) + shared + rng.normal(0, restart_sd)
+    run = level + _lasting(rng, runs, 0.6, 0.01) - 0.7 * np.log(clock)
+    repeats = run[:, None] + rng.standard_t(3, (runs, _REPEATS)) * 0.02 / math.sqrt(3)
+    control = math.log(0.001) + shared + _lasting(rng, runs, 0.6, 0.005) - 0.9 * np.log(clock)
+    return Start(np.exp(repeats), np.exp(control), 1980 * clock)
+
+
+def upgrade(
+    rng: np.random.Generator, *, replicas: int, restart_sd: float, image: float = 0.0, host: float = 0.0
+) -> Upgrade:
+    """An upgrade of all replicas at once, on a host that may get slower in the same moment."""
+    return Upgrade(
+        [
+            (
+                start(rng, _BEFORE, restart_sd=restart_sd),
+                start(rng, LOOKS[-1], restart_sd=restart_sd, image=image, host=host),
+            )
+            for _ in range(replicas)
+        ],
+        [start(rng, _BEFORE, restart_sd=restart_sd) for _ in range(_PAST)],
+    )
+
+
+def ours(shown: Upgrade) -> Decision:
+    """``drift`` as it is: the place of the exporter's judge, once there is one.
+
+    Its cause is the difference in differences: what the control of the same container does not share is the image's.
+    """
+    restarts = learn([[start.medians for start in shown.past]])
+    verdicts: list[Verdict] = []
+    for runs, level in zip(LOOKS, look_levels(), strict=True):
+        replicas = [(before, after.first(runs)) for before, after in shown.replicas]
+        between = pool((([b.medians], [a.medians]) for b, a in replicas), restarts)
+        verdicts.append(judge(between, restart_sd=restarts.sd, level=level).verdict)
+        if (verdict := confirmed(verdicts)) == "equivalent":
+            return Decision(verdict, runs)
+        if verdict != "inconclusive":
+            apart = pool((([_beside(b)], [_beside(a)]) for b, a in replicas), restarts)
+            own = judge(apart, restart_sd=restarts.sd, level=level).verdict
+            return Decision(verdict, runs, "image" if own == verdict else "host")
+    return Decision("inconclusive", LOOKS[-1])
+
+
+def _beside(start: Start) -> Floats:
+    return start.medians / start.control
+
+
+Rule: TypeAlias = Callable[
+    [Floats, Floats], int
+]  # before, after: 1 where slower, -1 where faster, 0 otherwise
+
+
+def looks(rule: Rule, view: Callable[[Sequence[Start]], Floats]) -> Judge:
+    """A judge that asks ``rule`` at every look."""
+
+    def at_looks(shown: Upgrade) -> Decision:
+        verdicts: list[Verdict] = []
+        before = view([before for before, _ in shown.replicas])
+        for runs in LOOKS:
+            said = rule(before, view([after.first(runs) for _, after in shown.replicas]))
+            verdicts.append("regressed" if said > 0 else "improved" if said < 0 else "inconclusive")
+            if (verdict := confirmed(verdicts)) != "inconclusive":
+                return Decision(verdict, runs, "image")
+        return Decision("inconclusive", LOOKS[-1])
+
+    return at_looks
+
+
+def all_repeats(starts: Sequence[Start]) -> Floats:
+    """Every repeat of every replica."""
+    return np.concatenate([start.repeats.ravel() for start in starts])
+
+
+def all_medians(starts: Sequence[Start]) -> Floats:
+    """Every run of every replica."""
+    return np.concatenate([start.medians for start in starts])
+
+
+def mean_medians(starts: Sequence[Start]) -> Floats:
+    """One series: each run's mean over the replicas."""
+    means: Floats = np.mean([start.medians for start in starts], axis=0)
+    return means
+
+
+def mann_whitney(before: Floats, after: Floats) -> int:
+    """Different at p < 0.001."""
+    p = float(mannwhitneyu(before, after, method="asymptotic").pvalue)
+    return int(np.sign(np.median(after) - np.median(before))) if p < 0.001 else 0
+
+
+def kayenta(gate: float) -> Rule:
+    """Kayenta's rule; ``gate`` is its effect size, a ratio of means."""
+
+    def kept(values: Floats) -> Floats:
+        low, high = np.quantile(values, (0.25, 0.75))
+        fence = 3 * (high - low)
+        inside: Floats = values[(values >= low - fence) & (values <= high + fence)]
+        return inside
+
+    def rule(before: Floats, after: Floats) -> int:
+        a, b = kept(before), kept(after)
+        differences = np.sort(np.subtract.outer(b, a), axis=None)
+        count = differences.size
+        z = statistics.NormalDist().inv_cdf(0.99)
+        k = max(0, math.floor(count / 2 - z * math.sqrt(count * (a.size + b.size + 1) / 12)))
+        low, high = differences[k], differences[count - 1 - k]
+        bound = 0.25 * abs(np.median(differences))
+        ratio = b.mean() / a.mean()
+        return int(low > bound and ratio >= 1 + gate) - int(high < -bound and ratio <= 1 - gate)
+
+    return rule
+
+
+def changes(values: Floats, p: float, magnitude: float) -> list[tuple[int, float]]:
+    """Otava's change points, and by what ratio each moved."""
+    # A list, because 0.8 does not cut an array into windows.
+    found, _ = compute_change_points(values.tolist(), max_pvalue=p, min_magnitude=magnitude)
+    return [(point.index, point.stats.mean_2 / point.stats.mean_1 - 1) for point in found]
+
+
+def otava(p: float, magnitude: float) -> Rule:
+    """Otava over the runs before and after, in one series."""
+
+    def rule(before: Floats, after: Floats) -> int:
+        found = changes(np.concatenate((before, after)), p, magnitude)
+        near = [moved for index, moved in found if abs(index - before.size) <= 5]
+        return int(np.sign(near[0])) if near else 0
+
+    return rule
+
+
+def threshold(before: Floats, after: Floats) -> int:
+    """10 % off."""
+    moved = after.mean() / before.mean() - 1
+    return int(np.sign(moved)) if abs(moved) >= 0.1 else 0
+
+
+JUDGES: dict[str, Judge] = {
+    "InferCanary (drift alone)": ours,
+    "Mann-Whitney, repeats": looks(mann_whitney, all_repeats),
+    "Mann-Whitney, medians": looks(mann_whitney, all_medians),
+    "Kayenta": looks(kayenta(0.0), all_medians),
+    "Kayenta, 3 % gate": looks(kayenta(0.03), all_medians),
+    "10 % threshold": looks(threshold, all_medians),
+}
+
+Scan: TypeAlias = Callable[[Floats], list[int]]  # of a series: where it changed
+
+
+def windows(rule: Rule) -> Scan:
+    """Where ``rule`` alarms when each 30 points are set beside the 30 before."""
+    return lambda y: [at for at in range(30, len(y) - 29, 30) if rule(y[at - 30 : at], y[at : at + 30])]
+
+
+def otava_scan(p: float, magnitude: float) -> Scan:
+    """Otava over a whole series, which is what it is for."""
+    return lambda y: [at for at, _ in changes(y, p, magnitude)]
+
+
+SCANS: dict[str, Scan] = {
+    "InferCanary (scan)": lambda y: [change.index for change in scan(y)],
+    "Mann-Whitney, medians": windows(mann_whitney),
+    "Kayenta": windows(kayenta(0.0)),
+    "Kayenta, 3 % gate": windows(kayenta(0.03)),
+    "10 % threshold": windows(threshold),
+}
+
+if compute_change_points is not None:
+    for name, p, magnitude in (("Otava", 0.001, 0.0), ("Otava, p 1e-5, 3 %", 1e-5, 0.03)):
+        JUDGES[name] = looks(otava(p, magnitude), mean_medians)
+        SCANS[name] = otava_scan(p, magnitude)
+
+
+def upgrades(trials: int, seed: int) -> None:
+    """Print, for each restart SD and number of replicas: false alarms, power, runs to a verdict."""
+    effects = (0.0, 0.01, 0.03, 0.05, 0.10)
+    head = "".join(f"{effect:>+8.0%}" for effect in effects[1:])
+    print(
+        f"{trials} upgrades each: alarms after a restart of the same image, 'regressed' at a true shift, median runs\n"
+        "to that verdict, 'equivalent' after a restart of the same image, ms for a judgement"
+    )
+    for restart_sd in (0.0, 0.005, 0.01, 0.02):
+        for replicas in (1, 2, 4):
+            print(f"\nrestart SD {restart_sd:.1%}, {replicas} replicas")
+            print(f"{'':28}{'alarms':>8}{head}{'runs +5 %':>11}{'+10 %':>7}{'same':>7}{'ms':>8}")
+            decisions: dict[str, dict[float, list[Decision]]] = {name: {} for name in JUDGES}
+            spent = dict.fromkeys(JUDGES, 0.0)
+            for effect in effects:
+                for trial in range(trials):
+                    rng = np.random.default_rng(
+                        [seed, trial, int(1e3 * restart_sd), replicas, int(1e3 * effect)]
+                    )
+                    shown = upgrade(rng, replicas=replicas, restart_sd=restart_sd, image=effect)
+                    for name, decide in JUDGES.items():
+                        begin = time.perf_counter()
+                        decisions[name].setdefault(effect, []).append(decide(shown))
+                        spent[name] += time.perf_counter() - begin
+            for name, by_effect in decisions.items():
+                same = [d.verdict for d in by_effect[0.0]]
+                alarms = sum(v in ("regressed", "improved") for v in same) / trials
+                power = [sum(d.verdict == "regressed" for d in by_effect[e]) / trials for e in effects[1:]]
+                runs = [
+                    statistics.median(
+                        [d.runs for d in by_effect[e] if d.verdict == "regressed"] or [math.nan]
+                    )
+                    for e in (0.05, 0.10)
+                ]
+                print(
+                    f"{name:28}{alarms:8.1%}{''.join(f'{p:8.1%}' for p in power)}{runs[0]:11.0f}{runs[1]:7.0f}"
+                    f"{same.count('equivalent') / trials:7.0%}{1e3 * spent[name] / trials / len(effects):8.1f}"
+                )
+
+
+def causes(trials: int, seed: int) -> None:
+    """Print how often the right cause is named, where image and host take turns in being it."""
+    print(
+        f"\n{trials} upgrades, 2 replicas, restart SD 0.5 %: 10 % slower by the image or by the host, in turns"
+    )
+    print(f"{'':28}{'right':>8}{'wrong':>8}{'no verdict':>12}")
+    for name, decide in JUDGES.items():
+        right = wrong = 0
+        for trial in range(trials):
+            cause: Cause = "image" if trial % 2 else "host"
+            rng = np.random.default_rng([seed, trial])
+            shown = upgrade(rng, replicas=2, restart_sd=0.005, **{cause: 0.10})
+            decision = decide(shown)
+            if decision.verdict == "regressed":
+                right += decision.cause == cause
+                wrong += decision.cause != cause
+        print(f"{name:28}{right / trials:8.1%}{wrong / trials:8.1%}{1 - (right + wrong) / trials:12.1%}")
+
+
+def months(count: int, seed: int) -> None:
+    """Print false alarms without any upgrade, and how often one true step in such a month is found."""
+    print(
+        f"\n{count} container-months without an upgrade; and each with one step, found within 15 half hours"
+    )
+    print(f"{'':28}{'alarms a month':>16}{'found +3 %':>12}{'+5 %':>7}{'+10 %':>7}{'ms':>9}")
+    blocks = [
+        np.median(start(np.random.default_rng([seed, i]), _MONTH).medians.reshape(-1, _BLOCK), axis=1)
+        for i in range(count)
+    ]
+    for name, where in SCANS.items():
+        begin = time.perf_counter()
+        alarms = sum(len(where(y)) for y in blocks)
+        spent = time.perf_counter() - begin
+        found = []
+        for effect in (0.03, 0.05, 0.10):
+            hits = 0
+            for i, y in enumerate(blocks):
+                at = 600 + 37 * i % 400
+                hits += any(
+                    abs(x - at) <= 15 for x in where(np.where(np.arange(y.size) < at, y, y * (1 + effect)))
+                )
+            found.append(hits / count)
+        print(
+            f"{name:28}{alarms / count:16.2f}{found[0]:12.0%}{found[1]:7.0%}{found[2]:7.0%}"
+            f"{1e3 * spent / count:9.1f}"
+        )
+
+
+def main() -> None:
+    """Everything, or a part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", nargs="?", choices=("all", "upgrades", "causes", "months"), default="all")
+    parser.add_argument(
+        "--trials", type=int, default=100, help="upgrades of each kind (default: %(default)s)"
+    )
+    parser.add_argument("--months", type=int, default=20, help="container-months (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    if compute_change_points is None:
+        print("Otava is left out: pip install --no-deps apache-otava==0.8.0", file=sys.stderr)
+    if args.what in ("all", "upgrades"):
+        upgrades(args.trials, args.seed)
+    if args.what in ("all", "causes"):
+        causes(args.trials, args.seed)
+    if args.what in ("all", "months"):
+        months(args.months, args.seed)
+
+
+if __name__ == "__main__":
+    main()

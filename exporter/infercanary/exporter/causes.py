@@ -1,0 +1,311 @@
+"""Why a latency changed: the host or the image, which phase, which control, which version. Pure: records in, facts out.
+
+The control of an experiment is what the treatment cannot touch (difference in differences; Angrist and Pischke,
+"Mostly Harmless Econometrics", 2009, chapter 5). Here the treatment is the new image, and two things it cannot touch:
+
+- the controls, tiny work that is the same in every image, run in the same container after each canary run;
+- sibling containers of the same host whose image did not change.
+
+What they share with the canary is the host's part of a shift; the rest is the image's. A control answers to one
+resource alone, and a canary to several: so a control's shift bounds the host's part, it is not multiplied by anything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from infercanary.exporter.drift import Restarts, Shift, pool
+from infercanary.exporter.records import Generation, Sample
+from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
+
+# What a slower or faster one of these does to a canary in step. Waking a thread, launching a kernel and crossing the
+# bus are parts of a run, in proportions that differ: when they move they are told, but no share is laid to them.
+_IN_STEP = frozenset(
+    {"cpu_spin", "cpu_spin_python", "memory_copy", "memory_copy_python", "gpu_fma", "gpu_copy"}
+)
+_MOVED = math.log1p(0.03)
+_PHASE_SHARE = 0.25  # of the change, from which on a phase is named
+_TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
+_LEVEL = 0.99
+_COLD_START = 1.25  # slower by a quarter
+_COLD_START_SECONDS = 1.0  # and by so much
+# The order in which people ask; the others follow by name.
+_FOREMOST = (
+    *("torch_device", "torch_cuda_device", "torch", "torch_cuda", "torch_cudnn", "torch_mode"),
+    *("torch_intra_op_threads", "torch_inter_op_threads", "onnxruntime", "tensorrt", "python", "numpy"),
+)
+
+
+class Start(NamedTuple):
+    """One start of one container, with the runs of one canary that count: steady ones that ended well, in order."""
+
+    generation: Generation
+    samples: Sequence[Sample]
+
+
+class Pair(NamedTuple):
+    """The starts of one replica before and after."""
+
+    before: Sequence[Start]
+    after: Sequence[Start]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A share of a shift and its interval, as ratios."""
+
+    shift: float
+    low: float
+    high: float
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A component of the environment; None where there is none."""
+
+    component: str
+    before: str | None
+    after: str | None
+
+
+class Causes(msgspec.Struct, frozen=True):
+    """What is known of why a canary's latency moved."""
+
+    host: Part | None = None
+    """None where nothing can tell: no control ran and no sibling was there."""
+    image: Part | None = None
+    cause: str = "unknown"
+    """image, host, both or unknown."""
+    phases: dict[str, float] = {}
+    """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
+    controls: dict[str, float] = {}
+    """Control → its shift; empty where all were flat."""
+    siblings: Part | None = None
+    """How far the containers moved whose image did not change."""
+    clock: Part | None = None
+    """What the SM clock explains of the shift."""
+    changes: tuple[Change, ...] = ()
+    tags: dict[str, tuple[float, float]] = {}
+    """Tag → the share of runs that had it before and after; those that rose."""
+    cold_start: dict[str, tuple[float, float]] = {}
+    """Step → seconds before and after; those that became slower."""
+    output_error: float | None = None
+    """Relative error of the first steady output against the old image's; None where one of them is not known."""
+    cpu_fallback: bool = False
+    """It ran on a GPU before, and on the CPU now."""
+
+    @property
+    def output_changed(self) -> bool:
+        """Whether the same input gives another answer now."""
+        return (self.output_error or 0.0) > OUTPUT_TOLERANCE
+
+
+def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: str) -> Causes:
+    """The causes of ``shift`` of ``canary``, which ``pairs`` gave.
+
+    ``siblings`` are canaries of the same host that went on with their image, before and after that time.
+    """
+    controls = {name: _shift(pairs, _control(name)) for name in _names(pairs, lambda s: s.controls)}
+    moved = {name: s for name, s in controls.items() if _has_moved(s)}
+    beside: Shift | None = _shift(siblings, _median)
+    if not siblings or beside is None or not math.isfinite(beside.se):
+        beside = None
+    host = host_part(shift, {n: s for n, s in controls.items() if n in _IN_STEP}, beside)
+    image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
+    newest_before, newest_after = (
+        _newest(pair.before for pair in pairs),
+        _newest(pair.after for pair in pairs),
+    )
+    return Causes(
+        host=_part(host),
+        image=_part(image),
+        cause=_cause(shift, host, image),
+        phases=phase_shares(pairs),
+        controls={name: math.expm1(s.log) for name, s in moved.items()},
+        siblings=_part(beside),
+        clock=_part(clock_part(pairs)),
+        changes=changes(newest_before.environment, newest_after.environment),
+        tags=risen_tags(pairs),
+        cold_start=slower_starts(pairs, canary),
+        output_error=_output_error(newest_before, newest_after, canary),
+        cpu_fallback=_device(newest_before) == "cuda" and _device(newest_after) == "cpu",
+    )
+
+
+def host_part(shift: Shift, controls: Mapping[str, Shift], siblings: Shift | None) -> Shift | None:
+    """The part of ``shift`` that what the image cannot touch has moved by too.
+
+    Siblings do such work as the canary, and so are taken at their word. Controls that stood still say that the host
+    did not change; where one moved the same way as the canary, the host's part is what it moved by, at most all.
+    """
+    known = {name: s for name, s in controls.items() if math.isfinite(s.se)}
+    moved = [s for s in known.values() if _has_moved(s) and s.log * shift.log > 0]
+    if moved:
+        most = max(moved, key=lambda s: abs(s.log))
+        return most if abs(most.log) < abs(shift.log) else Shift(shift.log, most.se, most.df)
+    if siblings is not None and _has_moved(siblings):
+        return siblings
+    if known:
+        flattest = min(known.values(), key=lambda s: s.se)
+        return Shift(0.0, flattest.se, flattest.df)
+    return None if siblings is None else Shift(0.0, siblings.se, siblings.df)
+
+
+def phase_shares(pairs: Sequence[Pair]) -> dict[str, float]:
+    """What each phase adds to the change, as a share of the whole: levels in seconds, so that shares can be summed."""
+    before, after = (_flat(getattr(pair, side) for pair in pairs) for side in ("before", "after"))
+    whole = _level(after, _median) - _level(before, _median)
+    if not whole:
+        return {}
+    names = _names(pairs, lambda s: s.phases)
+    shares = {name: (_level(after, _phase(name)) - _level(before, _phase(name))) / whole for name in names}
+    named = {name: share for name, share in shares.items() if share >= _PHASE_SHARE}
+    return dict(sorted(named.items(), key=lambda item: -item[1]))
+
+
+def clock_part(pairs: Sequence[Pair]) -> Shift | None:
+    """How much of the shift the SM clock explains: its own shift, times how far latency followed it within starts.
+
+    The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
+    """
+    clock = _shift(pairs, lambda sample: sample.sm_clock)
+    if not math.isfinite(clock.se):
+        return None
+    products = squares = 0.0
+    for pair in pairs:
+        for start in (*pair.before, *pair.after):
+            points = [
+                (math.log(s.sm_clock), math.log(s.median)) for s in start.samples if s.sm_clock and s.median
+            ]
+            if len(points) < 2:
+                continue
+            x, y = (math.fsum(values) / len(points) for values in zip(*points, strict=True))
+            products += math.fsum((a - x) * (b - y) for a, b in points)
+            squares += math.fsum((a - x) ** 2 for a, _ in points)
+    # A clock that never moved within a start tells no slope; then it explains as if the canary were compute-bound.
+    slope = max(-1.0, min(0.0, products / squares)) if squares > 1e-9 else -1.0
+    return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """The components that differ, those first that people ask for first."""
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    rank = {name: i for i, name in enumerate(_FOREMOST)}
+    names.sort(key=lambda name: (rank.get(name, len(rank)), name))
+    return tuple(Change(name, before.get(name), after.get(name)) for name in names)
+
+
+def risen_tags(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
+    """Tags that more runs have now, by a fifth of all runs or more."""
+    shares = []
+    for side in ("before", "after"):
+        runs = _flat(getattr(pair, side) for pair in pairs)
+        counted = Counter(tag for sample in runs for tag in sample.tags)
+        shares.append({tag: count / len(runs) for tag, count in counted.items()})
+    before, after = shares
+    risen = {tag: (before.get(tag, 0.0), share) for tag, share in after.items()}
+    return {tag: both for tag, both in sorted(risen.items()) if both[1] - both[0] >= _TAG_SHARE}
+
+
+def slower_starts(pairs: Sequence[Pair], canary: str) -> dict[str, tuple[float, float]]:
+    """Steps of the cold start that took a quarter and a second more than ever before."""
+    found = {}
+    sides = [[start.generation.cold_start.get(canary, {}) for pair in pairs for start in getattr(pair, side)]
+             for side in ("before", "after")]  # fmt: skip
+    for step in sorted({step for side in sides for start in side for step in start}):
+        before, after = ([start[step] for start in side if step in start] for side in sides)
+        if before and after:
+            most, least = max(before), min(after)
+            if least > _COLD_START * most and least - most > _COLD_START_SECONDS:
+                found[step] = (_middle(before), _middle(after))
+    return found
+
+
+def _cause(shift: Shift, host: Shift | None, image: Shift | None) -> str:
+    if host is None or image is None or abs(shift.log) < 1e-9:
+        return "unknown"
+    share = host.log / shift.log
+    by_host, by_image = _has_moved(host), _has_moved(image)
+    if by_host and by_image:
+        return "both" if 0.25 <= share <= 0.75 else "host" if share > 0.75 else "image"
+    return "host" if by_host else "image" if by_image else "unknown"
+
+
+def _has_moved(shift: Shift) -> bool:
+    low, high = shift.interval(_LEVEL)
+    return abs(shift.log) >= _MOVED and (low > 0 or high < 0)
+
+
+def _part(shift: Shift | None) -> Part | None:
+    if shift is None:
+        return None
+    low, high = shift.interval(_LEVEL)
+    return Part(*(math.expm1(min(x, 700.0)) for x in (shift.log, low, high)))
+
+
+Value = Callable[[Sample], "float | None"]
+
+
+def _median(sample: Sample) -> float | None:
+    return sample.median
+
+
+def _control(name: str) -> Value:
+    return lambda sample: sample.controls.get(name)
+
+
+def _phase(name: str) -> Value:
+    return lambda sample: sample.phases.get(name)
+
+
+def _values(pairs: Iterable[Pair], value: Value) -> list[tuple[list[list[float]], list[list[float]]]]:
+    """What ``pool`` takes: for each replica the points of each start, before and after."""
+
+    def points(starts: Sequence[Start]) -> list[list[float]]:
+        each = [[x for s in start.samples if (x := value(s)) is not None and x > 0] for start in starts]
+        return [found for found in each if found]
+
+    both = ((points(pair.before), points(pair.after)) for pair in pairs)
+    return [(before, after) for before, after in both if before and after]
+
+
+def _shift(pairs: Sequence[Pair], value: Value) -> Shift:
+    """Of what did not start anew between, or does not care: a sibling, a control."""
+    return pool(_values(pairs, value), Restarts(0.0, math.inf))
+
+
+def _names(pairs: Sequence[Pair], of: Callable[[Sample], Mapping[str, float]]) -> list[str]:
+    """Those on both sides, in order of appearance."""
+    before, after = (_flat(getattr(pair, side) for pair in pairs) for side in ("before", "after"))
+    there = {name for sample in after for name in of(sample)}
+    return [name for name in dict.fromkeys(n for sample in before for n in of(sample)) if name in there]
+
+
+def _flat(sides: Iterable[Sequence[Start]]) -> list[Sample]:
+    return [sample for starts in sides for start in starts for sample in start.samples]
+
+
+def _level(samples: Iterable[Sample], value: Value) -> float:
+    return _middle([x for sample in samples if (x := value(sample)) is not None])
+
+
+def _middle(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return (ordered[half] + ordered[~half]) / 2 if ordered else 0.0
+
+
+def _newest(sides: Iterable[Sequence[Start]]) -> Generation:
+    return max((start.generation for starts in sides for start in starts), key=lambda g: g.started_at)
+
+
+def _output_error(before: Generation, after: Generation, canary: str) -> float | None:
+    old, new = before.outputs.get(canary), after.outputs.get(canary)
+    return relative_error(new, old) if old and new else None
+
+
+def _device(generation: Generation) -> str:
+    return generation.environment.get("torch_device", "").partition(":")[0]

@@ -1,0 +1,100 @@
+"""Drift without an upgrade: has a container left the level of its image's first day, and since when.
+
+Block medians, not runs, are compared: a block of 12 evens out what lasts a minute. The baseline is frozen, because a
+rolling one would absorb what creeps. Starts of the same image are one series; a restart alone can move the level, so
+a drift must be larger than restarts are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from infercanary.exporter import drift
+from infercanary.exporter.causes import Pair, Part, Start, find
+from infercanary.exporter.drift import Restarts
+from infercanary.exporter.records import Sample, merge
+
+BLOCK = 12
+"""Runs in a block."""
+
+FIRST_SECONDS = 86_400.0
+"""How long after an image's first run its baseline lasts."""
+
+_RECENT = 24  # blocks: four hours and more where a run is due every minute, 48 minutes where every 10 s
+_FEWEST = 24  # blocks of a baseline
+_LEVEL = 0.99999  # it is asked again and again, for years
+_RESTART_LEVEL = 0.99
+CHANGED = ("regressed", "improved")
+
+
+class Creep(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a container's canary has left its frozen baseline; ``shift`` is None while it has not."""
+
+    shift: float | None = None
+    low: float | None = None
+    high: float | None = None
+    onset: float | None = None
+    host: Part | None = None
+    blocks: int = 0
+    """Recorded so far."""
+
+
+def blocks(samples: Sequence[Sample]) -> list[Sample]:
+    """Medians of 12 runs each, in order; those that the store already merged stand for themselves."""
+    found: list[Sample] = []
+    waiting: list[Sample] = []
+    for sample in samples:
+        if sample.runs > 1:
+            found.append(sample)
+            continue
+        waiting.append(sample)
+        if len(waiting) == BLOCK:
+            found.append(merge(waiting))
+            waiting = []
+    return found
+
+
+def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restarts: Restarts) -> Creep:
+    """Whether the last blocks of ``starts`` (one container, one image, in order) have left the first day's level."""
+    series = [(start, block) for start in starts for block in blocks(start.samples)]
+    first_day = [b for _, b in series if b.started_at < series[0][1].started_at + FIRST_SECONDS]
+    # The first day is the baseline, once it is over; before that, what there is but for the last blocks.
+    baseline = first_day if len(first_day) + _RECENT <= len(series) else [b for _, b in series[:-_RECENT]]
+    recent = [block for _, block in series[-_RECENT:]]
+    if len(baseline) < _FEWEST or len(recent) < _RECENT:
+        return Creep(blocks=len(series))
+    pairs = [Pair([Start(starts[0].generation, baseline)], [Start(starts[-1].generation, recent)])]
+    points = [([_medians(baseline)], [_medians(recent)])]
+    shift = drift.pool(points, Restarts(0.0, math.inf))
+    seen = drift.judge(shift, level=_LEVEL)
+    if seen.verdict in CHANGED and len(starts) > 1:
+        # A restart is one event, not one each look: what it may do is asked once, at a level of its own.
+        apart = drift.judge(drift.pool(points, restarts), restart_sd=restarts.sd, level=_RESTART_LEVEL)
+        seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
+    if seen.verdict not in CHANGED:
+        return Creep(blocks=len(series))
+    values = _medians([block for _, block in series])
+    steps = [point for point in drift.scan(values) if point.shift * seen.shift > 0]
+    onset = series[steps[-1].index][1] if steps else recent[0]
+    around = [
+        Pair([Start(s.generation, before)], [Start(s.generation, after)])
+        for s in siblings
+        if (before := [x for x in s.samples if x.started_at < onset.started_at])
+        and (after := [x for x in s.samples if x.started_at >= recent[0].started_at])
+    ]
+    causes = find(shift, pairs, around, canary)
+    return Creep(
+        shift=seen.shift,
+        low=seen.low,
+        high=seen.high,
+        onset=onset.started_at,
+        host=causes.host,
+        blocks=len(series),
+    )
+
+
+def _medians(samples: Sequence[Sample]) -> list[float]:
+    return [s.median for s in samples if s.median]

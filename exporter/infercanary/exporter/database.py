@@ -1,0 +1,173 @@
+"""The SQLite file of the store: how it is opened, what is in it, and what is done where it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import suppress
+from pathlib import Path
+
+_LOCK_SECONDS = 2.0  # an exporter that is just ending lets go of the file within it
+_MAX_CHECKED_BYTES = 256 << 20  # are checked as a whole when opened; reading them takes about a second
+_MAX_SET_ASIDE = 3
+_CACHE_KIB = 16 << 10
+_WAL_PAGES = 4_000  # 16 MB: a page that was written often meanwhile goes into the file once
+_APPLICATION_ID = 0x1CA9A12  # in the file's header: no other program's database is taken for ours
+_BESIDE = ("-wal", "-shm", "-journal")
+
+
+class StoreError(Exception):
+    """The store could not do it; what it was to change is as before. One line, for people."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
+
+
+def connect(path: Path | None) -> sqlite3.Connection:
+    """The database at ``path``, or one in memory, in the schema of today and for this process alone.
+
+    Raises :class:`StoreError` where it is not ours to use, and what sqlite3 raises.
+    """
+    db = sqlite3.connect(
+        path or ":memory:",
+        timeout=_LOCK_SECONDS,
+        isolation_level=None,  # transactions begin and end where it is written that they do
+        check_same_thread=False,
+    )
+    try:
+        # From the first read on, and so without shared memory beside the file.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        version = _check(db, path)
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = NORMAL",
+            "foreign_keys = ON",
+            "temp_store = MEMORY",
+            f"cache_size = -{_CACHE_KIB}",
+            f"wal_autocheckpoint = {_WAL_PAGES}",
+            f"journal_size_limit = {_WAL_PAGES * 4096}",
+        ):
+            db.execute(f"PRAGMA {pragma}")
+        for number, step in enumerate(_STEPS[version:], version + 1):
+            with db:  # takes back what a step did before it failed
+                db.execute("BEGIN EXCLUSIVE")
+                for statement in step:
+                    db.execute(statement)
+                db.execute(f"PRAGMA user_version = {number}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check(db: sqlite3.Connection, path: Path | None) -> int:
+    """The schema that it is in."""
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if tables and application != _APPLICATION_ID:
+        raise StoreError(f"{path}: the database of another program; name another file")
+    if version > len(_STEPS):
+        raise StoreError(
+            f"{path}: written by a newer InferCanary (schema {version}, this one knows {len(_STEPS)}); "
+            "upgrade this one, or name another file"
+        )
+    if path and path.stat().st_size <= _MAX_CHECKED_BYTES:
+        (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(found)
+    return int(version)
+
+
+def is_corrupt(error: BaseException) -> bool:
+    """Whether it is the file that is at fault: Python has a class for all of SQLite's other errors."""
+    return type(error) is sqlite3.DatabaseError
+
+
+def set_aside(path: Path) -> Path:
+    """Rename the corrupt file at ``path``, so that a new one can be begun; the last three such files are kept."""
+    prefix = f"{path.name}.corrupt-"
+    earlier = sorted(
+        file
+        for file in path.parent.iterdir()
+        if file.name.startswith(prefix) and not file.name.endswith(_BESIDE)
+    )
+    for file in earlier[: max(0, len(earlier) - _MAX_SET_ASIDE + 1)]:
+        for suffix in (*_BESIDE, ""):
+            file.with_name(file.name + suffix).unlink(missing_ok=True)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    target = path.with_name(prefix + stamp)
+    number = 1
+    while target in earlier:
+        number += 1
+        target = path.with_name(f"{prefix}{stamp}.{number}")
+    for suffix in (*_BESIDE, ""):  # the file itself last: until then it would be found corrupt again
+        with suppress(FileNotFoundError):
+            os.replace(f"{path}{suffix}", f"{target}{suffix}")
+    return target
+
+
+def explain(error: BaseException, path: Path | None) -> str:
+    """What went wrong, and what would mend it."""
+    text = str(error)
+    if is_corrupt(error):
+        return f"corrupt ({text}); it is set aside, and begun anew"
+    if "locked" in text:
+        return "in use by another process; give each exporter a file of its own"
+    if "full" in text:
+        return "the disk is full; what was kept is not lost, and it goes on once there is room"
+    if path and not path.parent.is_dir():
+        return f"no folder `{path.parent}`; make it, or mount a volume there"
+    if path and path.is_dir():
+        return "is a folder; name a file in it"
+    if path and not (os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))):
+        return f"cannot be written; make it and its folder writable for this user (uid {os.getuid()})"
+    return text
+
+
+def size(db: sqlite3.Connection) -> int:
+    """Bytes of the database, without what still is in its log."""
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    (page,) = db.execute("PRAGMA page_size").fetchone()
+    return int(pages * page)
+
+
+_CREATE = (
+    f"PRAGMA application_id = {_APPLICATION_ID}",
+    "CREATE TABLE clock (now REAL, age REAL NOT NULL)",
+    "INSERT INTO clock VALUES (NULL, 0)",
+    "CREATE TABLE environment (id INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, body BLOB NOT NULL)",
+    # began: started_at, or that of the container's start before if this is earlier. seen: an age of the store.
+    """CREATE TABLE generation (
+        id INTEGER PRIMARY KEY, service TEXT NOT NULL, container TEXT NOT NULL, boot_id TEXT NOT NULL,
+        started_at REAL NOT NULL, began REAL NOT NULL, seen REAL NOT NULL, image TEXT NOT NULL,
+        image_id TEXT NOT NULL, image_digest TEXT NOT NULL, image_key TEXT NOT NULL,
+        environment INTEGER NOT NULL REFERENCES environment, details BLOB NOT NULL,
+        UNIQUE (service, container, boot_id)
+    )""",
+    "CREATE INDEX generation_environment ON generation (environment)",
+    # How many rows there are of each tier, and up to which sequence they were merged or, if failed, dropped; taken:
+    # how many runs there ever were that had not failed.
+    """CREATE TABLE series (
+        id INTEGER PRIMARY KEY, generation INTEGER NOT NULL REFERENCES generation ON DELETE CASCADE,
+        canary TEXT NOT NULL, first_at REAL NOT NULL,
+        merged_through INTEGER NOT NULL DEFAULT -1, failed_through INTEGER NOT NULL DEFAULT -1,
+        opening INTEGER NOT NULL DEFAULT 0, raw INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
+        first INTEGER NOT NULL DEFAULT 0, blocks INTEGER NOT NULL DEFAULT 0, hours INTEGER NOT NULL DEFAULT 0,
+        taken INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (generation, canary)
+    )""",
+    # One tree, in which the rows of a series lie side by side: what is read together is stored together.
+    """CREATE TABLE sample (
+        series INTEGER NOT NULL REFERENCES series ON DELETE CASCADE, sequence INTEGER NOT NULL,
+        tier INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (series, sequence)
+    ) WITHOUT ROWID""",
+    """CREATE TABLE document (
+        kind TEXT NOT NULL, service TEXT NOT NULL, canary TEXT NOT NULL, number INTEGER NOT NULL,
+        at REAL NOT NULL, body BLOB NOT NULL, PRIMARY KEY (kind, service, canary, number)
+    ) WITHOUT ROWID""",
+)
+
+# Step k brings a file of schema k to k + 1, in a transaction of its own. One that was released is never changed.
+_STEPS: tuple[tuple[str, ...], ...] = (_CREATE,)

@@ -1,0 +1,289 @@
+"""The verdict on one canary of one service: since which upgrade, on which runs, after how many looks.
+
+Pure, and without memory: the same records give the same verdict, so that nothing of it can be lost. The looks are
+replayed each time, on the runs that were there then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+
+from infercanary.exporter import drift
+from infercanary.exporter.causes import Causes, Pair, Part, Start, find
+from infercanary.exporter.drift import FEWEST, Comparison, Restarts
+from infercanary.exporter.records import Generation, Sample
+
+State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
+STATES: tuple[State, ...] = get_args(State)
+CHANGED = ("regressed", "improved")
+
+_LEVELS = drift.look_levels()
+_UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening"})
+_GONE_SECONDS = 600.0  # without a run, after which a container no longer speaks for its image
+_BASELINE_RUNS = 240  # of a start: the latest
+_BASELINE_STARTS = 8  # of a container: the latest
+_SHOWN = 120  # points a side in a picture
+
+
+class Upgrade(NamedTuple):
+    """The last change of a service's image. ``own`` are starts of the new image before it: it is then a rollback."""
+
+    at: float
+    before: list[Start]
+    after: list[Start]
+    own: list[Start]
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with what it rests on. Shifts are ratios (0.05 is 5 % slower), times Unix seconds."""
+
+    state: State
+    upgraded_at: float | None = None
+    shift: float | None = None
+    low: float | None = None
+    high: float | None = None
+    baseline_seconds: float | None = None
+    current_seconds: float | None = None
+    baseline_image: str = ""
+    candidate_image: str = ""
+    causes: Causes = Causes()
+    rollback: bool = False
+    own: Part | None = None
+    """After a rollback: the shift against what the same image did before."""
+    restart_sd: float = drift.PRIOR.sd
+    runs: int = 0
+    """Of the new image, that counted at the last look."""
+    starts: int = 0
+    """Generations of both images that counted."""
+    next_look: int | None = None
+    """At how many runs of a start the judge looks again; None after the last look."""
+    medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    """Seconds, before and after, in order of time: what a picture shows."""
+
+
+def settled(samples: Iterable[Sample]) -> list[Sample]:
+    """Those that count: the run ended well, and its canary was steady. Tags of trouble do not keep a run out."""
+    return [s for s in samples if s.outcome == "ok" and s.median and not _UNSETTLED.intersection(s.tags)]
+
+
+def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
+    """The last change of image among ``starts`` (in order of time), of whichever replica came first."""
+    newest: dict[str, Start] = {}
+    events: list[tuple[int, str, str]] = []
+    for index, start in enumerate(starts):
+        g = start.generation
+        known = newest.get(g.container)
+        if known is not None:
+            replaced = known.generation.image_key
+        else:  # another name for a replica: new only where none that still runs has its image
+            live = [s for s in newest.values() if _last_run(s) >= g.started_at - _GONE_SECONDS]
+            images = [s.generation.image_key for s in live or starts[index - 1 : index]]
+            replaced = g.image_key if g.image_key in images or not images else images[-1]
+        if replaced != g.image_key:
+            events.append((index, replaced, g.image_key))
+        newest[g.container] = start
+    if not events:
+        return None
+    replaced, image = events[-1][1:]
+    first = events[-1][0]
+    for index, _, to in reversed(events):
+        if to != image:
+            break
+        first = index
+    replaced = next(before for index, before, _ in events if index == first)
+    return Upgrade(
+        starts[first].generation.started_at,
+        [s for s in starts if s.generation.image_key == replaced],
+        [s for s in starts[first:] if s.generation.image_key == image],
+        [s for s in starts[:first] if s.generation.image_key == image],
+    )
+
+
+def restarts_of(starts: Sequence[Start]) -> Restarts:
+    """How much starts of one image in one container differ, as far as these tell."""
+    groups = _by_image(starts)
+    return drift.learn([_points(_latest(s) for s in group if len(s.samples) >= FEWEST) for group in groups])
+
+
+def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Judgement:
+    """The verdict on ``canary``: ``starts`` of its service in order of time, ``siblings`` of others on the host."""
+    upgrade = last_upgrade(starts)
+    restarts = restarts_of(starts)
+    if upgrade is None:
+        last = starts[-1].generation if starts else None
+        return Judgement(
+            state="no_baseline", candidate_image=_name(last), restart_sd=restarts.sd, runs=_count(starts)
+        )
+    reached = max((len(start.samples) for start in upgrade.after), default=0)
+    state: State = "settling"
+    previous: Comparison | None = None
+    pairs: list[Pair] = []
+    for number, runs in enumerate(drift.LOOKS):
+        if runs > reached:
+            break
+        pairs = _pairs(upgrade.before, _first(upgrade.after, runs))
+        shift = drift.pool(_medians(pairs), restarts)
+        seen = drift.judge(shift, restart_sd=restarts.sd, level=_LEVELS[number])
+        state = _next(state, seen, previous)
+        previous = seen
+    told = Judgement(
+        state=state,
+        upgraded_at=upgrade.at,
+        baseline_image=_name(upgrade.before[-1].generation if upgrade.before else None),
+        candidate_image=_name(upgrade.after[-1].generation),
+        rollback=bool(upgrade.own),
+        restart_sd=restarts.sd,
+        runs=_count(upgrade.after),
+        starts=len(upgrade.before) + len(upgrade.after),
+        next_look=next((runs for runs in drift.LOOKS if runs > reached), None),
+    )
+    if not any(len(start.samples) >= FEWEST for start in upgrade.before):
+        return msgspec.structs.replace(told, state="no_baseline")
+    if previous is None or not math.isfinite(previous.low):
+        return told
+    beside = [_around(start, upgrade.at) for start in siblings]
+    causes = find(
+        shift, pairs, [pair for pair in beside if pair.before[0].samples and pair.after[0].samples], canary
+    )
+    return msgspec.structs.replace(
+        told,
+        shift=previous.shift,
+        low=previous.low,
+        high=previous.high,
+        baseline_seconds=_level(start for pair in pairs for start in pair.before),
+        current_seconds=_level(start for pair in pairs for start in pair.after),
+        causes=causes,
+        runs=_count(start for pair in pairs for start in pair.after),
+        starts=sum(len(pair.before) + len(pair.after) for pair in pairs),
+        own=_own(upgrade, restarts),
+        medians=(
+            _picture(start for pair in pairs for start in pair.before)[-_SHOWN:],
+            _picture(start for start in upgrade.after)[:_SHOWN],
+        ),
+    )
+
+
+def false_alarms(starts: Sequence[Start]) -> tuple[int, int]:
+    """How often the judge was tried on two starts of one image of one container, and how often it called a change.
+
+    The judge's own A/A test: nothing changed, so each call is a false alarm.
+    """
+    restarts = restarts_of(starts)
+    tried = alarms = 0
+    for group in _by_image(starts):
+        for before, after in pairwise(group):
+            if min(len(before.samples), len(after.samples)) < drift.LOOKS[1]:
+                continue
+            tried += 1
+            state: State = "settling"
+            previous: Comparison | None = None
+            for number, runs in enumerate(drift.LOOKS):
+                if runs > len(after.samples):
+                    break
+                shift = drift.pool(_medians([Pair([_latest(before)], _first([after], runs))]), restarts)
+                seen = drift.judge(shift, restart_sd=restarts.sd, level=_LEVELS[number])
+                state, previous = _next(state, seen, previous), seen
+            alarms += state in CHANGED
+    return tried, alarms
+
+
+def _next(state: State, seen: Comparison, previous: Comparison | None) -> State:
+    """A change is called at the second look in a row that shows it, and taken back likewise."""
+    twice = previous is not None and previous.verdict == seen.verdict
+    if seen.verdict in CHANGED:
+        return seen.verdict if twice else state if state in CHANGED else "inconclusive"
+    if state in CHANGED and not (seen.verdict == "equivalent" and twice):
+        return state
+    return seen.verdict
+
+
+def _pairs(before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
+    """By container, so that what differs between replicas drops out; one with a new name has all others' baselines."""
+    old: dict[str, list[Start]] = {}
+    for start in before:
+        if len(start.samples) >= FEWEST:
+            old.setdefault(start.generation.container, []).append(_latest(start))
+    new: dict[str, list[Start]] = {}
+    for start in after:
+        if len(start.samples) >= FEWEST:
+            new.setdefault(start.generation.container, []).append(start)
+    orphans = [start for name, group in old.items() if name not in new for start in group[-_BASELINE_STARTS:]]
+    every = [start for group in old.values() for start in group[-_BASELINE_STARTS:]]
+    pairs = [
+        Pair(old[name][-_BASELINE_STARTS:] if name in old else orphans or every, group)
+        for name, group in new.items()
+    ]
+    return [pair for pair in pairs if pair.before]
+
+
+def _own(upgrade: Upgrade, restarts: Restarts) -> Part | None:
+    pairs = _pairs(upgrade.own, upgrade.after)
+    shift = drift.pool(_medians(pairs), restarts)
+    if not pairs or not math.isfinite(shift.se):
+        return None
+    seen = drift.judge(shift, restart_sd=restarts.sd)
+    return Part(seen.shift, seen.low, seen.high)
+
+
+def _around(start: Start, at: float) -> Pair:
+    """A start that went on, before and after that time."""
+    before = [s for s in start.samples if s.started_at < at][-_BASELINE_RUNS:]
+    after = [s for s in start.samples if s.started_at >= at]
+    return Pair([Start(start.generation, before)], [Start(start.generation, after)])
+
+
+def _latest(start: Start) -> Start:
+    return Start(start.generation, start.samples[-_BASELINE_RUNS:])
+
+
+def _first(starts: Iterable[Start], runs: int) -> list[Start]:
+    return [Start(start.generation, start.samples[:runs]) for start in starts]
+
+
+def _medians(pairs: Iterable[Pair]) -> list[tuple[list[list[float]], list[list[float]]]]:
+    return [(_points(pair.before), _points(pair.after)) for pair in pairs]
+
+
+def _points(starts: Iterable[Start]) -> list[list[float]]:
+    return [[s.median for s in start.samples if s.median] for start in starts]
+
+
+def _by_image(starts: Sequence[Start]) -> list[list[Start]]:
+    """The starts of each image of each container, in order of time."""
+    groups: dict[tuple[str, str], list[Start]] = {}
+    for start in starts:
+        groups.setdefault((start.generation.container, start.generation.image_key), []).append(start)
+    return [*groups.values()]
+
+
+def _picture(starts: Iterable[Start]) -> tuple[float, ...]:
+    """The medians of all, in order of time."""
+    ordered = sorted((s.started_at, s.median) for start in starts for s in start.samples if s.median)
+    return tuple(value for _, value in ordered)
+
+
+def _level(starts: Iterable[Start]) -> float | None:
+    values = sorted(s.median for start in starts for s in start.samples if s.median)
+    half = len(values) // 2
+    return (values[half] + values[~half]) / 2 if values else None
+
+
+def _count(starts: Iterable[Start]) -> int:
+    return sum(sample.runs for start in starts for sample in start.samples)
+
+
+def _last_run(start: Start) -> float:
+    return start.samples[-1].started_at if start.samples else start.generation.started_at
+
+
+def _name(generation: Generation | None) -> str:
+    """What people call the image: its reference, and enough of the id to tell two of one tag apart."""
+    if generation is None:
+        return ""
+    short = generation.image_key.removeprefix("sha256:")[:12]
+    return f"{generation.image} ({short})" if generation.image else short

@@ -1,0 +1,313 @@
+"""Where runs are kept and judged: one thread with the store, beside the event loop, which only hands over and reads.
+
+What a probe reported is queued, bounded; once a second the thread stores what is queued, in one transaction, and
+judges what has reached another look. A store that fails costs verdicts, never a scrape: what is queued waits for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from infercanary.exporter import creep, drift
+from infercanary.exporter.causes import Start
+from infercanary.exporter.creep import Creep
+from infercanary.exporter.judge import Judgement, false_alarms, judge, restarts_of, settled
+from infercanary.exporter.records import Generation, kept
+from infercanary.exporter.sentence import sentence
+from infercanary.exporter.store import Store, StoreError
+from infercanary.probe.report import Family, Metric, Run
+
+log = structlog.get_logger(__name__)
+
+STORE_UP = Metric(
+    "infercanary_store_up",
+    "gauge",
+    "1 if the judge's store took what was last given to it, else 0.",
+    reading="0 is an alert: verdicts stand still. The exporter's log says why (a full disk, rights, another exporter "
+    "on the same file). What came meanwhile is kept in memory, as far as it fits, and stored later.",
+)
+STORE_ERRORS = Metric(
+    "infercanary_store_errors_total",
+    "counter",
+    "Failures to read or write the judge's store.",
+    reading="`increase(…[15m]) > 0` with `infercanary_store_up` at 1 again: it mended itself.",
+)
+STORE_BYTES = Metric(
+    "infercanary_store_bytes",
+    "gauge",
+    "Size of the judge's store.",
+    reading="Bounded by what is kept of each container; runs older than a day are thinned.",
+)
+STORED = Metric(
+    "infercanary_stored_runs_total",
+    "counter",
+    "Runs that the judge's store took, each once, whatever was delivered twice.",
+    reading="Its `rate` is that of `infercanary_runs_total` over all containers.",
+)
+DROPPED = Metric(
+    "infercanary_unjudged_runs_total",
+    "counter",
+    "Runs that were dropped before they were stored, because the store failed for too long.",
+    reading="Healthy is no increase. Verdicts rest on fewer runs, no more.",
+)
+SECONDS = Metric(
+    "infercanary_judge_seconds_total",
+    "counter",
+    "CPU time of the judge's thread: storing and judging.",
+    reading="`rate(…[5m])` is in cores: a small fraction of one.",
+)
+TRIED = Metric(
+    "infercanary_judge_aa_tests_total",
+    "counter",
+    "Restarts of one image that the judge was tried on: nothing changed there, so it should call nothing.",
+    reading="Of the service's starts that are still kept. The denominator of `infercanary_judge_aa_alarms_total`.",
+)
+ALARMS = Metric(
+    "infercanary_judge_aa_alarms_total",
+    "counter",
+    "Restarts of one image after which the judge would have called a change: its own false alarms.",
+    reading="Over `infercanary_judge_aa_tests_total` it is the judge's rate of false alarms on your own restarts: "
+    "about 0.01 or less.",
+)
+METRICS = (STORE_UP, STORE_ERRORS, STORE_BYTES, STORED, DROPPED, SECONDS, TRIED, ALARMS)
+
+COLD_START = {
+    "infercanary_load_seconds": "load",
+    "infercanary_first_run_seconds": "first_run",
+    "infercanary_time_to_steady_seconds": "time_to_steady",
+}
+"""The probe's gauges of a cold start, and what they are called here."""
+
+_TURN_SECONDS = 1.0
+_MAX_QUEUED = 100_000
+_CREEP_EVERY = 10 * creep.BLOCK  # runs of a start
+_THIN_SECONDS = 900.0
+_SIBLINGS = 8
+
+Canary = tuple[str, str]  # service, canary
+
+
+class Findings(NamedTuple):
+    """What is known of one service: canary → verdict, and (container, canary) → drift."""
+
+    judgements: Mapping[str, Judgement]
+    creeps: Mapping[tuple[str, str], Creep]
+
+
+NOTHING = Findings({}, {})
+
+
+def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
+    """Canary → step → seconds, out of the report's families."""
+    found: dict[str, dict[str, float]] = defaultdict(dict)
+    for family in families:
+        step = COLD_START.get(family.name)
+        if step is not None and family.labels == ("canary",):
+            for point in family.points:
+                if isinstance(point.value, float):
+                    found[point.labels[0]][step] = point.value
+    return dict(found)
+
+
+class Reported(NamedTuple):
+    """What a start of a container reported: itself, and the runs that are new."""
+
+    generation: Generation
+    families: Sequence[Family]
+    runs: Sequence[Run]
+
+
+class _Seen(NamedTuple):
+    """A start's runs when its canary was judged: those taken, and those of them that counted."""
+
+    taken: int
+    counted: int
+
+    def stage(self, taken: int | None = None) -> tuple[int, int]:
+        """How many looks there are, and blocks for the drift, once ``taken`` are; the new ones are likely to count."""
+        counted = self.counted + (self.taken if taken is None else taken) - self.taken
+        return bisect_right(drift.LOOKS, counted), counted // _CREEP_EVERY
+
+
+_UNSEEN = _Seen(0, 0)
+
+
+class Judging:
+    """The thread. ``path`` None keeps the runs in memory, until the exporter ends."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.findings: dict[str, Findings] = {}
+        """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
+        self._path = path
+        self._queue: deque[Reported] = deque()
+        self._queued = 0
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._store: Store | None = None
+        self._up = True
+        self._errors = self._stored = self._dropped = 0
+        self._seconds = 0.0
+        self._bytes = 0
+        self._complaint = ""
+        self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
+        self._tests: dict[Canary, tuple[int, int]] = {}
+        self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
+
+    def start(self) -> None:
+        """Open the store and begin."""
+        self._thread.start()
+
+    def stop(self, seconds: float = 5.0) -> None:
+        """Store what is queued, and end."""
+        self._stopping.set()
+        self._thread.join(seconds)
+
+    def submit(self, generation: Generation, families: Sequence[Family], runs: Sequence[Run]) -> None:
+        """Hand over what a start of a container reported; any thread may call, and none waits."""
+        with self._lock:
+            self._queue.append(Reported(generation, families, runs))
+            self._queued += len(runs)
+            while self._queued > _MAX_QUEUED:
+                oldest = self._queue.popleft()
+                self._queued -= len(oldest.runs)
+                self._dropped += len(oldest.runs)
+
+    def families(self) -> list[Family]:
+        """What the metrics say of the store and the judge."""
+        tests = [*self._tests.values()]
+        return [
+            STORE_UP.family(float(self._up)),
+            STORE_ERRORS.family(float(self._errors)),
+            STORE_BYTES.family(float(self._bytes)),
+            STORED.family(float(self._stored)),
+            DROPPED.family(float(self._dropped)),
+            SECONDS.family(self._seconds),
+            TRIED.family(float(sum(tried for tried, _ in tests))),
+            ALARMS.family(float(sum(alarms for _, alarms in tests))),
+        ]
+
+    def _run(self) -> None:
+        thinned_at = -_THIN_SECONDS
+        while True:
+            stopping = self._stopping.wait(_TURN_SECONDS)
+            begin = time.thread_time()
+            try:
+                store = self._opened()
+                touched = self._take(store)
+                self._up, self._complaint = True, ""
+                if not stopping:
+                    self._judge(store, touched)
+                    if time.monotonic() - thinned_at > _THIN_SECONDS:
+                        thinned_at = time.monotonic()
+                        store.thin(time.time())
+                self._bytes = store.bytes
+            except StoreError as error:
+                self._errors += 1
+                self._up = False
+                if str(error) != self._complaint:
+                    self._complaint = str(error)
+                    log.error(
+                        "the judge's store fails; what comes is kept in memory for now", error=str(error)
+                    )
+            except Exception as error:
+                # Ours to mend; until then verdicts stand still, and scrapes go on.
+                self._errors += 1
+                if repr(error) != self._complaint:
+                    self._complaint = repr(error)
+                    log.exception("judging failed by a fault of the exporter")
+            self._seconds += time.thread_time() - begin
+            if stopping:
+                if self._store is not None:
+                    self._store.close()
+                return
+
+    def _opened(self) -> Store:
+        if self._store is None:
+            self._store = Store.open(self._path)
+        return self._store
+
+    def _take(self, store: Store) -> set[Canary]:
+        """Store what is queued: the canaries that have new runs."""
+        with self._lock:
+            batch = [*self._queue]
+        touched: set[Canary] = set()
+        if batch:
+            with store.transaction():
+                for reported in batch:
+                    g = msgspec.structs.replace(
+                        reported.generation, cold_start=cold_starts(reported.families)
+                    )
+                    try:
+                        self._stored += store.take(g, map(kept, reported.runs))
+                    except StoreError as error:
+                        # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
+                        self._errors += 1
+                        log.error(
+                            "runs not stored", service=g.service, container=g.container, error=str(error)
+                        )
+                    else:
+                        touched |= {(g.service, run.canary) for run in reported.runs}
+        with self._lock:
+            for reported in batch:  # `submit` may have dropped some of them meanwhile
+                if self._queue and self._queue[0] is reported:
+                    self._queue.popleft()
+                    self._queued -= len(reported.runs)
+        return touched
+
+    def _judge(self, store: Store, touched: set[Canary]) -> None:
+        """Judge each canary of which a start has reached another look."""
+        for service, canary in touched:
+            taken = store.taken(service, canary)
+            known = self._seen.get((service, canary), {})
+            stages = {boot: known.get(boot, _UNSEEN).stage(count) for boot, count in taken.items()}
+            if all(boot in known and stages[boot] == known[boot].stage() for boot in taken):
+                continue
+            starts = [Start(g, settled(found)) for g, found in store.generations(service, canary)]
+            counts = {(s.generation.container, s.generation.boot_id): len(s.samples) for s in starts}
+            self._seen[service, canary] = {
+                boot: _Seen(count, counts.get(boot, 0)) for boot, count in taken.items()
+            }
+            try:
+                self._judge_one(store, service, canary, starts)
+            except StoreError:
+                raise
+            except Exception:
+                # Ours to mend; until then it must cost this canary only.
+                self._errors += 1
+                log.exception("not judged by a fault of the exporter", service=service, canary=canary)
+
+    def _judge_one(self, store: Store, service: str, canary: str, starts: Sequence[Start]) -> None:
+        siblings = self._siblings(store, service, canary)
+        before = self.findings.get(service, NOTHING)
+        told = judge(starts, siblings, canary)
+        known = before.judgements.get(canary)
+        if known is None or known.state != told.state:
+            log.info("verdict", service=service, canary=canary, verdict=sentence(told))
+        restarts = restarts_of(starts)
+        creeps = dict(before.creeps)
+        for container in {start.generation.container for start in starts}:
+            own = [s for s in starts if s.generation.container == container]
+            same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
+            creeps[container, canary] = creep.look(same, siblings, canary, restarts)
+        self._tests[service, canary] = false_alarms(starts)
+        self.findings[service] = Findings({**before.judgements, canary: told}, creeps)
+
+    def _siblings(self, store: Store, service: str, canary: str) -> list[Start]:
+        """The newest starts of other canaries of this host, which are those that Docker found."""
+        found: list[Start] = []
+        for other, name in store.canaries():
+            if other != service and len(found) < _SIBLINGS:
+                newest = {
+                    g.container: Start(g, settled(s)) for g, s in store.generations(other, name) if g.image_id
+                }
+                found += newest.values()
+        return found[:_SIBLINGS]

@@ -1,0 +1,1 @@
+"""The judge without an exporter: files in, an answer out. ``infercanary compare`` and ``infercanary scan``."""

@@ -1,0 +1,42 @@
+"""Standard output as it is: a terminal or a pipe, with or without colours, with or without a µ in its encoding."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+
+import click
+
+from infercanary.exporter.offline.picture import plain
+
+_LEAST_WIDTH, _MOST_WIDTH = 80, 120
+_COLOURS: Mapping[str, str] = {
+    "regressed": "red", "slower": "red", "improved": "green", "faster": "green", "equivalent": "green",
+    "steady": "green", "inconclusive": "yellow", "changed": "yellow",
+}  # fmt: skip
+
+
+def width() -> int:
+    """Columns for text."""
+    return min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
+
+
+def say(text: str, verdict: str = "") -> None:
+    """Print ``text``, its first ``verdict`` coloured where a person looks and did not say NO_COLOR."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        text = plain(text)
+    if (
+        verdict in _COLOURS
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    ):
+        text = text.replace(verdict, click.style(verdict, fg=_COLOURS[verdict], bold=True), 1)
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:  # who read has seen enough; the exit code is still the answer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,101 @@
+"""``infercanary compare`` and ``scan`` as people and pipelines run them: in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infercanary.probe.journal import Journal
+from infercanary.probe.report import Run
+
+COMMAND = [sys.executable, "-m", "infercanary.cli"]
+
+
+def infercanary(
+    *arguments: str, stdin: str = "", folder: Path, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, input=stdin, capture_output=True, check=False, timeout=60,
+        encoding="utf-8", env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Journals of two images, as their probes left them, and numbers."""
+    rng = random.Random(1)
+    for at, name, level in ((1.0e9, "old", 0.02), (1.1e9, "new", 0.024)):
+        for boot in range(2):
+            journal = Journal(tmp_path / name, f"{name}-{boot}", 1 << 20)
+            runs = [
+                Run(i, "resnet18", 0.0, at + 1e4 * boot + i, "ok", (level * rng.lognormvariate(0, 0.01),))
+                for i in range(40)
+            ]
+            journal.append(runs, {"torch": name})
+            assert journal.close(5)
+    (tmp_path / "numbers").write_text("".join(f"{rng.lognormvariate(0, 0.01)}\n" for _ in range(60)))
+    return tmp_path
+
+
+def test_exit_codes_answer_a_pipeline(folder: Path) -> None:
+    worse = infercanary("compare", "old", "new", folder=folder)
+    assert (worse.returncode, worse.stderr) == (1, "")
+    assert worse.stdout.startswith("resnet18: regressed +") and "torch old → new" in worse.stdout
+    better = infercanary("compare", "new", "old", folder=folder)
+    assert better.returncode == 0 and better.stdout.startswith("resnet18: improved -")
+    text = (folder / "numbers").read_text()
+    same = infercanary("compare", "numbers", "-", "--restart-sd", "0", stdin=text, folder=folder)
+    assert same.returncode == 0 and same.stdout.startswith("equivalent ")
+    open_ = infercanary("compare", "numbers", "-", stdin=text, folder=folder)
+    assert open_.returncode == 3 and open_.stdout.startswith("inconclusive ")
+    wrong = infercanary("compare", "old", "none", folder=folder)
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+
+
+def test_scan_finds_the_upgrade_in_one_journal(folder: Path) -> None:
+    (folder / "both").write_text((folder / "old").read_text() + (folder / "new").read_text())
+    done = infercanary("scan", "both", "--json", "--html", "r.html", folder=folder)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["verdict"], told["changes"][0]["index"]) == (1, "slower", 80)
+    assert told["changes"][0]["changes"] == [{"component": "torch", "before": "old", "after": "new"}]
+    assert (folder / "r.html").read_text().startswith("<!doctype html>")
+
+
+def test_an_encoding_without_signs(folder: Path) -> None:
+    done = infercanary("compare", "old", "new", folder=folder, PYTHONIOENCODING="ascii")
+    assert done.returncode == 1 and done.stdout.isascii() and "torch old -> new" in done.stdout
+    told = infercanary("compare", "old", "new", "--json", folder=folder, PYTHONIOENCODING="ascii")
+    assert "old → new" in json.loads(told.stdout)["sentence"]
+
+
+def test_a_reader_that_has_seen_enough(folder: Path) -> None:
+    command = " ".join([*COMMAND, "compare", "old", "new"])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+        cwd=folder, capture_output=True, check=False, timeout=60, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_without_numpy_it_says_what_to_install(folder: Path) -> None:
+    """The probe's image has no exporter in it."""
+    (folder / "without" / "numpy").mkdir(parents=True)
+    (folder / "without" / "numpy" / "__init__.py").write_text(
+        "raise ModuleNotFoundError(\"No module named 'numpy'\", name='numpy')"
+    )
+    path = os.pathsep.join([str(folder / "without"), os.environ.get("PYTHONPATH", "")])
+    for command in (["compare", "old", "new"], ["scan", "old"]):
+        done = infercanary(*command, folder=folder, PYTHONPATH=path)
+        assert done.returncode == 2
+        assert done.stderr == (
+            f"infercanary: `{command[0]}` needs the module `numpy`; "
+            "install it with pip install 'infercanary[exporter]'\n"
+        )

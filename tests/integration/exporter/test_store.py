@@ -1,0 +1,409 @@
+"""The judge's store on real disks: processes that are killed, disks that are full, files that are damaged or held."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import structlog
+
+from infercanary.exporter import database
+from infercanary.exporter.store import Generation, Sample, Store, StoreError
+
+T = 1_790_000_000.0
+
+
+def generation(container: str = "search-1") -> Generation:
+    return Generation(
+        service="search", container=container, boot_id="boot", started_at=T, environment={"torch": "2.13.0"}
+    )
+
+
+def samples(begin: int, end: int) -> list[Sample]:
+    return [
+        Sample(n, "resnet18", T + 10 * n, "ok", 0.01, 9, {"compute": 0.009}, {"cpu_spin": 0.002})
+        for n in range(begin, end)
+    ]
+
+
+def sequences(store: Store, container: str = "search-1") -> list[int]:
+    found = store.generations("search", "resnet18")
+    return next(([s.sequence for s in several] for g, several in found if g.container == container), [])
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from infercanary.exporter.store import Generation, Sample, Store
+
+store = Store.open(Path(sys.argv[1]))
+begin = int(sys.argv[2])
+generation = Generation(service="search", container="search-1", boot_id="boot", started_at=0.0)
+while True:
+    runs = [Sample(n, "resnet18", 10.0 * n, "ok", 0.01, 9, {"compute": 0.009}) for n in range(begin, begin + 50)]
+    with store.transaction():
+        store.take(generation, runs[:20])
+        store.take(generation, runs[20:])
+    begin += 50
+    print(begin - 1, flush=True)  # committed up to here
+    if begin % 500 == 0:
+        store.thin(10.0 * begin)
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+# Killed ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    told = tmp_path / "told"
+    rng = random.Random(7)
+    total = 0
+    for _ in range(12):
+        begin = max(1, total - 200)  # as after a restart: what came before is offered again
+        with told.open("w") as file:
+            writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(begin)], stdout=file)
+        while not told.stat().st_size:
+            assert writer.poll() is None
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.25))
+        writer.kill()
+        assert writer.wait(30) == -signal.SIGKILL
+        committed = int(told.read_text().splitlines()[-1])
+        before = total
+        store = Store.open(path)
+        ((_, several),) = store.generations("search", "resnet18")
+        assert [s.sequence for s in several] == sorted({s.sequence for s in several})
+        total = sum(s.runs for s in several)
+        assert several[-1].sequence == total, "none lost, none twice"
+        assert total in (before, committed, committed + 50), "a transaction is there as a whole or not at all"
+        assert total >= max(before, committed), "and is there once the writer was told so"
+        assert store.taken("search", "resnet18") == {("search-1", "boot"): total}
+        assert store.set_aside == 0
+        store.close()
+    assert total > 2_000
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db", "told"]
+
+
+# Full ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk: Path) -> None:
+    path = small_disk / "store.db"
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    store = Store.open(path)
+    taken = 1
+    error = None
+    while error is None:
+        assert taken < 50_000
+        try:
+            with store.transaction():
+                assert store.take(generation("other"), samples(taken, taken + 50)) == 50
+                assert store.take(generation(), samples(taken, taken + 50)) == 50
+            taken += 50
+        except StoreError as full:
+            error = full
+    assert "the disk is full" in str(error)
+    assert taken > 500
+    for _ in range(3):
+        assert sequences(store) == sequences(store, "other") == list(range(1, taken))
+        with pytest.raises(StoreError, match="full"):
+            store.take(generation(), samples(taken, taken + 5_000))
+        assert store.rows == 2 * (taken - 1)
+    assert store.errors == 4
+
+    ballast.unlink()
+    assert store.take(generation(), samples(1, taken + 50)) == 50, "the cursor was kept"
+    store.close()
+    store = Store.open(path)
+    assert store.set_aside == 0
+    assert sequences(store) == list(range(1, taken + 50))
+    store.close()
+
+
+def test_a_full_disk_while_it_is_opened(small_disk: Path) -> None:
+    ballast = small_disk / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    path = small_disk / "store.db"
+    with pytest.raises(StoreError, match=re.escape(f"{path}: the disk is full")):
+        Store.open(path)
+    ballast.unlink()
+    store = Store.open(path)
+    assert store.take(generation(), samples(1, 10)) == 9
+    store.close()
+
+
+def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> None:
+    script = """
+    import resource, signal, sys
+    from pathlib import Path
+    from infercanary.exporter.store import Generation, Sample, Store, StoreError
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    store = Store.open(Path(sys.argv[1]))
+    generation = Generation(service="search", container="search-1", boot_id="boot", started_at=0.0)
+    taken = 1
+    try:
+        while taken < 50_000:
+            store.take(generation, [Sample(n, "resnet18", 10.0 * n, "ok", 0.01) for n in range(taken, taken + 50)])
+            taken += 50
+    except StoreError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    new = store.take(generation, [Sample(n, "resnet18", 10.0 * n, "ok", 0.01) for n in range(1, taken + 50)])
+    ((_, found),) = store.generations("search", "resnet18")
+    print(new, len(found) == taken + 49, store.set_aside)
+    """
+    writer = start(script, tmp_path / "store.db")
+    output, errors = writer.communicate(timeout=60)
+    assert not errors
+    first, second = output.splitlines()
+    assert first.startswith(f"{tmp_path}/store.db: ")
+    assert second == "50 True 0"
+
+
+# Damaged ---------------------------------------------------------------------------------------------------------
+
+
+def make(path: Path) -> int:
+    """A store with some runs; how many bytes."""
+    store = Store.open(path)
+    for number in range(20):
+        store.take(generation(f"c-{number}"), samples(1, 300))
+    store.close()
+    return path.stat().st_size
+
+
+def random_head(path: Path, _size: int) -> None:
+    with path.open("r+b") as file:
+        file.write(random.Random(1).randbytes(4096))
+
+
+def random_head_after_the_header(path: Path, _size: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(random.Random(2).randbytes(4096))
+
+
+def truncated(path: Path, size: int) -> None:
+    os.truncate(path, size // 2)
+
+
+def truncated_within_a_page(path: Path, size: int) -> None:
+    os.truncate(path, size - 5000)
+
+
+def zeroed_middle(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(size // 2 // 4096 * 4096)
+        file.write(bytes(65_536))
+
+
+def text(path: Path, _size: int) -> None:
+    path.write_text("not a database, but long enough to be looked at as one\n" * 100)
+
+
+DAMAGES = [random_head, random_head_after_the_header, truncated, truncated_within_a_page, zeroed_middle, text]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
+    damage: Callable[[Path, int], None], tmp_path: Path
+) -> None:
+    path = tmp_path / "store.db"
+    damage(path, make(path))
+    damaged = path.read_bytes()
+    with structlog.testing.capture_logs() as logs:
+        store = Store.open(path)
+    assert store.set_aside == 1
+    (aside,) = (file for file in tmp_path.iterdir() if ".corrupt-" in file.name)
+    assert re.fullmatch(r"store\.db\.corrupt-\d{8}T\d{6}Z", aside.name)
+    assert aside.read_bytes() == damaged
+    assert [(log["log_level"], log["path"]) for log in logs] == [("warning", str(aside))]
+    assert store.canaries() == []
+    assert store.take(generation(), samples(1, 10)) == 9
+    store.close()
+    store = Store.open(path)
+    assert (store.set_aside, sequences(store)) == (0, list(range(1, 10)))
+    store.close()
+
+
+def test_a_file_that_is_damaged_in_use_is_set_aside_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_CACHE_KIB", 64)  # so that it is read from the disk
+    path = tmp_path / "store.db"
+    make(path)
+    store = Store.open(path)
+    zeroed_middle(path, path.stat().st_size)
+
+    def use() -> None:
+        with store.transaction():
+            store.take(generation("new"), samples(1, 50))
+            for number in range(20):
+                store.generations("search", "resnet18")
+                store.take(generation(f"c-{number}"), samples(1, 1_000))
+
+    with structlog.testing.capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
+        use()
+    assert [log["event"] for log in logs] == ["store was corrupt; set aside, and begun anew"]
+    assert (store.set_aside, store.errors) == (1, 1)
+    assert store.canaries() == [] and store.rows == 0
+    assert store.take(generation(), samples(1, 10)) == 9
+    store.close()
+
+
+def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    for _ in range(5):
+        make(path)
+        random_head(path, 0)
+        Path(f"{path}-wal").write_bytes(b"log")
+        store = Store.open(path)
+        assert store.set_aside == 1
+        store.close()
+    names = [file.name for file in tmp_path.iterdir()]
+    asides = {name for name in names if ".corrupt-" in name and not name.endswith("-wal")}
+    assert len(asides) == 3
+    assert {*names} <= {"store.db", *asides, *(f"{name}-wal" for name in asides)}
+
+
+def test_a_log_that_is_damaged_costs_what_was_in_it_only(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    make(path)
+    writer = start(WRITER, path, 1)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    writer.kill()
+    writer.communicate(timeout=30)
+    log = Path(f"{path}-wal")
+    assert log.stat().st_size > 4096
+    log.write_bytes(random.Random(3).randbytes(log.stat().st_size))
+    store = Store.open(path)
+    assert store.set_aside == 0
+    assert sequences(store, "c-0") == list(range(1, 300))
+    store.close()
+
+
+# Not ours to write -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_another_exporter_holds_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.1)
+    path = tmp_path / "store.db"
+    holder = start(WRITER, path, 1)
+    assert holder.stdout is not None
+    holder.stdout.readline()
+    try:
+        with pytest.raises(StoreError, match=r"store\.db: in use by another process; give each exporter"):
+            Store.open(path)
+        before = int(holder.stdout.readline())
+        assert int(holder.stdout.readline()) > before, "the other one goes on"
+    finally:
+        holder.kill()
+        holder.communicate(timeout=30)
+    store = Store.open(path)
+    assert store.set_aside == 0 and store.rows
+    with pytest.raises(StoreError, match="in use"):
+        Store.open(path)
+    store.close()
+
+
+def test_a_file_is_held_from_the_first_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_LOCK_SECONDS", 0.1)
+    path = tmp_path / "store.db"
+    for _ in range(2):
+        store = Store.open(path)
+        with pytest.raises(StoreError, match="in use"):
+            Store.open(path)
+        store.close()
+
+
+def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    script = """
+    import sys, time
+    from pathlib import Path
+    from infercanary.exporter.store import Store
+
+    store = Store.open(Path(sys.argv[1]))
+    print("open", flush=True)
+    time.sleep(0.7)
+    store.close()
+    """
+    ending = start(script, path)
+    assert ending.stdout is not None
+    ending.stdout.readline()
+    Store.open(path).close()
+    ending.communicate(timeout=30)
+
+
+def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
+    path = small_disk / "store.db"
+    make_small = Store.open(path)
+    make_small.take(generation(), samples(1, 10))
+    make_small.close()
+    before = path.read_bytes()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    mend = rf"cannot be written; make it and its folder writable for this user \(uid {os.getuid()}\)"
+    for name in ("store.db", "new.db"):
+        with pytest.raises(StoreError, match=rf"{name}: {mend}"):
+            Store.open(small_disk / name)
+    assert path.read_bytes() == before
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    store = Store.open(path)
+    assert sequences(store) == list(range(1, 10))
+    store.close()
+
+
+def test_a_folder_that_is_missing_or_none(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no folder `.*/nowhere`; make it"):
+        Store.open(tmp_path / "nowhere" / "store.db")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="no folder"):
+        Store.open(tmp_path / "file" / "store.db")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match="is a folder; name a file"):
+        Store.open(tmp_path / "folder")

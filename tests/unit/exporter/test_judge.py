@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import pytest
+
+from infercanary.exporter.causes import Start
+from infercanary.exporter.judge import Judgement, false_alarms, judge, last_upgrade, settled
+from infercanary.exporter.records import Generation, Sample
+from infercanary.exporter.sentence import sentence
+
+HOUR = 3600.0
+
+
+def start(
+    container: str,
+    image: str,
+    at: float,
+    seconds: float = 0.020,
+    runs: int = 192,
+    *,
+    control: float = 0.0004,
+    environment: dict[str, str] | None = None,
+    service: str = "classify",
+    output: tuple[float, ...] = (1.0, 2.0),
+    cold_start: dict[str, float] | None = None,
+    tags: tuple[str, ...] = (),
+    clock: float | None = None,
+    noise: float = 0.005,
+    every: float = 10.0,
+) -> Start:
+    """One start with ``runs`` runs; its noise differs from any other's."""
+    rng = random.Random(f"{container} {image} {at} {seconds}")
+    generation = Generation(
+        service=service, container=container, boot_id=f"{container}-{at}", image="resnet:latest", image_id=image,
+        image_digest="", started_at=at, environment=environment or {"torch": "2.7.0"}, outputs={"c": output},
+        cold_start={"c": cold_start or {"load": 2.0}},
+    )  # fmt: skip
+    samples = []
+    for i in range(runs):
+        median = seconds * rng.lognormvariate(0, noise)
+        samples.append(
+            Sample(
+                sequence=i, canary="c", started_at=at + 30 + every * i, outcome="ok", median=median, repeats=10,
+                phases={"compute": 0.9 * median, "h2d": 0.1 * median},
+                controls={"cpu_spin": control * rng.lognormvariate(0, noise)}, sm_clock=clock, tags=tags,
+                output_error=0.0,
+            )
+        )  # fmt: skip
+    return Start(generation, samples)
+
+
+def history(*images: str, containers: Iterable[str] = ("a", "b"), **last: object) -> list[Start]:
+    """Each image an hour after the one before; ``last`` is said of the last image's starts."""
+    found = []
+    for index, image in enumerate(images):
+        said = last if index == len(images) - 1 else {}
+        found += [start(name, image, HOUR * index + i, **said) for i, name in enumerate(containers)]  # type: ignore[arg-type]
+    return found
+
+
+def told(starts: list[Start], siblings: list[Start] | None = None) -> Judgement:
+    return judge(starts, siblings or [], "c")
+
+
+def test_without_an_upgrade_there_is_no_baseline() -> None:
+    assert told([]).state == "no_baseline"
+    assert told(history("old")).state == "no_baseline"
+    assert told(history("old", "old", "old")).state == "no_baseline"
+    assert "no baseline" in sentence(told(history("old")))
+
+
+def test_the_same_latency_is_equivalent() -> None:
+    found = told(history("old", "old", "old", "new"))
+    assert found.state == "equivalent"
+    assert found.shift == pytest.approx(0, abs=0.01)
+    assert found.low is not None and found.high is not None and -0.03 < found.low < found.high < 0.03
+
+
+@pytest.mark.parametrize(("factor", "state"), [(1.12, "regressed"), (0.9, "improved")])
+def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: str) -> None:
+    environment = {"torch": "2.13.0", "torch_intra_op_threads": "1", "numpy": "2.0"}
+    found = told(history("old", "old", "old", "old", "new", seconds=0.02 * factor, environment=environment))
+    assert found.state == state
+    assert found.shift == pytest.approx(factor - 1, abs=0.01)
+    assert found.causes.cause == "image"
+    assert found.causes.controls == {}
+    assert [change.component for change in found.causes.changes][:2] == ["torch", "torch_intra_op_threads"]
+    assert list(found.causes.phases) == ["compute"]
+    assert found.baseline_seconds == pytest.approx(0.020, rel=0.01)
+    assert found.current_seconds == pytest.approx(0.020 * factor, rel=0.01)
+    text = sentence(found)
+    assert text.startswith(f"{state} {100 * (factor - 1):+.0f}"[:-1])
+    assert ": image; torch 2.7.0 → 2.13.0, intra-op threads none → 1" in text
+    assert "compute phase; controls flat" in text
+
+
+def test_what_the_controls_share_is_the_hosts() -> None:
+    found = told(history("old", "old", "old", "old", "new", seconds=0.023, control=0.00046))
+    assert found.state == "regressed"
+    assert found.causes.cause == "host"
+    assert found.causes.controls == {"cpu_spin": pytest.approx(0.15, abs=0.01)}
+    assert found.causes.image is not None and abs(found.causes.image.shift) < 0.01
+    assert ": host; " in sentence(found)
+
+
+def test_a_shift_of_both_is_split() -> None:
+    found = told(history("old", "old", "old", "old", "new", seconds=0.020 * 1.1 * 1.15, control=0.0004 * 1.1))
+    assert found.causes.cause == "both"
+    assert found.causes.host is not None and found.causes.image is not None
+    assert found.causes.host.shift == pytest.approx(0.10, abs=0.02)
+    assert found.causes.image.shift == pytest.approx(0.15, abs=0.02)
+    assert "host +10" in sentence(found) and "image +15" in sentence(found)
+
+
+def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
+    starts = history("old", "old", "old", "old", "new", seconds=0.023)
+    at = starts[-1].generation.started_at
+    before = start("x", "x", at - 4000, 0.05, runs=350, service="other")
+    slower = [
+        Sample(**{**{f: getattr(s, f) for f in s.__struct_fields__}, "median": (s.median or 0) * 1.15})
+        if s.started_at >= at
+        else s
+        for s in start("x", "x", at - 4000, 0.05, runs=700, service="other").samples
+    ]
+    assert told(starts, [before]).causes.cause == "image"
+    found = told(starts, [Start(before.generation, slower)])
+    assert found.causes.cause == "host"
+    assert found.causes.siblings is not None and found.causes.siblings.shift == pytest.approx(0.15, abs=0.02)
+
+
+def test_few_runs_are_settling_and_a_change_takes_two_looks() -> None:
+    def state(runs: int) -> str:
+        return told(history("old", "old", "old", "old", "new", seconds=0.026, runs=runs)).state
+
+    assert state(5) == state(11) == "settling"
+    assert state(12) == "inconclusive"
+    assert state(24) == "regressed"
+    few = told(history("old", "old", "new", runs=5))
+    assert few.next_look == 12 and sentence(few).startswith("settling: 10 of the 12")
+
+
+def test_a_rolling_upgrade_starts_with_its_first_replica() -> None:
+    starts = [start(name, "old", i) for i, name in enumerate("abc")]
+    starts += [start("a", "new", HOUR), start("b", "old", HOUR + 60), start("c", "new", HOUR + 90)]
+    upgrade = last_upgrade(starts)
+    assert upgrade is not None
+    assert upgrade.at == HOUR
+    assert [s.generation.container for s in upgrade.after] == ["a", "c"]
+    assert {s.generation.image_id for s in upgrade.before} == {"old"}
+
+
+def test_a_restart_of_the_old_image_beside_the_new_one_is_no_rollback() -> None:
+    starts = [
+        start("a", "old", 0),
+        start("b", "old", 1),
+        start("a", "new", HOUR),
+        start("b", "old", HOUR + 60),
+    ]
+    upgrade = last_upgrade(starts)
+    assert upgrade is not None and upgrade.after[0].generation.image_id == "new" and not upgrade.own
+
+
+def test_replicas_may_have_new_names() -> None:
+    starts = [
+        start("a1", "old", 0),
+        start("b1", "old", 1),
+        start("a2", "new", HOUR),
+        start("b2", "new", HOUR + 1),
+    ]
+    upgrade = last_upgrade(starts)
+    assert upgrade is not None and upgrade.at == HOUR and len(upgrade.after) == 2
+    assert told(starts).state != "no_baseline"
+    # And back, long after the old ones are gone.
+    starts += [start("a3", "old", 5 * HOUR)]
+    back = last_upgrade(starts)
+    assert back is not None and back.at == 5 * HOUR and len(back.own) == 2
+
+
+def test_more_replicas_are_no_upgrade() -> None:
+    starts = [
+        start("a", "old", 0),
+        start("b", "new", HOUR),
+        start("a", "new", HOUR + 5),
+        start("c", "new", 2 * HOUR),
+    ]
+    upgrade = last_upgrade(starts)
+    assert upgrade is not None
+    assert (upgrade.at, len(upgrade.after)) == (HOUR, 3)
+
+
+def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
+    starts = [
+        s
+        for i, image in enumerate(["old", "old", "old"])
+        for s in history(image, containers=(f"{'ab'[i % 2]}",))
+    ]
+    starts = [
+        start("a", "old", 0),
+        start("b", "old", 1),
+        start("a", "old", HOUR),
+        start("b", "old", HOUR + 1),
+    ]
+    starts += [start("a", "bad", 2 * HOUR, 0.026), start("b", "bad", 2 * HOUR + 1, 0.026)]
+    starts += [start("a", "old", 3 * HOUR), start("b", "old", 3 * HOUR + 1)]
+    found = told(starts)
+    assert found.rollback and found.state == "improved"
+    assert found.own is not None and found.own.shift == pytest.approx(0, abs=0.01)
+    assert "a rollback, against its own history" in sentence(found)
+
+
+def test_restarts_teach_how_much_they_change() -> None:
+    calm = [start("a", "old", HOUR * i, 0.020) for i in range(8)]
+    wild = [start("a", "old", HOUR * i, 0.020 * (1.05 if i % 2 else 0.95)) for i in range(8)]
+    assert told(calm).restart_sd < 0.01 < 0.03 < told(wild).restart_sd
+    after = [start("a", "new", 8 * HOUR, 0.0215)]
+    assert told([*wild, *after]).state == "inconclusive"
+    assert false_alarms(calm) == (7, 0)
+    assert false_alarms(wild)[0] == 7
+
+
+def test_answers_starts_and_devices_are_judged_too() -> None:
+    old = {"torch_device": "cuda:0"}
+    starts = [start(n, "old", i, environment=old, cold_start={"load": 2.0}) for i, n in enumerate("ab")]
+    starts += [
+        start(
+            n,
+            "new",
+            HOUR + i,
+            0.2,
+            environment={"torch_device": "cpu"},
+            cold_start={"load": 9.0},
+            output=(2.0, 1.0),
+        )
+        for i, n in enumerate("ab")
+    ]
+    found = told(starts)
+    assert found.causes.cpu_fallback and found.causes.output_changed
+    assert found.causes.cold_start == {"load": (2.0, 9.0)}
+    text = sentence(found)
+    assert text.startswith("regressed ×10") or text.startswith("regressed +900")
+    for part in ("runs on the CPU now", "another output", "load 2.0 s → 9.0 s", "device cuda:0 → cpu"):
+        assert part in text
+
+
+def test_tags_that_appeared_are_named() -> None:
+    found = told(history("old", "old", "old", "old", "new", seconds=0.026, tags=("cgroup_throttled",)))
+    assert found.causes.tags == {"cgroup_throttled": (0.0, 1.0)}
+    assert "cgroup_throttled in 0% → 100% of runs" in sentence(found)
+
+
+def test_the_clock_explains_what_follows_it() -> None:
+    starts = [start(n, "old", HOUR * i, clock=1980e6) for i, n in enumerate("abab")]
+    starts += [start(n, "new", HOUR * 9 + i, 0.025, clock=1584e6) for i, n in enumerate("ab")]
+    found = told(starts)
+    assert found.causes.clock is not None and found.causes.clock.shift == pytest.approx(0.25, abs=0.01)
+
+
+def test_only_steady_runs_that_ended_well_count() -> None:
+    samples = start("a", "old", 0, runs=1).samples
+    assert len(settled(samples)) == 1
+    for changes in ({"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}):
+        said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
+        assert settled([Sample(**{**said, **changes})]) == []
+    said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
+    assert settled([Sample(**{**said, "tags": ("preempted",)})])
