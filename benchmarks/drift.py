@@ -13,8 +13,9 @@ times, all independent and all as ratios,
 
 An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.exporter.drift``;
 all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
-learn from; only ours does. A month has a run a minute, and no judge is told of any event in it: it sees the medians of
-half hours; judges that need an event are asked about each 30 half hours beside the 30 before.
+learn from; only ours does. A month has a run a minute, and no judge is told of any event in it: ours is asked every two
+hours, as in the exporter; the others see the medians of half hours, and those that need an event are asked about each
+30 half hours beside the 30 before.
 
 The peers:
 
@@ -36,13 +37,17 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
-from infercanary.exporter.drift import LOOKS, Verdict, confirmed, judge, learn, look_levels, pool, scan
+from infercanary.exporter import causes as causes_of
+from infercanary.exporter import creep
+from infercanary.exporter.drift import LOOKS, PRIOR, Verdict, confirmed, scan
+from infercanary.exporter.judge import Judgement, judge
+from infercanary.exporter.records import Generation, Sample
 
 try:
     from otava.analysis import compute_change_points
@@ -142,27 +147,47 @@ def upgrade(
 
 
 def ours(shown: Upgrade) -> Decision:
-    """``drift`` as it is: the place of the exporter's judge, once there is one.
-
-    Its cause is the difference in differences: what the control of the same container does not share is the image's.
-    """
-    restarts = learn([[start.medians for start in shown.past]])
-    verdicts: list[Verdict] = []
-    for runs, level in zip(LOOKS, look_levels(), strict=True):
-        replicas = [(before, after.first(runs)) for before, after in shown.replicas]
-        between = pool((([b.medians], [a.medians]) for b, a in replicas), restarts)
-        verdicts.append(judge(between, restart_sd=restarts.sd, level=level).verdict)
-        if (verdict := confirmed(verdicts)) == "equivalent":
-            return Decision(verdict, runs)
-        if verdict != "inconclusive":
-            apart = pool((([_beside(b)], [_beside(a)]) for b, a in replicas), restarts)
-            own = judge(apart, restart_sd=restarts.sd, level=level).verdict
-            return Decision(verdict, runs, "image" if own == verdict else "host")
+    """The exporter's judge, on the records that it would have; its past starts are those of the replicas, in turns."""
+    past = [_kept(start, i % len(shown.replicas), i - _PAST, "old") for i, start in enumerate(shown.past)]
+    before = [_kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
+    after = [_kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
+    told = Judgement(state="settling")
+    for runs in LOOKS:
+        seen = [causes_of.Start(start.generation, start.samples[:runs]) for start in after]
+        told = judge([*past, *before, *seen], [], _CANARY)
+        if told.state in ("regressed", "improved", "equivalent"):
+            cause = next((who for who in get_args(Cause) if who == told.causes.cause), None)
+            return Decision(cast(Verdict, told.state), runs, cause)
     return Decision("inconclusive", LOOKS[-1])
 
 
-def _beside(start: Start) -> Floats:
-    return start.medians / start.control
+_CANARY = "canary"
+_HOUR = 3600.0
+
+
+def _kept(start: Start, replica: int, hour: int, image: str) -> causes_of.Start:
+    """``start`` as the store has it, a run every 5 s from that hour on."""
+    at = (hour + 100) * _HOUR + replica
+    generation = Generation(
+        service="service",
+        container=f"replica-{replica}",
+        boot_id=f"{replica}-{hour}",
+        started_at=at,
+        image_id=image,
+    )
+    return causes_of.Start(generation, _samples(start.medians, start.control, start.clock, at, 5.0))
+
+
+def _samples(
+    medians: Floats, control: Floats, clock: Floats, begin: float, every: float, runs: int = 1
+) -> list[Sample]:
+    return [
+        Sample(
+            sequence=i * runs, canary=_CANARY, started_at=begin + i * every, outcome="ok", median=m, repeats=_REPEATS,
+            controls={"cpu_spin": c}, sm_clock=1e6 * mhz, runs=runs,
+        )
+        for i, (m, c, mhz) in enumerate(zip(medians.tolist(), control.tolist(), clock.tolist(), strict=True))
+    ]  # fmt: skip
 
 
 Rule: TypeAlias = Callable[
@@ -256,7 +281,7 @@ def threshold(before: Floats, after: Floats) -> int:
 
 
 JUDGES: dict[str, Judge] = {
-    "InferCanary (drift alone)": ours,
+    "InferCanary": ours,
     "Mann-Whitney, repeats": looks(mann_whitney, all_repeats),
     "Mann-Whitney, medians": looks(mann_whitney, all_medians),
     "Kayenta": looks(kayenta(0.0), all_medians),
@@ -264,21 +289,60 @@ JUDGES: dict[str, Judge] = {
     "10 % threshold": looks(threshold, all_medians),
 }
 
-Scan: TypeAlias = Callable[[Floats], list[int]]  # of a series: where it changed
+
+class Month(NamedTuple):
+    """A container's month without an upgrade: what was its runs', each half hour's median, and the control's."""
+
+    medians: Floats
+    control: Floats
+    half_hours: Floats
+
+    def stepped(self, at: float, effect: float) -> Month:
+        """Slower by ``effect`` from the share ``at`` of it on, and not for the host."""
+        runs, halves = (np.arange(y.size) >= at * y.size for y in (self.medians, self.half_hours))
+        return Month(
+            self.medians * (1 + effect * runs), self.control, self.half_hours * (1 + effect * halves)
+        )
+
+
+Scan: TypeAlias = Callable[[Month], list[int]]  # at which half hours it alarmed
+
+
+def first_day(month: Month) -> list[int]:
+    """The exporter's judge, asked every two hours; an alarm is where it begins to call a drift."""
+    cut = month.medians.reshape(-1, creep.BLOCK), month.control.reshape(-1, creep.BLOCK)
+    medians, control = (np.median(part, axis=1) for part in cut)
+    samples = _samples(medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * creep.BLOCK, creep.BLOCK)
+    generation = Generation(
+        service="service", container="replica", boot_id="1", started_at=0.0, image_id="image"
+    )
+    alarms, called = [], False
+    for count in range(10, len(samples) + 1, 10):
+        found = creep.look([causes_of.Start(generation, samples[:count])], [], _CANARY, PRIOR)
+        if found.shift is not None and not called:
+            alarms.append(count * creep.BLOCK // _BLOCK)
+        called = found.shift is not None
+    return alarms
 
 
 def windows(rule: Rule) -> Scan:
     """Where ``rule`` alarms when each 30 points are set beside the 30 before."""
-    return lambda y: [at for at in range(30, len(y) - 29, 30) if rule(y[at - 30 : at], y[at : at + 30])]
+
+    def at_windows(month: Month) -> list[int]:
+        y = month.half_hours
+        return [at for at in range(30, len(y) - 29, 30) if rule(y[at - 30 : at], y[at : at + 30])]
+
+    return at_windows
 
 
 def otava_scan(p: float, magnitude: float) -> Scan:
     """Otava over a whole series, which is what it is for."""
-    return lambda y: [at for at, _ in changes(y, p, magnitude)]
+    return lambda month: [at for at, _ in changes(month.half_hours, p, magnitude)]
 
 
 SCANS: dict[str, Scan] = {
-    "InferCanary (scan)": lambda y: [change.index for change in scan(y)],
+    "InferCanary": first_day,
+    "InferCanary, scan": lambda month: [change.index for change in scan(month.half_hours)],
     "Mann-Whitney, medians": windows(mann_whitney),
     "Kayenta": windows(kayenta(0.0)),
     "Kayenta, 3 % gate": windows(kayenta(0.03)),
@@ -352,26 +416,23 @@ def causes(trials: int, seed: int) -> None:
 
 def months(count: int, seed: int) -> None:
     """Print false alarms without any upgrade, and how often one true step in such a month is found."""
-    print(
-        f"\n{count} container-months without an upgrade; and each with one step, found within 15 half hours"
-    )
+    print(f"\n{count} container-months without an upgrade; and each with one step, found within two days")
     print(f"{'':28}{'alarms a month':>16}{'found +3 %':>12}{'+5 %':>7}{'+10 %':>7}{'ms':>9}")
-    blocks = [
-        np.median(start(np.random.default_rng([seed, i]), _MONTH).medians.reshape(-1, _BLOCK), axis=1)
-        for i in range(count)
-    ]
+    each = []
+    for i in range(count):
+        made = start(np.random.default_rng([seed, i]), _MONTH)
+        each.append(Month(made.medians, made.control, np.median(made.medians.reshape(-1, _BLOCK), axis=1)))
     for name, where in SCANS.items():
         begin = time.perf_counter()
-        alarms = sum(len(where(y)) for y in blocks)
+        alarms = sum(len(where(month)) for month in each)
         spent = time.perf_counter() - begin
         found = []
         for effect in (0.03, 0.05, 0.10):
             hits = 0
-            for i, y in enumerate(blocks):
+            for i, month in enumerate(each):
                 at = 600 + 37 * i % 400
-                hits += any(
-                    abs(x - at) <= 15 for x in where(np.where(np.arange(y.size) < at, y, y * (1 + effect)))
-                )
+                said = where(month.stepped(at / month.half_hours.size, effect))
+                hits += any(-15 <= x - at <= 96 for x in said)
             found.append(hits / count)
         print(
             f"{name:28}{alarms / count:16.2f}{found[0]:12.0%}{found[1]:7.0%}{found[2]:7.0%}"

@@ -31,7 +31,9 @@ _IN_STEP = frozenset(
 _MOVED = math.log1p(0.03)
 _PHASE_SHARE = 0.25  # of the change, from which on a phase is named
 _TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
-_LEVEL = 0.99
+_LEVEL = 0.95
+_SIGMAS = 2.6
+_MOST = 0.75  # of a shift: who made so much of it made it
 _COLD_START = 1.25  # slower by a quarter
 _COLD_START_SECONDS = 1.0  # and by so much
 # The order in which people ask; the others follow by name.
@@ -113,7 +115,10 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     beside: Shift | None = _shift(siblings, _median)
     if not siblings or beside is None or not math.isfinite(beside.se):
         beside = None
-    host = host_part(shift, {n: s for n, s in controls.items() if n in _IN_STEP}, beside)
+    tags = risen_tags(pairs)
+    host = host_part(
+        shift, {n: s for n, s in controls.items() if n in _IN_STEP}, beside, waits="preempted" in tags
+    )
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
     newest_before, newest_after = (
         _newest(pair.before for pair in pairs),
@@ -122,36 +127,42 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     return Causes(
         host=_part(host),
         image=_part(image),
-        cause=_cause(shift, host, image),
+        cause=_cause(shift, host),
         phases=phase_shares(pairs),
         controls={name: math.expm1(s.log) for name, s in moved.items()},
         siblings=_part(beside),
         clock=_part(clock_part(pairs)),
         changes=changes(newest_before.environment, newest_after.environment),
-        tags=risen_tags(pairs),
+        tags=tags,
         cold_start=slower_starts(pairs, canary),
         output_error=_output_error(newest_before, newest_after, canary),
         cpu_fallback=_device(newest_before) == "cuda" and _device(newest_after) == "cpu",
     )
 
 
-def host_part(shift: Shift, controls: Mapping[str, Shift], siblings: Shift | None) -> Shift | None:
+def host_part(
+    shift: Shift, controls: Mapping[str, Shift], siblings: Shift | None, *, waits: bool = False
+) -> Shift | None:
     """The part of ``shift`` that what the image cannot touch has moved by too.
 
     Siblings do such work as the canary, and so are taken at their word. Controls that stood still say that the host
     did not change; where one moved the same way as the canary, the host's part is what it moved by, at most all.
+
+    Where the canary now ``waits`` for CPUs and anything else slowed too, all of it is the host's: how long one waits
+    depends on its threads and on how long it runs, and no other's wait measures it.
     """
-    known = {name: s for name, s in controls.items() if math.isfinite(s.se)}
-    moved = [s for s in known.values() if _has_moved(s) and s.log * shift.log > 0]
+    known = [s for s in controls.values() if math.isfinite(s.se)]
+    moved = [s for s in known if _has_moved(s) and s.log * shift.log > 0]
+    beside = siblings is not None and _has_moved(siblings)
+    if waits and shift.log > 0 and (moved or (siblings is not None and beside and siblings.log > 0)):
+        return shift
     if moved:
         most = max(moved, key=lambda s: abs(s.log))
         return most if abs(most.log) < abs(shift.log) else Shift(shift.log, most.se, most.df)
-    if siblings is not None and _has_moved(siblings):
+    if beside:
         return siblings
-    if known:
-        flattest = min(known.values(), key=lambda s: s.se)
-        return Shift(0.0, flattest.se, flattest.df)
-    return None if siblings is None else Shift(0.0, siblings.se, siblings.df)
+    flat = [*known, *([siblings] if siblings is not None else [])]
+    return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
 
 
 def phase_shares(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -224,19 +235,17 @@ def slower_starts(pairs: Sequence[Pair], canary: str) -> dict[str, tuple[float, 
     return found
 
 
-def _cause(shift: Shift, host: Shift | None, image: Shift | None) -> str:
-    if host is None or image is None or abs(shift.log) < 1e-9:
+def _cause(shift: Shift, host: Shift | None) -> str:
+    """Who made the most of it; unknown where what should be flat was too restless to tell."""
+    if host is None or host.se > abs(shift.log) / 2:
         return "unknown"
     share = host.log / shift.log
-    by_host, by_image = _has_moved(host), _has_moved(image)
-    if by_host and by_image:
-        return "both" if 0.25 <= share <= 0.75 else "host" if share > 0.75 else "image"
-    return "host" if by_host else "image" if by_image else "unknown"
+    return "host" if share >= _MOST else "image" if share <= 1 - _MOST else "both"
 
 
 def _has_moved(shift: Shift) -> bool:
-    low, high = shift.interval(_LEVEL)
-    return abs(shift.log) >= _MOVED and (low > 0 or high < 0)
+    """By 3 % or more, and beyond its own noise; one in a hundred that stood still passes (normal noise)."""
+    return abs(shift.log) >= max(_MOVED, _SIGMAS * shift.se)
 
 
 def _part(shift: Shift | None) -> Part | None:

@@ -48,10 +48,10 @@ _LAGS, _MOST_ALIKE = 20, 0.95
 
 # For ``scan``: points before and after, as Perfherder has them after. How many standard errors a step must have, and
 # how many times the SD of the series' other steps; both were chosen on real series in which people marked the changes,
-# and from 4 to 5 little depends on them. Beyond doubt is what no false alarm came near to; there a series in which
+# and from 4 to 4.75 little depends on them. Beyond doubt is what no false alarm came near to; there a series in which
 # steps are the rule, and not the exception, has them found too. Without other steps it takes Perfherder's t.
 WINDOW = 12
-_BEYOND_SCATTER, _BEYOND_WANDER, _BEYOND_DOUBT, _ALONE = 4.5, 4.5, 15.0, 7.0
+_BEYOND_SCATTER, _BEYOND_WANDER, _BEYOND_DOUBT, _ALONE = 4.5, 4.25, 15.0, 7.0
 _AROUND = 30  # points on either side that a change's shift is taken from
 
 # Of normal noise: the SD over the MAD; the standard errors of the median and of Hodges and Lehmann's over the mean's.
@@ -270,7 +270,7 @@ def _with_shifts(y: Floats, places: Sequence[int]) -> list[ChangePoint]:
         begin = min(max([0, at - _AROUND, *places[:i][-1:]]), at - FEWEST)
         end = max(min([y.size, at + _AROUND, *places[i + 1 :][:1]]), at + FEWEST)
         between = _shift(y[begin:at], y[at:end])
-        points.append(ChangePoint(at, _ratio(between.log), *(_ratio(x) for x in between.interval())))
+        points.append(ChangePoint(int(at), _ratio(between.log), *(_ratio(x) for x in between.interval())))
     return points
 
 
@@ -378,4 +378,4 @@ def _widened(between: Shift, variance: float, df: float) -> Shift:
 
 
 def _ratio(log: float) -> float:
-    return math.inf if log > 700 else math.expm1(log)
+    return math.inf if log > 700 else math.expm1(log)  # NaN stays NaN: nothing is known

@@ -6,6 +6,7 @@ judges what has reached another look. A store that fails costs verdicts, never a
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -92,6 +93,7 @@ _MAX_QUEUED = 100_000
 _CREEP_EVERY = 10 * creep.BLOCK  # runs of a start
 _THIN_SECONDS = 900.0
 _SIBLINGS = 8
+_SIBLINGS_SECONDS = 30.0  # they are read from the store so often at most
 
 Canary = tuple[str, str]  # service, canary
 
@@ -160,6 +162,9 @@ class Judging:
         self._complaint = ""
         self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
         self._tests: dict[Canary, tuple[int, int]] = {}
+        self._thinned_at = -math.inf
+        self._others: list[Start] = []
+        self._others_at = -math.inf
         self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
 
     def start(self) -> None:
@@ -169,7 +174,8 @@ class Judging:
     def stop(self, seconds: float = 5.0) -> None:
         """Store what is queued, and end."""
         self._stopping.set()
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     def submit(self, generation: Generation, families: Sequence[Family], runs: Sequence[Run]) -> None:
         """Hand over what a start of a container reported; any thread may call, and none waits."""
@@ -195,40 +201,39 @@ class Judging:
             ALARMS.family(float(sum(alarms for _, alarms in tests))),
         ]
 
+    def turn(self) -> None:
+        """Store what is queued, and judge what has reached another look; in the thread that does this, alone."""
+        begin = time.thread_time()
+        try:
+            store = self._opened()
+            touched = self._take(store)
+            self._up, self._complaint = True, ""
+            if not self._stopping.is_set():
+                self._judge(store, touched)
+                if time.monotonic() - self._thinned_at > _THIN_SECONDS:
+                    self._thinned_at = time.monotonic()
+                    store.thin(time.time())
+            self._bytes = store.bytes
+        except StoreError as error:
+            self._errors += 1
+            self._up = False
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.error("the judge's store fails; what comes is kept in memory for now", error=str(error))
+        except Exception as error:
+            # Ours to mend; until then verdicts stand still, and scrapes go on.
+            self._errors += 1
+            if repr(error) != self._complaint:
+                self._complaint = repr(error)
+                log.exception("judging failed by a fault of the exporter")
+        self._seconds += time.thread_time() - begin
+
     def _run(self) -> None:
-        thinned_at = -_THIN_SECONDS
-        while True:
-            stopping = self._stopping.wait(_TURN_SECONDS)
-            begin = time.thread_time()
-            try:
-                store = self._opened()
-                touched = self._take(store)
-                self._up, self._complaint = True, ""
-                if not stopping:
-                    self._judge(store, touched)
-                    if time.monotonic() - thinned_at > _THIN_SECONDS:
-                        thinned_at = time.monotonic()
-                        store.thin(time.time())
-                self._bytes = store.bytes
-            except StoreError as error:
-                self._errors += 1
-                self._up = False
-                if str(error) != self._complaint:
-                    self._complaint = str(error)
-                    log.error(
-                        "the judge's store fails; what comes is kept in memory for now", error=str(error)
-                    )
-            except Exception as error:
-                # Ours to mend; until then verdicts stand still, and scrapes go on.
-                self._errors += 1
-                if repr(error) != self._complaint:
-                    self._complaint = repr(error)
-                    log.exception("judging failed by a fault of the exporter")
-            self._seconds += time.thread_time() - begin
-            if stopping:
-                if self._store is not None:
-                    self._store.close()
-                return
+        while not self._stopping.wait(_TURN_SECONDS):
+            self.turn()
+        self.turn()
+        if self._store is not None:
+            self._store.close()
 
     def _opened(self) -> Store:
         if self._store is None:
@@ -286,7 +291,7 @@ class Judging:
                 log.exception("not judged by a fault of the exporter", service=service, canary=canary)
 
     def _judge_one(self, store: Store, service: str, canary: str, starts: Sequence[Start]) -> None:
-        siblings = self._siblings(store, service, canary)
+        siblings = self._siblings(store, service)
         before = self.findings.get(service, NOTHING)
         told = judge(starts, siblings, canary)
         known = before.judgements.get(canary)
@@ -301,13 +306,15 @@ class Judging:
         self._tests[service, canary] = false_alarms(starts)
         self.findings[service] = Findings({**before.judgements, canary: told}, creeps)
 
-    def _siblings(self, store: Store, service: str, canary: str) -> list[Start]:
-        """The newest starts of other canaries of this host, which are those that Docker found."""
-        found: list[Start] = []
-        for other, name in store.canaries():
-            if other != service and len(found) < _SIBLINGS:
-                newest = {
-                    g.container: Start(g, settled(s)) for g, s in store.generations(other, name) if g.image_id
-                }
-                found += newest.values()
-        return found[:_SIBLINGS]
+    def _siblings(self, store: Store, service: str) -> list[Start]:
+        """The newest starts of canaries of other services on this host: of those that Docker found."""
+        now = time.monotonic()
+        if now - self._others_at > _SIBLINGS_SECONDS:
+            self._others_at, self._others = now, []
+            for other, name in store.canaries():
+                if len(self._others) > _SIBLINGS:
+                    break
+                if all(start.generation.service != other for start in self._others):
+                    found = {g.container: Start(g, settled(s)) for g, s in store.generations(other, name)}
+                    self._others += [start for start in found.values() if start.generation.image_id][:1]
+        return [start for start in self._others if start.generation.service != service][:_SIBLINGS]

@@ -86,6 +86,7 @@ _STATES = (  # the worst first
     _State("down", "down"),
     _State("down", "without address"),
     _State("failing", "with a failing canary"),
+    _State("failing", "slower since an upgrade"),
     _State("up", "up"),
 )
 
@@ -96,7 +97,10 @@ def _state(probe: Probe) -> int:
         return 1
     if not probe.up:
         return 0
-    return 3 if all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()) else 2
+    if not all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()):
+        return 2
+    judged = probe.findings.judgements.values() if probe.findings is not None else ()
+    return 3 if any(told.state == "regressed" for told in judged) else 4
 
 
 def _top(probes: Iterable[Probe]) -> str:

@@ -1,0 +1,109 @@
+"""What judging costs: 200 containers with 5 canaries each and their controls, a run of each every 10 s.
+
+The runs go through the exporter's own judge into a store on disk, an hour of them, with an upgrade of every container
+after a third of it; only the clock is not waited for. Prints the CPU time of the judge's work by the time that it
+stands for; goal: at most 5 % of a core. Exits with 1 where that is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import structlog
+
+from infercanary.exporter.judging import Judging
+from infercanary.exporter.records import Generation
+from infercanary.probe.report import Run
+
+GOAL = 0.05
+CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0
+CONTROLS = (
+    "cpu_spin",
+    "memory_copy",
+    "page_io",
+    "thread_wake",
+    "gpu_fma",
+    "gpu_copy",
+    "gpu_transfer",
+    "gpu_launch",
+)
+PHASES = ("h2d", "compute", "d2h", "launch", "queue")
+
+
+def generation(number: int, image: int, at: float) -> Generation:
+    """A start of a container that Docker found; two of a service."""
+    return Generation(
+        service=f"service-{number // 2}",
+        container=f"container-{number}",
+        boot_id=f"boot-{number}-{image}",
+        started_at=at,
+        image=f"registry.example.com/model:{image}",
+        image_id=f"sha256:{number // 2:032x}{image:032x}",
+        environment={f"component_{i}": f"{image}.{i}" for i in range(40)},
+    )
+
+
+def run(rng: random.Random, sequence: int, canary: str, at: float) -> Run:
+    """One of 10 repeats."""
+    return Run(
+        sequence=sequence,
+        canary=canary,
+        scheduled_at=at,
+        started_at=at,
+        outcome="ok",
+        latencies=tuple(0.02 * rng.lognormvariate(0, 0.01) for _ in range(10)),
+        phases={name: 0.004 * rng.lognormvariate(0, 0.01) for name in PHASES},
+        controls={name: 0.0004 * rng.lognormvariate(0, 0.01) for name in CONTROLS},
+    )
+
+
+def main() -> None:
+    """Feed an hour of runs to the judge."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=360, help="of a run each (default: %(default)s)")
+    rounds = parser.parse_args().rounds
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    rng = random.Random(1)
+    slowest = 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        judging = Judging(Path(folder) / "judge.sqlite")
+        begin = time.time() - rounds * CADENCE
+        starts = [generation(number, 0, begin) for number in range(CONTAINERS)]
+        sequence = 0
+        spent = 0.0
+        for number in range(rounds):
+            at = begin + number * CADENCE
+            if number == rounds // 3:
+                starts = [generation(i, 1, at) for i in range(CONTAINERS)]
+            for start in starts:
+                runs = [run(rng, sequence + i, f"canary-{i}", at) for i in range(CANARIES)]
+                judging.submit(start, [], runs)
+            sequence += CANARIES
+            before = time.process_time()
+            judging.turn()
+            took = time.process_time() - before
+            spent, slowest = spent + took, max(slowest, took)
+            if (number + 1) % 60 == 0:
+                share = spent / (number + 1) / CADENCE
+                print(f"{(number + 1) * CADENCE / 60:4.0f} min  {share:6.2%} of a core so far", flush=True)
+        stored = {f.name: f.points[0].value for f in judging.families() if f.points}
+        judging.stop()
+    share = spent / rounds / CADENCE
+    taken, errors = (stored[f"infercanary_{name}_total"] for name in ("stored_runs", "store_errors"))
+    print(
+        f"{CONTAINERS} containers × {CANARIES} canaries, a run every {CADENCE:.0f} s: {share:.2%} of a core "
+        f"(goal: at most {GOAL:.0%}); longest turn {slowest:.2f} s; {taken:,.0f} runs stored, {errors:.0f} errors"
+    )
+    sys.exit(0 if share <= GOAL and not errors else 1)
+
+
+if __name__ == "__main__":
+    main()

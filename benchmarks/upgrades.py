@@ -1,0 +1,284 @@
+"""Real upgrades in real Docker, judged by the real exporter: what was said of each, and after how many runs.
+
+One service, of which the example server's image is upgraded again and again, each time from the image before; another
+goes on beside it with its own. First the same image is restarted (20 times by default), under a load of requests that
+varies: nothing may be called there, and that is where the judge learns how much restarts differ here. It prints a
+table, and exits with 1 where a verdict, a cause or a named component is not the right one.
+
+Needs Docker, and the image ``infercanary-example:dev`` (``docker compose build``). Containers are named
+``infercanary-upgrades-…``, and are gone afterwards. It takes three quarters of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import html
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
+
+from load import load
+
+NAME = "infercanary-upgrades"
+SERVICE, SIBLING = f"{NAME}-service", f"{NAME}-sibling"
+BASE = "infercanary-example:dev"
+RUNS = 30  # of a start: the second look is at 24
+STARTS = 3  # of each new image
+
+# Before each inference, in the model itself.
+_SLOWER = """
+import time
+
+_build = build
+
+
+def build():
+    def wait(module, inputs):
+        end = time.perf_counter() + {seconds}
+        while time.perf_counter() < end:
+            pass
+
+    model = _build()
+    model.register_forward_pre_hook(wait)
+    return model
+"""
+
+
+class Step(NamedTuple):
+    """An upgrade: the Dockerfile's lines after FROM, and what is right to say of it."""
+
+    name: str
+    lines: str
+    verdicts: tuple[str, ...]
+    cause: str = ""
+    named: str = ""
+    hog: bool = False
+
+
+def steps(median: float) -> list[Step]:
+    """Each from the one before; ``median`` is the base's latency in seconds."""
+    base = "ENV OMP_NUM_THREADS=2"
+
+    def slower(share: float) -> str:
+        code = " ".join(f"'{line}'" for line in _SLOWER.format(seconds=share * median).splitlines())
+        return f"{base}\nUSER root\nRUN printf '%s\\n' {code} >> model.py\nUSER 10001"
+
+    rebuilt = f"{base}\nLABEL rebuilt={{}}"
+    back = ("improved",)
+    return [
+        Step("identical rebuild", rebuilt.format(1), ("equivalent", "inconclusive")),
+        Step("5 % slower", slower(0.05), ("regressed",), "image"),
+        Step("rollback from it", rebuilt.format(1), back, "image", "rollback"),
+        Step("30 % slower", slower(0.30), ("regressed",), "image"),
+        Step("rollback from it", rebuilt.format(1), back, "image", "rollback"),
+        Step(
+            "one thread, not two", "ENV OMP_NUM_THREADS=1", ("regressed",), "image", "intra-op threads 2 → 1"
+        ),
+        Step("rollback from it", rebuilt.format(1), back, "image", "intra-op threads 1 → 2"),
+        Step(
+            "ATen without vector instructions",
+            f"{base}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41",
+            ("regressed",),
+            "image",
+            "ATEN_CPU_CAPABILITY",
+        ),
+        Step("rollback from it", rebuilt.format(1), back, "image", "ATEN_CPU_CAPABILITY"),
+        Step(
+            "identical rebuild, as a CPU hog starts",
+            rebuilt.format(2),
+            ("regressed", "inconclusive"),
+            "host",
+            hog=True,
+        ),
+    ]
+
+
+def docker(*arguments: str, text: str | None = None) -> str:
+    """Run a command of Docker's; its output."""
+    done = subprocess.run(["docker", *arguments], input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"docker {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def built(lines: str) -> str:
+    """An image on the base's: its id."""
+    return docker("build", "--quiet", "-", text=f"FROM {BASE}\n{lines}\n")
+
+
+def start(name: str, image: str, *options: str) -> None:
+    """Replace the container ``name`` by one of ``image``."""
+    remove(name)
+    docker(
+        *("run", "--detach", "--name", name, "--no-healthcheck", "--label", "infercanary.enable=true"),
+        *("--label", f"infercanary.service={name}", "--env", "PROBE_DUTY_CAP=0.5", *options, image),
+    )  # fmt: skip
+
+
+def remove(*names: str) -> None:
+    """Remove containers that may not be there."""
+    subprocess.run(["docker", "rm", "--force", "--volumes", *names], capture_output=True, check=False)
+
+
+class Exporter:
+    """The exporter, asked over HTTP."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+
+    def values(self) -> dict[tuple[str, frozenset[str]], float]:
+        """Name and label values → value."""
+        text = self._get("/metrics")
+        families = text_string_to_metric_families(text)
+        return {(s.name, frozenset(s.labels.values())): s.value for f in families for s in f.samples}
+
+    def value(self, name: str, *labels: str) -> float:
+        """The one sample of that name with these label values; 0 where there is none."""
+        found = [v for (n, has), v in self.values().items() if n == name and has.issuperset(labels)]
+        return found[0] if found else 0.0
+
+    def verdict(self) -> str:
+        """That holds for the service."""
+        names = {
+            has
+            for (n, has), v in self.values().items()
+            if n == "infercanary_verdict" and v and SERVICE in has
+        }
+        words = {"settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"}
+        return next((word for has in names for word in has & words), "none")
+
+    def sentence(self) -> str:
+        """What the page says of the service."""
+        card = re.search(rf"<h2>{SERVICE}</h2>.*?</article>", self._get("/"), re.DOTALL)
+        said = re.search(r'class="verdict [^"]*"><p>(.*?)</p>', card[0], re.DOTALL) if card else None
+        return html.unescape(said[1]) if said else ""
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(self._url + path, timeout=30) as response:
+            return str(response.read().decode())
+
+
+@contextmanager
+def exporter(port: int) -> Iterator[Exporter]:
+    """With a store of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "infercanary.cli", "exporter", "--listen", f"127.0.0.1:{port}"]
+        log = Path(folder) / "log"
+        with log.open("wb") as errors:
+            child = subprocess.Popen([*command, "--store", f"{folder}/judge.sqlite"], stderr=errors)
+        try:
+            yield Exporter(port)
+        finally:
+            child.terminate()
+            child.wait(20)
+
+
+@contextmanager
+def varying_load() -> Iterator[None]:
+    """Requests to the service, at another rate every few seconds."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        rng = random.Random(1)
+        while not ended.is_set():
+            try:
+                address = docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", SERVICE)
+                rate = rng.choice((1, 3, 6, 10))
+                asyncio.run(load(f"http://{address}:8000/predict", rng.uniform(3, 10), rate=rate, warm_up=0))
+            except (Exception, SystemExit):  # it is being restarted
+                ended.wait(1)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    thread.join(30)
+
+
+def ran(up: Exporter, before: float, runs: int) -> None:
+    """Wait until the service's probe has given so many runs more."""
+    deadline = time.monotonic() + 300
+    while up.value("infercanary_runs_collected_total", SERVICE) - before < runs:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{SERVICE}: no {runs} runs within five minutes; see docker logs {SERVICE}")
+        time.sleep(1)
+
+
+def main() -> None:
+    """Restart, upgrade, and print what was said."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--restarts", type=int, default=20, help="of one image (default: %(default)s)")
+    parser.add_argument("--interval", default="2", help="seconds between runs (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=19797, help="of the exporter, on loopback (default: %(default)s)"
+    )
+    args = parser.parse_args()
+    options = ("--env", f"PROBE_INTERVAL_SECONDS={args.interval}")
+    hogs = [f"{NAME}-hog-{i}" for i in range(2)]
+    wrong = 0
+    try:
+        with exporter(args.port) as up:
+            time.sleep(3)
+            start(SIBLING, BASE, "--env", "OMP_NUM_THREADS=1", *options)
+            start(SERVICE, built("ENV OMP_NUM_THREADS=2"), *options)
+            with varying_load():
+                for restart in range(args.restarts + 1):
+                    if restart:
+                        docker("restart", "--time", "5", SERVICE)
+                    ran(up, up.value("infercanary_runs_collected_total", SERVICE), RUNS)
+                    print(f"start {restart} of {args.restarts}: {up.verdict()}", file=sys.stderr, flush=True)
+            time.sleep(5)
+            tests, alarms = (up.value(f"infercanary_judge_aa_{n}_total") for n in ("tests", "alarms"))
+            deviation = up.value("infercanary_restart_deviation_ratio", SERVICE)
+            median = up.value("infercanary_run_median_seconds", SERVICE)
+            print(f"restarts of one image: {tests:.0f} judged, {alarms:.0f} called a change")
+            print(f"restart SD as learnt: {deviation:.2%}; canary {median * 1e3:.1f} ms\n", flush=True)
+            wrong += bool(alarms)
+            print("| upgrade | said | right | runs |\n|---|---|---|---|")
+            for step in steps(median):
+                image = built(step.lines)
+                if step.hog:
+                    for hog in hogs:
+                        docker("run", "--detach", "--name", hog, BASE, "sh", "-c", "while :; do :; done")
+                for number in range(STARTS):
+                    before = up.value("infercanary_runs_collected_total", SERVICE) if number else 0.0
+                    if number:
+                        docker("restart", "--time", "5", SERVICE)
+                    else:
+                        start(SERVICE, image, *options)
+                        time.sleep(3)
+                    ran(up, before, RUNS)
+                time.sleep(5)
+                said, verdict = up.sentence(), up.verdict()
+                called = verdict in ("regressed", "improved")
+                right = (
+                    verdict in step.verdicts
+                    and (not called or f": {step.cause}" in said)
+                    and step.named in said
+                )
+                wrong += not right
+                runs = up.value("infercanary_judged_runs", SERVICE)
+                print(f"| {step.name} | {said} | {'yes' if right else 'NO'} | {runs:.0f} |", flush=True)
+    finally:
+        remove(SERVICE, SIBLING, *hogs)
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""A dashboard out of its rows: layout, links to the others, and what is marked on its time axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.models import dashboard
+
+from grafana.dashboards.annotations import Annotation
+from grafana.dashboards.panels import Panel
+from grafana.dashboards.variables import Variable
+
+TAG = "infercanary"
+PREFIX = "infercanary-"
+
+
+class Row(NamedTuple):
+    """A heading, and the panels below it, from left to right and then down."""
+
+    title: str
+    panels: Sequence[Panel]
+    collapsed: bool = False
+
+
+class Board(NamedTuple):
+    """A dashboard. ``name`` is its file's, and the end of its uid, so that addresses stay."""
+
+    name: str
+    title: str
+    text: str
+    variables: Sequence[Variable]
+    annotations: Sequence[Annotation]
+    rows: Sequence[Row]
+    since: str = "now-6h"
+
+    def build(self) -> dashboard.Dashboard:
+        """As Grafana reads it."""
+        board = (
+            builders.Dashboard(f"InferCanary / {self.title}")
+            .uid(f"{PREFIX}{self.name}")
+            .description(self.text)
+            .tags([TAG])
+            .timezone("browser")
+            .time(self.since, "now")
+            .refresh("30s")
+            .readonly()  # what is changed by hand would be gone with the next file
+            .tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
+            .variables([*self.variables])
+            .annotations([*self.annotations])
+            .link(
+                builders.DashboardLink("InferCanary")
+                .type(dashboard.DashboardLinkType.DASHBOARDS)
+                .tags([TAG])
+                .include_vars(True)
+                .keep_time(True)
+                .tooltip("The other dashboards, for what is chosen here")
+            )
+        )
+        for number, row in enumerate(self.rows, 1):
+            heading = builders.Row(row.title).id(1_000_000 + number)
+            if row.collapsed:
+                for panel in row.panels:
+                    heading.with_panel(panel)
+            board.with_row(heading)
+            if not row.collapsed:
+                for panel in row.panels:
+                    board.with_panel(panel)
+        return board.build()
+
+
+def link(name: str, *fields: str) -> str:
+    """The address of another dashboard from a table's row: its fields as that dashboard's variables."""
+    chosen = "".join(f"&var-{field}=${{__data.fields.{field}}}" for field in fields)
+    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}{chosen}&${{__url_time_range}}"

@@ -1,0 +1,60 @@
+"""The colours: those of Okabe and Ito, which people of all kinds of colour vision can tell apart.
+
+No meaning hangs on red against green: what is well is blue, trouble is vermillion, and a word or a number says it too.
+A panel has a hue for each query, and shades of it for that query's series.
+"""
+
+from __future__ import annotations
+
+BLUE = "#0072B2"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+ORANGE = "#E69F00"
+VERMILLION = "#D55E00"
+PURPLE = "#CC79A7"
+GREY = "#999999"
+
+HUES = (BLUE, ORANGE, PURPLE, GREEN, SKY, VERMILLION, YELLOW, GREY)
+
+WELL, DOUBT, TROUBLE, NEUTRAL = BLUE, ORANGE, VERMILLION, GREY
+
+HEAT = "Cividis"  # one of Grafana's schemes for heatmaps, made for the same purpose
+
+VERDICTS = {
+    "settling": GREY,
+    "no_baseline": GREY,
+    "inconclusive": YELLOW,
+    "equivalent": BLUE,
+    "improved": SKY,
+    "regressed": VERMILLION,
+}
+"""In the order of how much they ask of the reader, which is also the number of each on a time line, from 1 on."""
+
+CAUSES = {"image": ORANGE, "host": PURPLE, "both": VERMILLION, "unknown": GREY}
+
+PHASES = {"h2d": SKY, "compute": BLUE, "d2h": GREEN, "launch": ORANGE, "queue": PURPLE}
+
+CLOCK_EVENTS = {
+    "sw_power_cap": YELLOW,
+    "sync_boost": GREY,
+    "sw_thermal": ORANGE,
+    "hw_thermal": VERMILLION,
+    "hw_power_brake": PURPLE,
+}
+
+CANARY_STATES = {"opening": GREY, "warming": YELLOW, "steady": BLUE, "busy": ORANGE, "failing": VERMILLION}
+
+NVML_STATES = {
+    "ok": BLUE,
+    "no_driver": GREY,
+    "no_permission": YELLOW,
+    "version_mismatch": ORANGE,
+    "failing": PURPLE,
+    "hanging": PURPLE,
+    "lost": VERMILLION,
+}
+
+OUTCOMES = {"ok": BLUE, "busy": YELLOW, "raised": VERMILLION, "timed_out": ORANGE, "not_finite": PURPLE}
+
+RESOURCES = {"cpu": BLUE, "memory": ORANGE, "io": PURPLE}

@@ -1,0 +1,53 @@
+"""PromQL, put together: selectors, rates, and the joins that many panels share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+CONTAINER = "instance, service, container"
+"""What tells one container from all others: its name is the host's to give, and `instance` is the host's exporter."""
+
+
+def series(name: str, *matchers: str) -> str:
+    """A selector."""
+    return f"{name}{{{', '.join(filter(None, matchers))}}}"
+
+
+def rate(name: str, *matchers: str) -> str:
+    """A counter's rate, over as much time as Grafana deems right for the step."""
+    return f"rate({series(name, *matchers)}[$__rate_interval])"
+
+
+def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str:
+    """A counter's growth."""
+    return f"increase({series(name, *matchers)}[{window}])"
+
+
+def of_range(name: str, *matchers: str) -> str:
+    """A gauge over its own mean of the range shown: 1 is as usual, and unlike things have one axis."""
+    selected = series(name, *matchers)
+    return f"{selected} / avg_over_time({selected}[$__range] @ end())"
+
+
+def states(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
+    """A state set as one number for each ``by``: the place, from 1 on, of the state that holds."""
+    holds = [series(name, *matchers, f'{label}="{value}"') for value in values]
+    numbered = " or ".join(f"({selector} == 1) * {i}" for i, selector in enumerate(holds, 1))
+    return f"max by ({by}) ({numbered})"
+
+
+def by_image(expression: str, *matchers: str) -> str:
+    """With the labels `image` and `image_id` (its first twelve digits) of the container at that moment."""
+    info = series("infercanary_container_info", *matchers)
+    return (
+        f"({expression}) * on ({CONTAINER}) group_left (image, image_id) "
+        f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
+    )
+
+
+def of_each_image(expression: str, by: str, *matchers: str, how: str = "avg") -> str:
+    """One value an image, out of the range shown: also of an image that is gone by now."""
+    return (
+        f"{how} by (image, image_id{', ' + by if by else ''}) "
+        f"({how}_over_time(({by_image(expression, *matchers)})[$__range:1m]))"
+    )

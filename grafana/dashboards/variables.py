@@ -1,0 +1,108 @@
+"""The variables at the top of the dashboards. Each is narrowed by those before it, and has one name everywhere, so that
+links between dashboards keep what was chosen."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import common, dashboard
+
+Variable = Builder[dashboard.VariableModel]
+
+DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
+"""What every panel, variable and annotation asks."""
+
+UID = "infercanary-prometheus"
+"""The provisioned data source: what `${datasource}` is at first."""
+
+INSTANCE = 'instance=~"$instance"'
+SERVICES = 'service=~"$service"'
+CONTAINERS = f'{SERVICES}, container=~"$container"'
+CANARIES = f'{CONTAINERS}, canary=~"$canary"'
+
+
+def datasource() -> Variable:
+    """Which Prometheus."""
+    return (
+        builders.DatasourceVariable("datasource")
+        .label("Data source")
+        .description("The Prometheus that scrapes the exporters.")
+        .type("prometheus")
+        .current(dashboard.VariableOption(text="Prometheus", value=UID))
+    )
+
+
+def instance() -> Variable:
+    """Exporters: there is one on each host."""
+    return _labels(
+        "instance", "Host", "The exporter of a host, as Prometheus names it.", "infercanary_build_info"
+    )
+
+
+def service(*matchers: str, multi: bool = True) -> Variable:
+    """What stays the same across upgrades."""
+    return _labels(
+        "service", "Service", "What stays the same across upgrades.", _up("infercanary_up", *matchers), multi
+    )
+
+
+def container(*matchers: str) -> Variable:
+    """Containers of the services."""
+    text = "Replicas of the service, by the name that a restart keeps."
+    return _labels("container", "Container", text, _up("infercanary_up", *matchers, SERVICES))
+
+
+def canary(*matchers: str, multi: bool = True) -> Variable:
+    """The models that are tried."""
+    text = "The fixed inference, as the probe's settings name it."
+    return _labels(
+        "canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi
+    )
+
+
+def gpu() -> Variable:
+    """GPUs of the containers."""
+    text = "An index (0) or a MIG device (0:1). Empty where no container has a GPU."
+    return _labels("gpu", "GPU", text, _up("infercanary_gpu_up", INSTANCE, CONTAINERS))
+
+
+def ceiling() -> Variable:
+    """How far up the heatmap goes: Grafana draws all rows of the ladder, and most are empty."""
+    patterns = {"1 ms": "0[.]000.*", "10 ms": "0[.]00.*", "100 ms": "0[.]0.*", "1 s": "0[.].*"}
+    options = {name: f".*e-.*|{pattern}|[+]Inf" for name, pattern in patterns.items()}
+    options["all"] = ".+"
+    return (
+        builders.CustomVariable("ceiling")
+        .label("Heatmap up to")
+        .description("The bounds of the heatmap's rows; what is slower is in the row +Inf.")
+        .values(", ".join(f"{name} : {pattern}" for name, pattern in options.items()))
+        .current(dashboard.VariableOption(selected=True, text="1 s", value=options["1 s"]))
+        .options(
+            [
+                dashboard.VariableOption(selected=name == "1 s", text=name, value=pattern)
+                for name, pattern in options.items()
+            ]
+        )
+    )
+
+
+def _up(name: str, *matchers: str) -> str:
+    return f"{name}{{{', '.join(matchers)}}}" if matchers else name
+
+
+def _labels(name: str, label: str, text: str, selector: str, multi: bool = True) -> Variable:
+    variable = (
+        builders.QueryVariable(name)
+        .label(label)
+        .description(text)
+        .datasource(DATASOURCE)
+        .query(f"label_values({selector}, {name})")
+        .refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(dashboard.VariableSort.NATURAL_ASC)
+        .multi(multi)
+        .include_all(multi)
+    )
+    if multi:
+        # Every query of many names would be as long as the list of them.
+        variable.all_value(".+").current(dashboard.VariableOption(selected=True, text="All", value="$__all"))
+    return variable
