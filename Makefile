@@ -7,7 +7,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test lint format docs bench clean
+.PHONY: help demo venv test lint format docs dashboards bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,7 @@ lint: .venv/dev ## ruff, mypy --strict, the import contracts
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/mypy --python-version 3.11 grafana # whose SDK needs it
 	.venv/bin/lint-imports --no-cache
 
 format: .venv/dev ## ruff's formatting and safe fixes
@@ -33,9 +34,16 @@ format: .venv/dev ## ruff's formatting and safe fixes
 docs: .venv/dev ## docs/metrics.md, from the declarations of the metrics
 	.venv/bin/python docs/generate.py
 
+dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and from Prometheus' rules
+	.venv/bin/python -m grafana.generate
+
 bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/exposition.py
 	.venv/bin/python benchmarks/overhead.py
+	.venv/bin/python benchmarks/probe_cost.py
+	.venv/bin/python benchmarks/steady.py
+	.venv/bin/python benchmarks/judging.py
+	.venv/bin/python benchmarks/drift.py
 
 clean: ## remove what was installed and cached here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

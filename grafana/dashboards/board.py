@@ -8,7 +8,7 @@ from typing import NamedTuple
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.models import dashboard
 
-from grafana.dashboards.annotations import Annotation
+from grafana.dashboards.marks import Annotation
 from grafana.dashboards.panels import Panel
 from grafana.dashboards.variables import Variable
 
@@ -67,7 +67,11 @@ class Board(NamedTuple):
             if not row.collapsed:
                 for panel in row.panels:
                     board.with_panel(panel)
-        return board.build()
+        built = board.build()
+        # The SDK would hide both in a menu.
+        for hidden in (*(built.links or ()), *((built.annotations and built.annotations.list_val) or ())):
+            hidden.placement = None
+        return built
 
 
 def link(name: str, *fields: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.dashboards import annotations, colours, variables, verdicts
+from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, rows, tiles
 from grafana.dashboards.promql import increase, series
@@ -10,6 +10,8 @@ from grafana.dashboards.variables import SERVICES
 from grafana.dashboards.verdicts import BY, CANARY
 
 WELL = "none"
+_FAILING = 'state="failing"'
+_NVML = 'state!~"ok|no_driver"'
 
 
 def board() -> Board:
@@ -19,9 +21,12 @@ def board() -> Board:
         "Fleet",
         "Which service changed with its last image, by how much, and why.",
         [variables.datasource(), variables.service(), variables.canary()],
-        [annotations.upgrades(CANARY), annotations.images(SERVICES)],
+        [marks.upgrades(CANARY), marks.images(SERVICES)],
         [
-            Row("Which service changed", [verdicts.count(), _troubles(), verdicts.table(), verdicts.over_time()]),
+            Row(
+                "Which service changed",
+                [verdicts.count(), _troubles(), verdicts.table(), verdicts.over_time()],
+            ),
             Row("Latency of all services", [_latency(), _shift(), _relative(), _drift()]),
             Row("Trouble", [_containers(), _alerts(), _failures(), _starts()]),
         ],
@@ -44,7 +49,7 @@ def _troubles() -> Panel:
     )
     each = "instance, service, container, canary"
     down = f"count({series('infercanary_up', SERVICES)} == 0) or vector(0)"
-    failing = series("infercanary_canary_state", CANARY, 'state="failing"')
+    failing = series("infercanary_canary_state", CANARY, _FAILING)
     other = f"count({verdicts.of('infercanary_upgrade_output_error_ratio')} > 0.01) or vector(0)"
     return tiles(
         about,
@@ -85,9 +90,10 @@ def _relative() -> Panel:
         "percentunit",
         empty="No canary has run in this time range",
     )
-    latency = f"quantile by ({BY}) (0.5, {series('infercanary_run_median_seconds', CANARY)})"
-    mean = f"quantile by ({BY}) (0.5, avg_over_time({series('infercanary_run_median_seconds', CANARY)}[$__range] @ end()))"
-    return lines(about, Query(f"{latency} / {mean}", "{{service}} {{canary}}"))
+    median = series("infercanary_run_median_seconds", CANARY)
+    mean = f"quantile by ({BY}) (0.5, avg_over_time({median}[$__range] @ end()))"
+    query = f"quantile by ({BY}) (0.5, {median}) / {mean}"
+    return lines(about, Query(query, "{{service}} {{canary}}"))
 
 
 def _drift() -> Panel:
@@ -110,10 +116,10 @@ def _containers() -> Panel:
     )
     kinds = {
         "probe does not answer": f"{series('infercanary_up', SERVICES)} == 0",
-        "canary fails": f"{series('infercanary_canary_state', CANARY, 'state="failing"')} == 1",
+        "canary fails": f"{series('infercanary_canary_state', CANARY, _FAILING)} == 1",
         "other output than at first": f"{series('infercanary_output_error_ratio', CANARY)} > 0.01",
         "no CUDA": f"{series('infercanary_cuda_missing', CANARY)} == 1",
-        "NVML in trouble": f"{series('infercanary_nvml_state', SERVICES, 'state!~"ok|no_driver"')} == 1",
+        "NVML in trouble": f"{series('infercanary_nvml_state', SERVICES, _NVML)} == 1",
         "few clean runs": f"{series('infercanary_eligible_ratio', CANARY)} < 0.5",
     }
     query = " or ".join(
@@ -121,7 +127,7 @@ def _containers() -> Panel:
     )
     columns = [
         Column("service", "service", link=link("service", "service")),
-        Column("container", "container", link=link("host", "service", "container")),
+        Column("container", "container", link=link("gpu-host", "service", "container")),
         Column("canary", "canary"),
         Column("trouble", "Trouble"),
         Column("Value", "Value", "short"),
@@ -141,7 +147,11 @@ def _alerts() -> Panel:
     query += 'alertstate="firing", service=~"$service|"})'
     columns = [
         Column("alertname", "Alert"),
-        Column("severity", "Severity", named={"critical": colours.VERMILLION, "warning": colours.ORANGE, "info": colours.SKY}),
+        Column(
+            "severity",
+            "Severity",
+            named={"critical": colours.VERMILLION, "warning": colours.ORANGE, "info": colours.SKY},
+        ),
         Column("service", "service", link=link("service", "service")),
         Column("container", "container"),
         Column("canary", "canary"),
@@ -157,7 +167,9 @@ def _failures() -> Panel:
         empty="No run failed",
     )
     failed = increase("infercanary_runs_total", CANARY, 'outcome!~"ok|busy"')
-    return lines(about, Query(f"sum by (service, outcome) ({failed}) > 0", "{{service}} {{outcome}}"), minimum=0)
+    return lines(
+        about, Query(f"sum by (service, outcome) ({failed}) > 0", "{{service}} {{outcome}}"), minimum=0
+    )
 
 
 def _starts() -> Panel:

@@ -69,8 +69,10 @@ def lines(
     named: Mapping[str, str] | None = None,
     steps: bool = False,
     band: tuple[str, str] | None = None,
+    every: str = "1m",
 ) -> Panel:
-    """Series over time. ``named``: series → colour; ``band``: from which series to which the room is filled."""
+    """Series over time. ``named``: series → colour; ``band``: from which series to which the room is filled;
+    ``every``: the least step of rates."""
     panel = (
         timeseries.Panel()
         .line_width(1)
@@ -78,9 +80,7 @@ def lines(
         .show_points(model.VisibilityMode.AUTO)
         # A run every ten seconds, or every few minutes: a gap is what is longer.
         .span_nulls(300_000)
-        .line_interpolation(
-            model.LineInterpolation.STEP_AFTER if steps else model.LineInterpolation.LINEAR
-        )
+        .line_interpolation(model.LineInterpolation.STEP_AFTER if steps else model.LineInterpolation.LINEAR)
         .legend(
             common.VizLegendOptions()
             .display_mode(model.LegendDisplayMode.LIST)
@@ -88,9 +88,7 @@ def lines(
             .show_legend(True)
         )
         .tooltip(
-            common.VizTooltipOptions()
-            .mode(model.TooltipDisplayMode.MULTI)
-            .sort(model.SortOrder.DESCENDING)
+            common.VizTooltipOptions().mode(model.TooltipDisplayMode.MULTI).sort(model.SortOrder.DESCENDING)
         )
     )
     if stacked:
@@ -110,7 +108,7 @@ def lines(
                 dashboard.DynamicConfigValue(id_val="custom.fillOpacity", value=20),
             ],
         )
-    return _finished(panel.build(), about, queries)
+    return _finished(panel.build(), about, queries, every=every)
 
 
 def heat(about: About, query: Query) -> Panel:
@@ -145,11 +143,10 @@ def tiles(
     *queries: Query,
     named: Mapping[str, str] | None = None,
     bad_from: float | None = None,
-    words: Mapping[str, str] | None = None,
     decimals: int | None = None,
     text: model.BigValueTextMode = model.BigValueTextMode.AUTO,
 ) -> Panel:
-    """Numbers as they are now. ``bad_from``: vermillion from there on; ``words``: number → word, in its colour's place."""
+    """Numbers as they are now. ``bad_from``: vermillion from there on; ``named``: series → colour."""
     panel = (
         stat.Panel()
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
@@ -162,8 +159,6 @@ def tiles(
     )
     if decimals is not None:
         panel.decimals(decimals)
-    if words:
-        panel.mappings([_mapping({number: (word, "") for number, word in words.items()})])
     _colour_by_name(panel, named or {})
     return _finished(panel.build(), about, queries, instant=True)
 
@@ -176,7 +171,6 @@ class Column(NamedTuple):
     unit: str = ""
     named: Mapping[str, str] = {}
     link: str = ""
-    words: Mapping[str, str] = {}
     width: int = 0
     decimals: int | None = None
 
@@ -207,7 +201,9 @@ def rows(about: About, columns: Sequence[Column], *queries: Query, sort: str = "
         )
     )
     if sort:
-        panel.sort_by([common.TableSortByFieldState(sort.lstrip("-")).desc(sort.startswith("-"))])
+        panel.sort_by(
+            [common.TableSortByFieldState().display_name(sort.lstrip("-")).desc(sort.startswith("-"))]
+        )
     for column in columns:
         if properties := [*_looks(column)]:
             panel.override_by_name(column.heading, properties)
@@ -273,9 +269,7 @@ def spread(about: About, *queries: Query) -> Panel:
     return _finished(panel.build(), about, queries)
 
 
-def bars(
-    about: About, *queries: Query, minimum: float | None = None, maximum: float | None = None
-) -> Panel:
+def bars(about: About, *queries: Query, minimum: float | None = None, maximum: float | None = None) -> Panel:
     """Numbers as they are now, side by side."""
     panel = (
         bargauge.Panel()
@@ -299,6 +293,7 @@ def _finished(
     queries: Sequence[Query],
     form: prometheus_model.PromQueryFormat = prometheus_model.PromQueryFormat.TIME_SERIES,
     instant: bool = False,
+    every: str = "1m",
 ) -> Panel:
     # The title's own number: links to a panel survive panels that are added before it.
     panel.id_val = zlib.crc32(about.title.encode()) % 1_000_000
@@ -309,11 +304,12 @@ def _finished(
     defaults = panel.field_config.defaults
     defaults.unit, defaults.no_value = about.unit, about.empty
     panel.targets = [
-        _target(query, reference, form, instant) for reference, query in zip(_references(), queries, strict=False)
+        _target(query, reference, form, instant)
+        for reference, query in zip(_references(), queries, strict=False)
     ]
     if not instant and any("$__rate_interval" in query.expression for query in queries):
         # Runs are ten seconds apart, or more; a rate over less than some of them is a comb.
-        panel.interval = "1m"
+        panel.interval = every
     return Panel(panel)
 
 
@@ -379,10 +375,8 @@ def _looks(column: Column) -> Iterable[dashboard.DynamicConfigValue]:
     if column.link:
         link = {"title": "Open", "url": column.link}
         yield dashboard.DynamicConfigValue(id_val="links", value=[link])
-    shown = {value: (value, colour) for value, colour in column.named.items()}
-    shown |= {value: (word, "") for value, word in column.words.items()}
-    if shown:
-        yield dashboard.DynamicConfigValue(id_val="mappings", value=[_mapping(shown)])
     if column.named:
+        shown = {value: (value, colour) for value, colour in column.named.items()}
+        yield dashboard.DynamicConfigValue(id_val="mappings", value=[_mapping(shown)])
         cell = {"type": "color-background", "mode": "basic"}
         yield dashboard.DynamicConfigValue(id_val="custom.cellOptions", value=cell)

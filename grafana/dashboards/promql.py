@@ -36,13 +36,27 @@ def states(name: str, label: str, values: Iterable[str], by: str, *matchers: str
     return f"max by ({by}) ({numbered})"
 
 
+def newest(name: str, *matchers: str) -> str:
+    """An info metric as 1, once for each container: where its labels changed and the old series lingers, the new one.
+
+    Prometheus looks back five minutes where it has not seen a series end, and a join with both would fail.
+    """
+    return f"topk by ({CONTAINER}) (1, timestamp({series(name, *matchers)})) ^ 0"
+
+
 def by_image(expression: str, *matchers: str) -> str:
     """With the labels `image` and `image_id` (its first twelve digits) of the container at that moment."""
-    info = series("infercanary_container_info", *matchers)
-    return (
-        f"({expression}) * on ({CONTAINER}) group_left (image, image_id) "
-        f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
-    )
+    info = _short_id(newest("infercanary_container_info", *matchers))
+    return f"({expression}) * on ({CONTAINER}) group_left (image, image_id) {info}"
+
+
+def current_image(*matchers: str) -> str:
+    """The images that run at the end of the time range, with the same labels."""
+    return _short_id(f"{series('infercanary_container_info', *matchers)} @ end()")
+
+
+def _short_id(info: str) -> str:
+    return f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
 
 
 def of_each_image(expression: str, by: str, *matchers: str, how: str = "avg") -> str:

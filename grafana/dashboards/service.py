@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from grafana.dashboards import annotations, colours, variables, verdicts
+from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.panels import About, Column, Panel, Query, heat, lines, matrix, rows, tiles, timeline
-from grafana.dashboards.promql import rate, series, states
+from grafana.dashboards.promql import newest, rate, series, states
 from grafana.dashboards.variables import CANARIES, CONTAINERS
 
 NO_RUN = "The canary has not run in this time range"
@@ -26,9 +26,9 @@ def board() -> Board:
             variables.ceiling(),
         ],
         [
-            annotations.upgrades(verdicts.CANARY),
-            annotations.images(CONTAINERS),
-            annotations.environment(CONTAINERS),
+            marks.upgrades(verdicts.CANARY),
+            marks.images(CONTAINERS),
+            marks.environment(CONTAINERS),
         ],
         [
             Row("Now", [_verdict(), _numbers(), _replicas()]),
@@ -44,7 +44,7 @@ def board() -> Board:
 def _verdict() -> Panel:
     about = About(
         "Verdict on the last image",
-        "Whether the last image changed the latency, and who made the change: the image, the host, both, or nobody knows.",
+        "Whether the last image changed the latency, and who made the change: image, host, both, or unknown.",
         "none",
         width=8,
         height=4,
@@ -88,7 +88,8 @@ def _replicas() -> Panel:
         Query(f"max by ({by}) ({series('infercanary_eligible_ratio', CANARIES)})"),
         Query(
             f"max by ({by}, image) ({series('infercanary_canary_state', CANARIES)} "
-            "* on (instance, service, container) group_left (image) infercanary_container_info)"
+            "* on (instance, service, container) group_left (image) "
+            f"{newest('infercanary_container_info', CONTAINERS)})"
         ),
         Query(
             f"max by ({by}) ({series('infercanary_canary_state', CANARIES)} * 0 + on (instance, service, container) "
@@ -96,7 +97,7 @@ def _replicas() -> Panel:
         ),
     ]
     columns = [
-        Column("container", "container", link=link("host", "service", "container")),
+        Column("container", "container", link=link("gpu-host", "service", "container")),
         Column("canary", "canary", link=link("upgrade", "service", "canary")),
         Column("state", "State", named=colours.CANARY_STATES),
         Column("Value #B", "Latency", "s"),
@@ -148,6 +149,7 @@ def _quantiles() -> Panel:
             )
             for q in (0.5, 0.9, 0.99)
         ),
+        every="5m",
     )
 
 
@@ -253,7 +255,7 @@ def _differences() -> Panel:
     columns = [
         Column("component", "Component"),
         Column("version", "Version"),
-        Column("container", "container", link=link("host", "service", "container")),
+        Column("container", "container", link=link("gpu-host", "service", "container")),
         Column("service", "service"),
     ]
     query = f"max by (service, container, component, version) ({series('infercanary_environment_info', CONTAINERS)})"
@@ -293,7 +295,9 @@ def _tags() -> Panel:
     )
     tagged = f"sum by (tag) ({rate('infercanary_tagged_runs_total', CANARIES)})"
     total = f"sum({rate('infercanary_runs_total', CANARIES)})"
-    return lines(about, Query(f"({tagged} > 0) / on () group_left () {total}", "{{tag}}"), minimum=0, maximum=1)
+    return lines(
+        about, Query(f"({tagged} > 0) / on () group_left () {total}", "{{tag}}"), minimum=0, maximum=1
+    )
 
 
 def _eligible() -> Panel:
@@ -311,13 +315,11 @@ def _eligible() -> Panel:
 def _output() -> Panel:
     about = About(
         "Output against the first steady one",
-        "Relative error of the last run's output. Below 0.01 it is rounding; above, the same input gets another answer.",
+        "Relative error of the last run's output. Below 1 % it is rounding; above, the same input gets another answer.",
         "percentunit",
         empty="No output is compared",
     )
-    return lines(
-        about, Query(series("infercanary_output_error_ratio", CANARIES), "{{container}}"), minimum=0
-    )
+    return lines(about, Query(series("infercanary_output_error_ratio", CANARIES), "{{container}}"), minimum=0)
 
 
 def _cold_start() -> Panel:

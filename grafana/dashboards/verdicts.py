@@ -12,7 +12,7 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 from grafana.dashboards import colours
 from grafana.dashboards.board import link
 from grafana.dashboards.panels import About, Column, Panel, Query, bars, lines, rows, tiles, timeline
-from grafana.dashboards.promql import states
+from grafana.dashboards.promql import newest, states
 from grafana.dashboards.variables import SERVICES
 
 CANARY = f'{SERVICES}, canary=~"$canary"'
@@ -40,16 +40,18 @@ def count() -> Panel:
         empty=NO_VERDICT,
     )
     query = f"sum by (verdict) ({of('infercanary_verdict', 'service, canary, verdict')})"
-    return tiles(about, Query(query, "{{verdict}}"), named=colours.VERDICTS, text=BigValueTextMode.VALUE_AND_NAME)
+    return tiles(
+        about, Query(query, "{{verdict}}"), named=colours.VERDICTS, text=BigValueTextMode.VALUE_AND_NAME
+    )
 
 
 def table() -> Panel:
     """Which service changed, by how much, and why."""
-    newest = (
+    latest = (
         f"max by ({BY}, image) (topk by ({BY}) (1, "
         f"(infercanary_verdict{{{CANARY}}} == 1) "
         "* on (instance, service, container) group_left () infercanary_probe_start_timestamp_seconds "
-        "* on (instance, service, container) group_left (image) infercanary_container_info))"
+        f"* on (instance, service, container) group_left (image) {newest('infercanary_container_info', SERVICES)}))"
     )
     queries: Sequence[Query] = [
         Query(f"{of('infercanary_verdict', f'{BY}, verdict')} == 1"),
@@ -60,7 +62,7 @@ def table() -> Panel:
         Query(of("infercanary_shift_image_ratio")),
         Query(of("infercanary_shift_host_ratio")),
         Query(f"{of('infercanary_upgrade_timestamp_seconds')} * 1000"),
-        Query(newest),
+        Query(latest),
         Query(f"quantile by ({BY}) (0.5, infercanary_run_median_seconds{{{CANARY}}})"),
         Query(of("infercanary_drift_ratio")),
     ]
@@ -161,8 +163,9 @@ def before_and_after() -> Panel:
         about,
         Query(of("infercanary_baseline_seconds"), "old image"),
         Query(of("infercanary_current_seconds"), "new image"),
-        Query(f'avg by ({BY}) (infercanary_run_median_seconds{{{CANARY}, container=~"$container"}})', "last run"),
+        Query(
+            f'avg by ({BY}) (infercanary_run_median_seconds{{{CANARY}, container=~"$container"}})', "last run"
+        ),
         named={"old image": colours.ORANGE, "new image": colours.BLUE, "last run": colours.GREY},
         steps=True,
     )
-

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from harness import Stack, compose, eventually, get, remove_containers
+from harness import Stack, compose, eventually, get, remove_containers, services
 
 
 @functools.cache
@@ -60,7 +60,7 @@ def stack() -> Iterator[Stack]:
     compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
     try:
         compose("build", "--quiet", seconds=600)
-        compose("up", "--detach", "--wait", "--wait-timeout", "180", seconds=240)
+        compose("up", "--detach", "--wait", "--wait-timeout", "180", *services(), seconds=240)
         yield Stack()
     except BaseException:
         print(compose("logs", "--tail", "40"))

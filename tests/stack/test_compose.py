@@ -13,7 +13,7 @@ import time
 import urllib.request
 
 import pytest
-from harness import ENVIRONMENT, EXPORTER, Stack, compose, eventually, get, run
+from harness import ENVIRONMENT, EXPORTER, Stack, compose, eventually, get, run, services
 
 SERVICES = ("classify", "moderate")
 P50 = "histogram_quantile(0.5, sum by (service, le) (rate(infercanary_latency_seconds_bucket[1m])))"
@@ -208,7 +208,7 @@ def test_everything_comes_back_and_nothing_is_counted_twice(stack: Stack, what: 
 
 def test_the_stack_is_hardened(stack: Stack) -> None:
     containers = json.loads(run("docker", "inspect", *compose("ps", "--quiet").split()))
-    assert len(containers) == 5
+    assert len(containers) == len(services())
     for container in containers:
         name, host = container["Name"], container["HostConfig"]
         assert container["Config"]["User"].split(":")[0] not in ("", "0", "root"), name
@@ -219,6 +219,18 @@ def test_the_stack_is_hardened(stack: Stack) -> None:
         assert not host["Privileged"] and not host["CapAdd"], name
         bound = [b["HostIp"] for bindings in (host["PortBindings"] or {}).values() for b in bindings]
         assert set(bound) <= {"127.0.0.1"}, name
+
+
+def test_every_service_is_meant_to_be_hardened() -> None:
+    """What the file says, of Grafana too, which may not run here."""
+    for name, service in json.loads(compose("config", "--format", "json"))["services"].items():
+        assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"] and service["cpus"] and service["pids_limit"], name
+        assert {port["host_ip"] for port in service.get("ports", ())} <= {"127.0.0.1"}, name
+        assert "build" in service or (
+            service["user"].split(":")[0] != "0" and "latest" not in service["image"]
+        ), name
 
 
 def test_the_exporter_reaches_nothing_of_docker_but_its_lists(stack: Stack) -> None:

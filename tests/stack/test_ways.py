@@ -80,12 +80,11 @@ def sockets(stack: Stack) -> Iterator[str]:
     """The README's volume for sockets. A test asks for it before ``start``, whose containers hold it."""
     name = f"{PROJECT}-sockets"
     run("docker", "volume", "rm", "--force", name)
+    run("docker", "volume", "create", name)
+    volume = ("--volume", f"{name}:/sockets")
     run(
-        "docker",
-        "volume",
-        "create",
-        *("--opt", "type=tmpfs", "--opt", "device=tmpfs", "--opt", "o=mode=1777"),
-        name,
+        *("docker", "run", "--rm", "--user", "0", "--entrypoint", "chmod", *volume),
+        *("infercanary-exporter:dev", "1777", "/sockets"),
     )
     try:
         yield name

@@ -21,7 +21,10 @@ def upgrades(*matchers: str) -> Annotation:
     at = series("infercanary_upgrade_timestamp_seconds", *matchers)
     return (
         _annotation(
-            "Upgrades", f"max by (service, canary) ({at}) * 1000", "{{service}} upgraded", "judged by {{canary}}"
+            "Upgrades",
+            f"max by (service, canary) ({at}) * 1000",
+            "{{service}} upgraded",
+            "judged by {{canary}}",
         )
         # The sample's value is the moment, in milliseconds: exact, however wide the step.
         .use_value_for_time(True)

@@ -1,0 +1,377 @@
+"""The dashboards: what is written is current, every metric exists with its labels, and the rules of Grafana's linter.
+
+https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; what is kept in another form is told in
+grafana/README.md, and at its test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("grafana_foundation_sdk", reason="Grafana's SDK needs Python 3.11")
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+from grafana import generate
+from grafana.dashboards import colours
+from grafana.queries import Query, dashboards, panels, queries
+
+ROOT = Path(__file__).parents[3]
+BOARDS = dashboards()
+PANELS = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
+TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
+QUERIES = queries()
+
+every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
+every_panel = pytest.mark.parametrize(
+    ("name", "panel"), PANELS, ids=[f"{name}: {panel['title']}" for name, panel in PANELS]
+)
+every_query = pytest.mark.parametrize("query", QUERIES, ids=[f"{q.dashboard}: {q.place}" for q in QUERIES])
+
+EXPORTERS_OWN = re.compile(
+    "infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)|process_|scrape_|up$"
+)
+"""Metrics of an exporter as a whole: no service, no container."""
+PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|scrape_")
+NUMBER_COUNTS = {
+    "infercanary_judge_aa_alarms_total",  # the share of all trials, however long ago
+    "infercanary_judge_aa_tests_total",
+}
+"""Counters whose number itself is what there is to know."""
+
+
+# What is written -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", generate.files(), ids=lambda path: path.name)
+def test_what_is_written_is_current(path: Path) -> None:
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    assert written == generate.files()[path], f"{path.relative_to(ROOT)} is stale: run `make dashboards`"
+
+
+def test_nothing_else_is_there() -> None:
+    assert {*generate.JSON.iterdir()} == {path for path in generate.files() if path.parent == generate.JSON}
+
+
+@every_board
+def test_a_dashboard_is_one_to_the_sdk(board: dict[str, Any]) -> None:
+    """Its types read the file, and write the same: there is nothing in it that they do not know."""
+    register_default_plugins()
+    again = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    assert _without_defaults(again) == _without_defaults(board)
+
+
+def _without_defaults(value: Any) -> Any:
+    """The SDK fills in a menu to hide things in, which `Board` takes out again."""
+    if isinstance(value, dict):
+        return {
+            k: _without_defaults(v) for k, v in value.items() if (k, v) != ("placement", "inControlsMenu")
+        }
+    return [_without_defaults(item) for item in value] if isinstance(value, list) else value
+
+
+# Metrics ---------------------------------------------------------------------------------------------------------
+
+
+def _declared() -> dict[str, set[str]]:
+    """Metric → its labels, from docs/metrics.md, with those that the exporter and Prometheus add."""
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    found: dict[str, set[str]] = {}
+    for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
+        kind, _, *labels = re.sub(r" \([^)]*\)", "", facts).split(" · ")
+        names = {label.strip("`") for label in labels} | {"instance", "job"}
+        if not EXPORTERS_OWN.match(name):
+            names |= {"service", "container"}
+        if kind == "histogram":
+            found |= {f"{name}_{end}": names for end in ("sum", "count")} | {f"{name}_bucket": names | {"le"}}
+        found[name] = names
+    return found
+
+
+def _recorded() -> set[str]:
+    files = (ROOT / "prometheus/rules").glob("*.y*ml")
+    groups = [group for path in files for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
+
+
+METRICS, RECORDED = _declared(), _recorded()
+
+_SELECTOR = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<matchers>[^}]*)\})?")
+_WORDS = {
+    "by",
+    "on",
+    "ignoring",
+    "without",
+    "group_left",
+    "group_right",
+    "and",
+    "or",
+    "unless",
+    "bool",
+    "offset",
+}
+
+
+def selectors(expression: str) -> Iterator[tuple[str, dict[str, str], str]]:
+    """Each selector's metric, its matchers, and what stands before it."""
+    bare = re.sub(
+        r'(?<=[(, ])"[^"]*"(?=[,)])', lambda text: " " * len(text[0]), expression
+    )  # not in matchers
+    bare = re.sub(
+        r"\b(by|on|ignoring|without|group_left|group_right) \([^)]*\)", lambda text: " " * len(text[0]), bare
+    )
+    bare = re.sub(r"\[[^]]*\]", lambda text: " " * len(text[0]), bare)
+    for found in _SELECTOR.finditer(bare):
+        before, after = bare[: found.start()], bare[found.end() :].lstrip()
+        if (
+            found["name"] in _WORDS
+            or after.startswith("(")
+            or before.endswith(("$", "@ "))
+            or before[-1:].isdigit()
+        ):
+            continue
+        original = _SELECTOR.match(expression, found.start())
+        assert original is not None
+        matchers = dict(re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"([^"]*)"', original["matchers"] or ""))
+        yield found["name"], matchers, before
+
+
+def test_what_a_selector_is() -> None:
+    text = 'sum by (a, b) (rate(x_total{a=~"$a", b!="c"}[$__rate_interval] offset 5m))'
+    text += ' or label_replace(y, "k", "v", "", "")'
+    assert [(name, matchers) for name, matchers, _ in selectors(text)] == [
+        ("x_total", {"a": "$a", "b": "c"}),
+        ("y", {}),
+    ]
+
+
+@every_query
+def test_metrics_exist_with_their_labels(query: Query) -> None:
+    found = [*selectors(query.raw.removeprefix("label_values("))]
+    if query.raw.startswith("label_values"):
+        found = found[:1]
+    assert found
+    for name, matchers, _ in found:
+        if PROMETHEUS_OWN.match(name) or name in RECORDED:
+            continue
+        assert name in METRICS, f"{name} is neither declared nor recorded"
+        assert matchers.keys() <= METRICS[name], f"{name} has no such label"
+
+
+@every_panel
+def test_legends_and_columns_are_labels(name: str, panel: Mapping[str, Any]) -> None:
+    for target in panel["targets"]:
+        expression = target["expr"]
+        known = set(re.findall(r"\w+", " ".join(re.findall(r"\b(?:by|group_left) \(([^)]*)\)", expression))))
+        if " by (" not in expression:
+            known |= {
+                label for metric, *_ in selectors(expression) for label in METRICS.get(metric, {"instance"})
+            }
+        labels = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+        assert labels <= known | {"le"}, (name, panel["title"], labels - known)
+
+
+# The linter's rules ------------------------------------------------------------------------------------------------
+
+
+@every_board
+def test_the_data_source_is_a_variable(board: dict[str, Any]) -> None:
+    """template-datasource-rule, panel-datasource-rule."""
+    first, *others = board["templating"]["list"]
+    assert (first["name"], first["type"], first["query"], first["label"]) == (
+        "datasource",
+        "datasource",
+        "prometheus",
+        "Data source",
+    )
+    wanted = {"type": "prometheus", "uid": "${datasource}"}
+    asking = [*panels(board), *(v for v in others if v["type"] == "query"), *board["annotations"]["list"]]
+    asking += [target for panel in panels(board) for target in panel["targets"]]
+    asking += [annotation["target"] for annotation in board["annotations"]["list"]]
+    assert all(item["datasource"] == wanted for item in asking)
+    source = yaml.safe_load((ROOT / "grafana/provisioning/datasources/prometheus.yml").read_text())
+    assert first["current"]["value"] == source["datasources"][0]["uid"]
+
+
+@every_query
+def test_what_is_chosen_is_selected(query: Query) -> None:
+    """target-job-rule and target-instance-rule, for a target that speaks for many: by service, or by the exporter."""
+    for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
+        if query.raw.startswith("label_values"):
+            continue
+        joined = re.search(r"group_left\s*$", re.sub(r"\([^()]*\)\s*$", "", before.rstrip()))
+        by_join = name == "infercanary_probe_start_timestamp_seconds"
+        wanted = {"instance"} if EXPORTERS_OWN.match(name) else {"service", "instance"}
+        assert wanted & matchers.keys() or joined or by_join, f"{name} is selected by nothing"
+
+
+@every_board
+def test_variables(board: dict[str, Any]) -> None:
+    """template-label-promql-rule, template-on-time-change-reload-rule, and that each is narrowed by those before it."""
+    variables = {variable["name"]: variable for variable in board["templating"]["list"]}
+    text = json.dumps([board["panels"], board["annotations"], board["templating"]])
+    known = list(variables)
+    for place, (name, variable) in enumerate(variables.items()):
+        assert variable["label"] and variable["description"], name
+        assert re.search(rf"\$(\{{{name}\}}|{name}\b)", text), f"{name} is used nowhere"
+        if variable["type"] == "query":
+            assert re.fullmatch(r"label_values\(.*, \w+\)", variable["query"])
+            assert variable["refresh"] == 2, "as the time range changes"
+            used = set(re.findall(r"\$(\w+)", variable["query"]))
+            assert used <= set(known[:place]), f"{name} asks for a variable that comes after it"
+            assert not variable["multi"] or (variable["includeAll"] and variable["allValue"] == ".+")
+    if {"service", "container", "canary"} <= variables.keys():
+        assert all("$service" in variables[name]["query"] for name in ("container", "canary"))
+    names = set(re.findall(r"\$\{?([a-z]\w*)", text)) - {"datasource"}
+    assert names <= variables.keys(), "a variable that there is not"
+
+
+@every_panel
+def test_a_panel_says_what_it_is(name: str, panel: Mapping[str, Any]) -> None:
+    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; and what it says when it is empty."""
+    assert panel["title"]
+    assert panel["description"].endswith("."), "a description is sentences"
+    defaults = panel["fieldConfig"]["defaults"]
+    assert defaults["unit"] in UNITS
+    assert defaults["noValue"]
+    assert panel["targets"]
+    references = [target["refId"] for target in panel["targets"]]
+    assert len(references) == len(set(references))
+
+
+# https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts: those used here.
+UNITS = {"none", "short", "percentunit", "s", "bytes", "Bps", "hertz", "watt", "celsius", "ops", "flops"}
+UNITS |= {"dateTimeAsIso", "dateTimeFromNow"}
+
+
+@every_query
+def test_counters_and_windows(query: Query) -> None:
+    """target-rate-interval-rule, target-counter-agg-rule."""
+    for function, window in re.findall(
+        r"\b(i?rate|increase|changes|i?delta|deriv)\([^[]*\[([^]]*)\]", query.raw
+    ):
+        allowed = {"rate": {"$__rate_interval"}, "increase": {"$__rate_interval", "$__range", "1m"}}
+        assert window in allowed.get(function, {"$__interval"}), f"{function} over {window}"
+    if "1m]" in query.raw and "increase(" in query.raw:
+        assert "[$__range:1m]" in query.raw, (
+            "a fixed window is for the steps of a subquery of the same length"
+        )
+    for name, _, before in selectors(query.raw):
+        if re.search(r"_(total|bucket|sum|count)$", name) and name not in NUMBER_COUNTS:
+            assert re.search(r"(rate|increase)\($", before), f"{name} is a counter"
+
+
+@every_query
+def test_quantiles_keep_the_ladder(query: Query) -> None:
+    """target-histogram rule: a quantile is of buckets that are summed by their bounds."""
+    for grouped in re.findall(r"histogram_quantile\([\d.]+, sum by \(([^)]*)\) \(rate\(", query.raw):
+        assert "le" in grouped.split(", ")
+    assert query.raw.count("histogram_quantile(") == len(
+        re.findall(r"histogram_quantile\([\d.]+, sum by", query.raw)
+    )
+
+
+@every_board
+def test_the_dashboard_itself(board: dict[str, Any]) -> None:
+    """uneditable-rule, and what readers rely on: time zone, refresh, one crosshair, links that keep what is chosen."""
+    assert board["editable"] is False
+    assert board["timezone"] == "browser"
+    assert board["refresh"] == "30s"
+    assert board["graphTooltip"] == 1
+    assert board["time"]["to"] == "now"
+    assert board["description"].endswith(".")
+    assert board["schemaVersion"] >= 40
+    assert not board.get("id"), "a number of one Grafana's own"
+    [link] = board["links"]
+    assert link["includeVars"] and link["keepTime"] and link["tags"] == board["tags"] == ["infercanary"]
+
+
+def test_addresses_stay() -> None:
+    """Alerts, runbooks and people's bookmarks lead here."""
+    assert {name: board["uid"] for name, board in BOARDS.items()} == {
+        name: f"infercanary-{name}" for name in ("fleet", "service", "upgrade", "gpu-host", "self")
+    }
+    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "prometheus/rules").glob("*.y*ml"))
+    for uid, parameters in re.findall(r"/d/([\w-]+)\??([^'\"\s]*)", rules):
+        [board] = [board for board in BOARDS.values() if board["uid"] == uid]
+        names = {variable["name"] for variable in board["templating"]["list"]}
+        assert set(re.findall(r"var-(\w+)=", parameters)) <= names
+
+
+@every_board
+def test_links_lead_somewhere(board: dict[str, Any]) -> None:
+    for uid, rest in re.findall(r'"/d/([\w-]+)\?([^"]*)"', json.dumps(board)):
+        [there] = [other for other in BOARDS.values() if other["uid"] == uid]
+        names = {variable["name"] for variable in there["templating"]["list"]}
+        assert set(re.findall(r"var-(\w+)=", rest)) <= names
+        assert "${__url_time_range}" in rest and "${datasource:queryparam}" in rest
+
+
+@every_board
+def test_places(board: dict[str, Any]) -> None:
+    """Ids are unique; panels lie within the 24 columns, on nobody else, and fill their lines."""
+    items = [item for panel in board["panels"] for item in (panel, *(panel.get("panels") or ()))]
+    ids = [item["id"] for item in items]
+    assert len(ids) == len(set(ids))
+    taken: set[tuple[int, int]] = set()
+    for item in items:
+        at = item["gridPos"]
+        assert at["w"] > 0 and at["h"] > 0 and at["x"] + at["w"] <= 24, item["title"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, f"{item['title']} lies on another"
+        taken |= cells
+    lines = {y: sum(x_y[1] == y for x_y in taken) for y in {y for _, y in taken}}
+    assert set(lines.values()) == {24}, "a gap, or panels of unequal height side by side"
+
+
+@every_board
+def test_upgrades_are_marked(board: dict[str, Any]) -> None:
+    marks = {annotation["name"]: annotation for annotation in board["annotations"]["list"]}
+    assert {"Upgrades", "Images"} <= marks.keys()
+    assert "infercanary_upgrade_timestamp_seconds" in marks["Upgrades"]["expr"]
+    assert marks["Upgrades"]["useValueForTime"]
+    assert "infercanary_container_info" in marks["Images"]["expr"]
+    assert all(mark["enable"] and mark["expr"] == mark["target"]["expr"] for mark in marks.values())
+
+
+@every_board
+def test_colours_are_told_apart_by_everybody(board: dict[str, Any]) -> None:
+    text = json.dumps(board)
+    palette = {
+        getattr(colours, name)
+        for name in ["BLUE", "SKY", "GREEN", "YELLOW", "ORANGE", "VERMILLION", "PURPLE", "GREY"]
+    }
+    assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette
+    assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), "a colour of Grafana's own"
+    assert not re.search(r'"mode": "(?:palette-classic|continuous-(?:GrYlRd|RdYlGr|reds|greens))', text)
+    for panel in panels(board):
+        if panel["type"] in ("timeseries", "bargauge", "histogram"):
+            assert any(o["properties"][0]["id"] == "color" for o in panel["fieldConfig"]["overrides"])
+
+
+# PromQL, as Prometheus reads it ------------------------------------------------------------------------------------
+
+
+def test_prometheus_reads_every_query(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    rules = [{"record": f"q:{i}", "expr": query.expression} for i, query in enumerate(QUERIES)]
+    for rule in rules:
+        rule["record"] = rule["record"].replace("q:", "query:number_")
+    file = tmp_path / "queries.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}), encoding="utf-8")
+    done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"{len(QUERIES)} rules found" in done.stdout
