@@ -43,11 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
-from infercanary.exporter import causes as causes_of
-from infercanary.exporter import creep
 from infercanary.exporter.drift import LOOKS, PRIOR, Verdict, confirmed, scan
-from infercanary.exporter.judge import Judgement, judge
-from infercanary.exporter.records import Generation, Sample
+from infercanary.exporter.judge import causes as causes_of
+from infercanary.exporter.judge import creep
+from infercanary.exporter.judge.judge import Judgement, judge
+from infercanary.exporter.store.records import Generation, Sample
 
 try:
     from otava.analysis import compute_change_points

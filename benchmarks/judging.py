@@ -17,8 +17,8 @@ from pathlib import Path
 
 import structlog
 
-from infercanary.exporter.judging import Judging
-from infercanary.exporter.records import Generation
+from infercanary.exporter.judge.thread import Judging
+from infercanary.exporter.store.records import Generation
 from infercanary.probe.report import Run
 
 GOAL = 0.05

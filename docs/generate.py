@@ -13,9 +13,10 @@ from typing import NamedTuple, get_args
 
 import infercanary.exporter
 import infercanary.probe
-from infercanary.exporter import accept, judging, poll
-from infercanary.exporter.judge import STATES
-from infercanary.exporter.verdicts import CAUSES
+from infercanary.exporter import accept, poll
+from infercanary.exporter.judge import thread
+from infercanary.exporter.judge.judge import STATES
+from infercanary.exporter.judge.verdicts import CAUSES
 from infercanary.probe import record
 from infercanary.probe.report import LADDER, Metric
 from infercanary.probe.samplers import available, cgroup
@@ -146,7 +147,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
     ("verdict", "verdict"): STATES,
     ("shift_cause", "cause"): CAUSES,
-    ("cold_start_shift_ratio", "step"): tuple(judging.COLD_START.values()),
+    ("cold_start_shift_ratio", "step"): tuple(thread.COLD_START.values()),
     ("poll_failures_total", "reason"): get_args(poll.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
 }

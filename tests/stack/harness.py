@@ -40,7 +40,7 @@ def compose(*arguments: str, seconds: float = 120, **environment: str) -> str:
 
 
 def services() -> list[str]:
-    """Those of the shipped file; without Grafana where no registry can be reached, since no distribution packages it."""
+    """Those of the shipped file, without Grafana where no registry can be reached: no distribution packages it."""
     found = json.loads(compose("config", "--format", "json"))["services"]
     there = run("docker", "images", "--format", "{{ .Repository }}:{{ .Tag }}").split()
     return [name for name in found if name != "grafana" or found[name]["image"] in there]

@@ -13,12 +13,13 @@ import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
 
-from infercanary.exporter import collect, discovery, expose, judging, reload, scrape, status
+from infercanary.exporter import collect, discovery, expose, reload, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container, Discovery
 from infercanary.exporter.expose import Exposition, Pieces
-from infercanary.exporter.judging import Judging
+from infercanary.exporter.judge import thread
+from infercanary.exporter.judge.thread import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.probe.report import Family, Metric
 from infercanary.settings import UsageError
@@ -40,7 +41,7 @@ LAG = Metric(
     reading="Below 0.1 s. Near `timeout_seconds` polls time out through the exporter's own fault: its host is "
     "starved, or it has too many probes.",
 )
-METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS, *judging.METRICS)
+METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS, *thread.METRICS)
 
 VERSION = version("infercanary")
 _RESERVED = frozenset(expose.base_name(metric.name, metric.kind) for metric in METRICS)

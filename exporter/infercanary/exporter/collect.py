@@ -18,16 +18,16 @@ from contextlib import suppress
 import aiohttp
 import structlog
 
-from infercanary.exporter import verdicts
 from infercanary.exporter.accept import Accepted, Reason
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
-from infercanary.exporter.judging import NOTHING, Findings, Judging
+from infercanary.exporter.judge import verdicts
+from infercanary.exporter.judge.thread import NOTHING, Findings, Judging
 from infercanary.exporter.poll import Failure, PollError, digest, fetch, open_session
-from infercanary.exporter.records import Generation
 from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
+from infercanary.exporter.store.records import Generation
 from infercanary.probe.report import Family, Metric, Run
 
 log = structlog.get_logger(__name__)

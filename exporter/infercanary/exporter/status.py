@@ -11,11 +11,11 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from infercanary.exporter.collect import Probe
-from infercanary.exporter.creep import Creep
 from infercanary.exporter.history import RunSummary
-from infercanary.exporter.judge import Judgement
-from infercanary.exporter.judging import NOTHING
-from infercanary.exporter.sentence import percent, sentence
+from infercanary.exporter.judge.creep import Creep
+from infercanary.exporter.judge.judge import Judgement
+from infercanary.exporter.judge.sentence import percent, sentence
+from infercanary.exporter.judge.thread import NOTHING
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15

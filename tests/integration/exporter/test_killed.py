@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from infercanary.exporter.store import Store
+from infercanary.exporter.store.store import Store
 from infercanary.probe.report import Run, decode
 
 KILLS = int(os.environ.get("KILLS", "6"))

@@ -7,7 +7,7 @@ from infercanary.exporter.config import Config, Docker
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
-from infercanary.exporter.judging import Judging
+from infercanary.exporter.judge.thread import Judging
 from infercanary.probe.report import Report, Run, encode
 
 

@@ -6,10 +6,10 @@ import random
 import msgspec
 import pytest
 
-from infercanary.exporter.causes import Start
-from infercanary.exporter.creep import BLOCK, Creep, blocks, look
 from infercanary.exporter.drift import PRIOR
-from infercanary.exporter.records import Generation, Sample
+from infercanary.exporter.judge.causes import Start
+from infercanary.exporter.judge.creep import BLOCK, Creep, blocks, look
+from infercanary.exporter.store.records import Generation, Sample
 
 MINUTE = 60.0
 

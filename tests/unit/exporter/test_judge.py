@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from infercanary.exporter.causes import Start
-from infercanary.exporter.judge import Judgement, false_alarms, judge, last_upgrade, settled
-from infercanary.exporter.records import Generation, Sample
-from infercanary.exporter.sentence import sentence
+from infercanary.exporter.judge.causes import Start
+from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, last_upgrade, settled
+from infercanary.exporter.judge.sentence import sentence
+from infercanary.exporter.store.records import Generation, Sample
 
 HOUR = 3600.0
 

@@ -16,7 +16,7 @@ from infercanary.exporter.collect import SHARED, Collector, Probe
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
-from infercanary.exporter.judging import Judging
+from infercanary.exporter.judge.thread import Judging
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
 from infercanary.probe.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.probe.samplers.cgroup import CPUSET_INFO

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercanary.exporter import database, retention
-from infercanary.exporter.records import decode, encode, merge
-from infercanary.exporter.retention import BLOCK, HOUR, Start, expired
-from infercanary.exporter.store import Document, Generation, Retention, Sample, Store, StoreError
+from infercanary.exporter.store import database, retention
+from infercanary.exporter.store.records import decode, encode, merge
+from infercanary.exporter.store.retention import BLOCK, HOUR, Start, expired
+from infercanary.exporter.store.store import Document, Generation, Retention, Sample, Store, StoreError
 
 DAY = 86_400.0
 T = 1_790_000_000.0  # a time

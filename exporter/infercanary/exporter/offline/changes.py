@@ -13,8 +13,9 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 
-from infercanary.exporter import causes, drift
+from infercanary.exporter import drift
 from infercanary.exporter.drift import EFFECT, WINDOW, Points
+from infercanary.exporter.judge import causes
 from infercanary.exporter.offline.recording import Floats, Series, shown
 
 LEAST = 2 * WINDOW

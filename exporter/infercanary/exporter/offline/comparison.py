@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 
 from infercanary.exporter import drift
-from infercanary.exporter.causes import Causes, Pair, Start, find
 from infercanary.exporter.drift import FEWEST, PRIOR, Points, Restarts, Shift, Verdict
-from infercanary.exporter.judge import Judgement
+from infercanary.exporter.judge.causes import Causes, Pair, Start, find
+from infercanary.exporter.judge.judge import Judgement
+from infercanary.exporter.judge.sentence import sentence
 from infercanary.exporter.offline.outlook import Evidence, outlook
 from infercanary.exporter.offline.recording import Series, shown
 from infercanary.exporter.offline.units import count, interval
-from infercanary.exporter.records import Sample
-from infercanary.exporter.sentence import sentence
+from infercanary.exporter.store.records import Sample
 
 LEVEL = 0.99
 """Of an interval: about what the exporter's judge takes at each of its looks."""

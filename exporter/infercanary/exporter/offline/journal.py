@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from infercanary.exporter.causes import Start
-from infercanary.exporter.judge import settled
+from infercanary.exporter.judge.causes import Start
+from infercanary.exporter.judge.judge import settled
 from infercanary.exporter.offline.recording import Recording, Series, listed, shown
-from infercanary.exporter.records import Generation, Sample, kept
+from infercanary.exporter.store.records import Generation, Sample, kept
 from infercanary.probe.report import Run
 from infercanary.settings import UsageError
 

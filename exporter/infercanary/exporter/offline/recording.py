@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from infercanary.exporter.causes import Start
+from infercanary.exporter.judge.causes import Start
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from infercanary.exporter.causes import Change
 from infercanary.exporter.drift import EFFECT
+from infercanary.exporter.judge.causes import Change
 from infercanary.exporter.offline import picture
 from infercanary.exporter.offline.changes import Found, Scanned
 from infercanary.exporter.offline.comparison import Compared, Piece, Side

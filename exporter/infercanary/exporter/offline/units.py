@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from infercanary.exporter.sentence import percent
+from infercanary.exporter.judge.sentence import percent
 
 
 def value(number: float | None, unit: str | None) -> str:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from infercanary.exporter.records import Sample, decode, encode, merge
+from infercanary.exporter.store.records import Sample, decode, encode, merge
 
 BLOCK = 12
 """Runs in a block median."""

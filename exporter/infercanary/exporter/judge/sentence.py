@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infercanary.exporter.causes import Causes, Change, Part
-from infercanary.exporter.judge import Judgement
+from infercanary.exporter.judge.causes import Causes, Change, Part
+from infercanary.exporter.judge.judge import Judgement
 
 _COMPONENTS = 4  # of the environment are named; the rest is counted
 _VALUE = 40  # characters of a setting

@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from infercanary.exporter import drift
-from infercanary.exporter.causes import Causes, Pair, Part, Start, find
 from infercanary.exporter.drift import FEWEST, Comparison, Restarts
-from infercanary.exporter.records import Generation, Sample
+from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, find
+from infercanary.exporter.store.records import Generation, Sample
 
 State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
 STATES: tuple[State, ...] = get_args(State)

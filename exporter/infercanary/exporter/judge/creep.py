@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import msgspec
 
 from infercanary.exporter import drift
-from infercanary.exporter.causes import Pair, Part, Start, find
 from infercanary.exporter.drift import Restarts
-from infercanary.exporter.records import Sample, merge
+from infercanary.exporter.judge.causes import Pair, Part, Start, find
+from infercanary.exporter.store.records import Sample, merge
 
 BLOCK = 12
 """Runs in a block."""

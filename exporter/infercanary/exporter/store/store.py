@@ -26,10 +26,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from infercanary.exporter import database, retention
-from infercanary.exporter.database import StoreError
-from infercanary.exporter.records import Generation, Sample, decode, encode, encode_environment
-from infercanary.exporter.retention import Retention, Start
+from infercanary.exporter.store import database, retention
+from infercanary.exporter.store.database import StoreError
+from infercanary.exporter.store.records import Generation, Sample, decode, encode, encode_environment
+from infercanary.exporter.store.retention import Retention, Start
 
 __all__ = ["HISTORY", "IN_MEMORY", "Document", "Generation", "Retention", "Sample", "Store", "StoreError"]
 

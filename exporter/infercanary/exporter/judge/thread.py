@@ -18,13 +18,14 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from infercanary.exporter import creep, drift
-from infercanary.exporter.causes import Start
-from infercanary.exporter.creep import Creep
-from infercanary.exporter.judge import Judgement, false_alarms, judge, restarts_of, settled
-from infercanary.exporter.records import Generation, kept
-from infercanary.exporter.sentence import sentence
-from infercanary.exporter.store import Store, StoreError
+from infercanary.exporter import drift
+from infercanary.exporter.judge import creep
+from infercanary.exporter.judge.causes import Start
+from infercanary.exporter.judge.creep import Creep
+from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, restarts_of, settled
+from infercanary.exporter.judge.sentence import sentence
+from infercanary.exporter.store.records import Generation, kept
+from infercanary.exporter.store.store import Store, StoreError
 from infercanary.probe.report import Family, Metric, Run
 
 log = structlog.get_logger(__name__)

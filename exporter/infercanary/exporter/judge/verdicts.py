@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from infercanary.exporter.creep import Creep
-from infercanary.exporter.judge import STATES, Judgement
+from infercanary.exporter.judge.creep import Creep
+from infercanary.exporter.judge.judge import STATES, Judgement
 from infercanary.probe.report import Family, Metric
 
 CAUSES = ("image", "host", "both", "unknown")

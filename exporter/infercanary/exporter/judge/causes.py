@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from infercanary.exporter.drift import Restarts, Shift, pool
-from infercanary.exporter.records import Generation, Sample
+from infercanary.exporter.store.records import Generation, Sample
 from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
 
 # What a slower or faster one of these does to a canary in step. Waking a thread, launching a kernel and crossing the

@@ -1,0 +1,1 @@
+"""What verdicts rest on: each run once, thinned with age, in one SQLite file."""

@@ -1,0 +1,257 @@
+"""A real Alertmanager with the shipped configuration: who is told, in which groups, and what is left out."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+CONFIG = ROOT / "prometheus/alertmanager.yml"
+SECRET = "/run/secrets/webhook-url"
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+ALERTS = {
+    rule["alert"]: rule["labels"]
+    for group in yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+}
+
+
+def test_the_config_is_accepted(tool: Callable[..., str]) -> None:
+    tool("amtool", "check-config", str(CONFIG))
+
+
+def test_secrets_are_in_files() -> None:
+    """The one file is a Docker secret, and what ships with the project names a container, not somebody's webhook."""
+    text = CONFIG.read_text()
+    config = yaml.safe_load(text)
+    urls = [hook for receiver in config["receivers"] for hook in receiver["webhook_configs"]]
+    assert all(hook["url_file"] == SECRET and "url" not in hook for hook in urls)
+    assert COMPOSE["services"]["alertmanager"]["secrets"] == ["webhook-url"]
+    assert (ROOT / "prometheus/webhook-url").read_text() == "http://alert-webhook:8080/\n"
+
+
+def test_what_inhibition_names_exists() -> None:
+    """By the labels that rules have: an alert that was renamed would inhibit nothing."""
+    for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]:
+        for matcher in (*rule["source_matchers"], *rule["target_matchers"]):
+            name, _, value = next(matcher.partition(sign) for sign in ("=~", "!=", "=") if sign in matcher)
+            value = value.strip('"')
+            if name == "alertname" and value != "InferCanary.+":
+                head, _, rest = value.partition("(")
+                names = [head + each for each in rest.rstrip(")").split("|")] if rest else [value]
+                assert set(names) <= ALERTS.keys(), matcher
+            elif name == "layer":
+                assert value in {labels["layer"] for labels in ALERTS.values()}, matcher
+
+
+class Webhook(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append(json.loads(body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Alertmanager:
+    """A running one, and what it sent."""
+
+    def __init__(self, url: str, received: list[dict[str, Any]]) -> None:
+        self._url = url
+        self.received = received
+
+    def send(self, *alerts: dict[str, str]) -> None:
+        """Alerts as Prometheus would send them: a name, and labels beside the rule's own."""
+        body = [{"labels": {**ALERTS[alert["alertname"]], **alert}} for alert in alerts]
+        self._ask("POST", body)
+
+    def states(self) -> dict[str, str]:
+        """Alert → active or suppressed, of all that came."""
+        return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in self._ask("GET")}
+
+    def _ask(self, method: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            f"{self._url}/api/v2/alerts",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=5) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+
+def wait(seconds: float, check: Callable[[], object]) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def alertmanager(program: Callable[[str], str], tmp_path: Path) -> Iterator[Alertmanager]:
+    binary = program("alertmanager")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    server.received = []  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    secret = tmp_path / "webhook-url"
+    secret.write_text(f"http://127.0.0.1:{server.server_port}/\n")
+    config = tmp_path / "alertmanager.yml"
+    # As shipped, but for the place of the secret and the patience.
+    text = CONFIG.read_text().replace(SECRET, str(secret))
+    for patience in ("30s", "10s", "2m"):
+        text = text.replace(f"group_wait: {patience}", "group_wait: 1s")
+    config.write_text(text)
+    url = f"http://127.0.0.1:{port}"
+    arguments = [
+        f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
+    ]  # fmt: skip
+    child = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        running = Alertmanager(url, server.received)  # type: ignore[attr-defined]
+
+        def answers() -> bool:
+            try:
+                running.states()
+            except OSError:
+                return False
+            return True
+
+        wait(20, answers)
+        yield running
+    finally:
+        child.terminate()
+        child.wait(10)
+        server.shutdown()
+        server.server_close()
+
+
+HOST = {"instance": "node-1:9797"}
+SERVICE = {**HOST, "service": "search"}
+CONTAINER = {**SERVICE, "container": "search-1"}
+CANARY = {**SERVICE, "canary": "resnet"}
+
+
+def test_an_upgrade_is_told_once_to_those_whom_it_concerns(alertmanager: Alertmanager) -> None:
+    alertmanager.send(
+        {"alertname": "InferCanaryOutputChanged", **CANARY},
+        {"alertname": "InferCanaryColdStartRegressed", "step": "load", **CANARY},
+        {"alertname": "InferCanaryCpuFallback", **CANARY},
+        {"alertname": "InferCanaryOutputChanged", "canary": "toxic", **HOST, "service": "moderate"},
+    )
+    wait(20, lambda: len(alertmanager.received) == 3)
+    told = {
+        (each["receiver"], each["groupLabels"].get("service")): {
+            a["labels"]["alertname"] for a in each["alerts"]
+        }
+        for each in alertmanager.received
+    }
+    assert told == {
+        ("critical", "search"): {"InferCanaryCpuFallback"},
+        # Not the cold start: on a CPU that is the same news.
+        ("warning", "search"): {"InferCanaryOutputChanged"},
+        ("warning", "moderate"): {"InferCanaryOutputChanged"},
+    }
+
+
+def test_hosts_are_told_by_host(alertmanager: Alertmanager) -> None:
+    alertmanager.send(
+        {"alertname": "InferCanarySharedCores", **CONTAINER},
+        {"alertname": "InferCanarySharedCores", **HOST, "service": "moderate", "container": "moderate-1"},
+    )
+    wait(20, lambda: alertmanager.received)
+    [told] = alertmanager.received
+    assert told["groupLabels"] == HOST
+    assert len(told["alerts"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("why", "silenced", "told"),
+    [
+        (
+            {"alertname": "InferCanarySharedCores", **CONTAINER},
+            [{"alertname": "InferCanaryImageRegressed", "severity": "warning", **CANARY}],
+            [
+                {"alertname": "InferCanaryOutputChanged", **CANARY},
+                {"alertname": "InferCanaryRegressionUnexplained", **CANARY, "service": "moderate"},
+            ],
+        ),
+        # Surely large, and the image's own, whatever else the host has.
+        (
+            {"alertname": "InferCanarySharedCores", **CONTAINER},
+            [],
+            [{"alertname": "InferCanaryImageRegressed", "severity": "critical", **CANARY}],
+        ),
+        (
+            {"alertname": "InferCanaryGpuLost", "state": "lost", **CONTAINER},
+            [
+                {"alertname": "InferCanaryImageRegressed", "severity": "critical", **CANARY},
+                {"alertname": "InferCanaryGpuThrottled", "gpu": "0", **CONTAINER},
+                {"alertname": "InferCanaryCanaryFailing", "canary": "resnet", **CONTAINER},
+            ],
+            [{"alertname": "InferCanaryCpuFallback", **CANARY}],
+        ),
+        # Its own limits are no trouble of the host: a new image may need more of them.
+        (
+            {"alertname": "InferCanaryCpuThrottled", **CONTAINER},
+            [],
+            [{"alertname": "InferCanaryImageRegressed", "severity": "warning", **CANARY}],
+        ),
+        (
+            {"alertname": "InferCanaryProbeDown", **CONTAINER},
+            [{"alertname": "InferCanaryCpuThrottled", **CONTAINER}],
+            [
+                {"alertname": "InferCanaryImageRegressed", "severity": "warning", **CANARY},
+                {"alertname": "InferCanaryCanaryStale", "canary": "resnet", **CONTAINER, "container": "search-2"},
+            ],
+        ),
+        (
+            {"alertname": "InferCanaryExporterDown", **HOST},
+            [
+                {"alertname": "InferCanaryImageRegressed", "severity": "critical", **CANARY},
+                {"alertname": "InferCanaryProbeDown", **CONTAINER},
+                {"alertname": "InferCanaryStoreFailing", **HOST},
+            ],
+            [{"alertname": "InferCanaryDiscoveryFailing", "instance": "node-2:9797"}],
+        ),
+        (
+            {"alertname": "InferCanaryExporterAbsent", "job": "infercanary"},
+            [{"alertname": "InferCanaryProbeDown", **CONTAINER}],
+            [],
+        ),
+        (
+            {"alertname": "InferCanaryCanaryFailing", "canary": "resnet", **CONTAINER},
+            [{"alertname": "InferCanaryCanaryErrors", "canary": "resnet", **CONTAINER}],
+            [{"alertname": "InferCanaryCanaryStale", "canary": "other", **CONTAINER}],
+        ),
+    ],
+    ids=lambda value: value["alertname"].removeprefix("InferCanary") if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_what_another_alert_explains_is_left_out(
+    alertmanager: Alertmanager,
+    why: dict[str, str],
+    silenced: list[dict[str, str]],
+    told: list[dict[str, str]],
+) -> None:
+    alertmanager.send(why, *silenced, *told)
+    expected = {alert["alertname"]: "suppressed" for alert in silenced}
+    expected |= {alert["alertname"]: "active" for alert in (why, *told)}
+    wait(10, lambda: alertmanager.states() == expected)

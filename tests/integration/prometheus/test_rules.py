@@ -1,0 +1,255 @@
+"""The rules: promtool accepts them and their tests, each has tests in which it speaks and in which it is silent, what
+they name exists, and each alert says what a person needs at night."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+PROMETHEUS = ROOT / "prometheus"
+RULE_FILES = sorted((PROMETHEUS / "rules").glob("*.yml"))
+TEST_FILES = sorted((PROMETHEUS / "tests").glob("*.yml"))
+RUNBOOKS = (ROOT / "docs/runbooks.md").read_text(encoding="utf-8")
+
+THRESHOLD = "infercanary:threshold:"
+LINKS = "infercanary:links:info"
+SEVERITIES = {"critical", "warning", "info"}
+LAYERS = {"image", "host", "canary", "stack"}
+# What Prometheus and the exporter add to every series.
+COMMON = {"instance", "job", "service", "container", "le"}
+
+Document = dict[str, Any]
+
+
+@cache
+def load(path: Path) -> Document:
+    document: Document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return document
+
+
+RULES: list[Document] = [r for path in RULE_FILES for g in load(path)["groups"] for r in g["rules"]]
+ALERTS = [rule for rule in RULES if "alert" in rule]
+RECORDS = {rule["record"]: rule for rule in RULES if "record" in rule}
+SCENARIOS: list[Document] = [test for path in TEST_FILES for test in load(path)["tests"]]
+CASES: list[Document] = [case for test in SCENARIOS for case in test.get("alert_rule_test", ())]
+QUERIES: list[Document] = [case for test in SCENARIOS for case in test.get("promql_expr_test", ())]
+
+
+def name_of(alert: Document) -> str:
+    return f"{alert['alert']}-{alert['labels']['severity']}"
+
+
+each_alert = pytest.mark.parametrize("alert", ALERTS, ids=name_of)
+
+
+# By Prometheus' own tools -----------------------------------------------------------------------------------------
+
+
+def test_the_config_is_accepted(tool: Callable[..., str]) -> None:
+    tool("promtool", "check", "config", "--lint=all", "--lint-fatal", str(PROMETHEUS / "prometheus.yml"))
+
+
+def test_the_rules_are_accepted(tool: Callable[..., str]) -> None:
+    tool("promtool", "check", "rules", "--lint=all", "--lint-fatal", *map(str, RULE_FILES))
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
+def test_the_rules_do_what_their_tests_say(tool: Callable[..., str], path: Path) -> None:
+    tool("promtool", "test", "rules", str(path))
+
+
+# Each rule has tests ----------------------------------------------------------------------------------------------
+
+
+@each_alert
+def test_an_alert_has_a_test_that_fires_it(alert: Document) -> None:
+    fired = [e for case in CASES if case["alertname"] == alert["alert"] for e in case["exp_alerts"]]
+    assert any(e["exp_labels"]["severity"] == alert["labels"]["severity"] for e in fired), (
+        "no test in prometheus/tests fires it"
+    )
+
+
+@each_alert
+def test_an_alert_has_a_test_in_which_it_is_silent(alert: Document) -> None:
+    assert any(case["alertname"] == alert["alert"] and not case["exp_alerts"] for case in CASES), (
+        "no test in prometheus/tests has its series, and is silent"
+    )
+
+
+def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
+    """Through a restart, a scrape gap, a counter reset: of what is not there, silence says nothing."""
+    first = load(PROMETHEUS / "tests/silence.yml")["tests"][0]
+    there = {series_of(text).metric for text in inputs(first)}
+    needed = {name for alert in ALERTS for name in metrics_in(alert["expr"])}
+    for record in {name for alert in ALERTS for name in records_in(alert["expr"])}:
+        needed |= metrics_in(RECORDS[record]["expr"])
+    # They are there only where something was found: absent they are silent in every test.
+    findings = {"shift_cause", "cold_start_shift_ratio", "drift_timestamp_seconds", "drift_host_ratio"}
+    assert needed - there == {f"infercanary_{name}" for name in findings}
+
+
+VALUES = [name for name in RECORDS if not name.startswith(THRESHOLD) and name != LINKS]
+
+
+@pytest.mark.parametrize("record", VALUES)
+def test_a_recording_rule_has_a_test_with_a_value(record: str) -> None:
+    assert any(case["exp_samples"] and record in records_in(case["expr"]) for case in QUERIES)
+
+
+# What they name exists --------------------------------------------------------------------------------------------
+
+
+class Metric(NamedTuple):
+    kind: str
+    labels: dict[str, set[str]]
+    """Name → its values, where docs/metrics.md lists them all."""
+
+
+def declared() -> dict[str, Metric]:
+    """The metrics of docs/metrics.md, by the names of their series."""
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    found = {}
+    for name, kind, rest in re.findall(r"^### `(\w+)`\n\n(\w+) · [^·\n]+(.*)$", text, flags=re.MULTILINE):
+        labels = {
+            label: set(re.findall(r"`([^`]+)`", values))
+            for label, values in re.findall(r"· `(\w+)`(?: \(([^)]*)\))?", rest)
+        }
+        ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        found |= {name + end: Metric(kind, labels) for end in ends}
+    return found
+
+
+DECLARED = declared()
+
+
+class Series(NamedTuple):
+    metric: str
+    matchers: list[tuple[str, str, str]]
+
+
+def series_of(text: str) -> Series:
+    name, _, inner = text.partition("{")
+    return Series(name, re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"', inner))
+
+
+_SELECTOR = re.compile(r'(?<![\w:])infercanary_\w+(?![\w:])(?:\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})?')
+
+
+def selectors(expression: str) -> Iterator[Series]:
+    for text in _SELECTOR.findall(expression):
+        yield series_of(text)
+
+
+def metrics_in(expression: str) -> set[str]:
+    return {series.metric for series in selectors(expression)}
+
+
+def records_in(expression: str) -> set[str]:
+    names = set(re.findall(r"[a-z]\w*(?::\w+){2,}", expression))
+    return {name for name in names if not name.startswith(THRESHOLD)}
+
+
+def inputs(test: Document) -> list[str]:
+    return [each["series"] for each in test.get("input_series", ())]
+
+
+def check(series: Series) -> None:
+    """It is a metric that is documented, with those labels, and these can have such values."""
+    assert series.metric in DECLARED, f"{series.metric} is not in docs/metrics.md"
+    labels = DECLARED[series.metric].labels
+    for label, operator, value in series.matchers:
+        assert label in labels or label in COMMON, f"{series.metric} has no label {label}"
+        if labels.get(label) and operator in ("=", "=~") and re.fullmatch(r"[\w|]+", value):
+            assert set(value.split("|")) <= labels[label], f"{series.metric}: no {label} is {value}"
+        if labels.get(label) and operator in ("!=", "!~"):
+            assert set(value.split("|")) & labels[label], f"{series.metric}: no {label} is {value}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record") or name_of(rule))
+def test_what_a_rule_reads_exists(rule: Document) -> None:
+    for series in selectors(rule["expr"]):
+        check(series)
+    assert records_in(rule["expr"]) <= RECORDS.keys()
+    assert set(re.findall(rf"{THRESHOLD}\w+", rule["expr"])) <= RECORDS.keys()
+    for text in rule.get("annotations", {}).values():
+        assert set(re.findall(r"(?<![\w:])infercanary_\w+(?![\w:])", text)) <= DECLARED.keys()
+        queries = [q for q in re.findall(r'"([^"]*)"', text) if "infercanary" in q]
+        assert {name for q in queries for name in records_in(q)} <= RECORDS.keys()
+
+
+def test_what_tests_are_given_exists() -> None:
+    """A test with a misspelt series would be silent for that reason alone."""
+    for test in SCENARIOS:
+        for text in inputs(test):
+            series = series_of(text)
+            if series.metric != "up":
+                check(series)
+
+
+def test_counters_are_read_by_their_growth() -> None:
+    for rule in RULES:
+        for found in re.finditer(r"infercanary_\w+_total\b(?:\{[^}]*\})?(\[\w+\])?", rule["expr"]):
+            assert found[1], f"{found[0]}: a counter's value says nothing"
+
+
+def test_runbooks_name_metrics_that_exist() -> None:
+    histograms = {name.removesuffix("_count") for name, m in DECLARED.items() if m.kind == "histogram"}
+    for query in re.findall(r"`([^`]*infercanary[^`]*)`", RUNBOOKS):
+        assert metrics_in(query) <= DECLARED.keys() | histograms, query
+        assert records_in(query) <= RECORDS.keys(), query
+
+
+# Thresholds -------------------------------------------------------------------------------------------------------
+
+
+def test_every_threshold_is_used_and_counted() -> None:
+    thresholds = {name for name in RECORDS if name.startswith(THRESHOLD)}
+    used = {name for rule in RULES for name in re.findall(rf"{THRESHOLD}\w+", rule["expr"])}
+    assert thresholds == used
+    [missing] = [alert for alert in ALERTS if alert["alert"] == "InferCanaryThresholdsMissing"]
+    assert f"< {len(thresholds)}" in missing["expr"]
+    assert f"of {len(thresholds)} thresholds" in missing["annotations"]["summary"]
+    of_the_file = {
+        rule["record"] for g in load(PROMETHEUS / "rules/thresholds.yml")["groups"] for rule in g["rules"]
+    }
+    assert of_the_file == thresholds | {LINKS}
+
+
+# What an alert says -----------------------------------------------------------------------------------------------
+
+
+@each_alert
+def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
+    name, annotations = alert["alert"], alert["annotations"]
+    assert re.fullmatch(r"InferCanary([A-Z][a-z]+)+", name)
+    assert alert["labels"]["severity"] in SEVERITIES
+    assert alert["labels"]["layer"] in LAYERS
+    assert annotations.keys() == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert all(text.strip() for text in annotations.values())
+    assert "query" not in annotations["summary"], (
+        "Grafana's alerts have no such function: the summary must do without"
+    )
+    assert annotations["runbook_url"].endswith(f"#{name.lower()}")
+    assert f"### {name}\n" in RUNBOOKS, "docs/runbooks.md has no heading for it"
+
+
+def test_no_runbook_is_left_over() -> None:
+    assert set(re.findall(r"^### (.+)$", RUNBOOKS, re.MULTILINE)) == {alert["alert"] for alert in ALERTS}
+
+
+def test_no_annotation_that_a_test_saw_failed_to_expand() -> None:
+    for case in CASES:
+        for expected in case["exp_alerts"]:
+            for text in expected["exp_annotations"].values():
+                assert (
+                    "error expanding" not in text
+                    and "%!" not in text
+                    and "NaN" not in text.replace(": NaN", "")
+                )
