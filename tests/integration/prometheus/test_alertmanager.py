@@ -103,8 +103,8 @@ def wait(seconds: float, check: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def alertmanager(program: Callable[[str], str], tmp_path: Path) -> Iterator[Alertmanager]:
-    binary = program("alertmanager")
+def alertmanager(tool: Callable[..., str], tmp_path: Path) -> Iterator[Alertmanager]:
+    tool("amtool", "check-config", str(CONFIG))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -124,7 +124,9 @@ def alertmanager(program: Callable[[str], str], tmp_path: Path) -> Iterator[Aler
         f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
     ]  # fmt: skip
-    child = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        ["alertmanager", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         running = Alertmanager(url, server.received)  # type: ignore[attr-defined]
 
