@@ -36,8 +36,8 @@ from load import load
 NAME = "infercanary-upgrades"
 SERVICE, SIBLING = f"{NAME}-service", f"{NAME}-sibling"
 BASE = "infercanary-example:dev"
-RUNS = 27  # of a start: the second look is at 24
-STARTS = 3  # of each new image
+RUNS = 26  # of a start: the second look is at 24
+STARTS = 2  # of each new image
 
 # Before each inference, in the model itself.
 _SLOWER = """

@@ -125,7 +125,6 @@ class Reported(NamedTuple):
     """What a start of a container reported: itself, and the runs that are new."""
 
     generation: Generation
-    families: Sequence[Family]
     runs: Sequence[Run]
 
 
@@ -180,8 +179,9 @@ class Judging:
 
     def submit(self, generation: Generation, families: Sequence[Family], runs: Sequence[Run]) -> None:
         """Hand over what a start of a container reported; any thread may call, and none waits."""
+        generation = msgspec.structs.replace(generation, cold_start=cold_starts(families))
         with self._lock:
-            self._queue.append(Reported(generation, families, runs))
+            self._queue.append(Reported(generation, runs))
             self._queued += len(runs)
             while self._queued > _MAX_QUEUED:
                 oldest = self._queue.popleft()
@@ -246,14 +246,13 @@ class Judging:
         with self._lock:
             batch = [*self._queue]
         touched: set[Canary] = set()
+        stored = 0
         if batch:
             with store.transaction():
                 for reported in batch:
-                    g = msgspec.structs.replace(
-                        reported.generation, cold_start=cold_starts(reported.families)
-                    )
+                    g = reported.generation
                     try:
-                        self._stored += store.take(g, map(kept, reported.runs))
+                        stored += store.take(g, map(kept, reported.runs))
                     except StoreError as error:
                         # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
                         self._errors += 1
@@ -262,6 +261,7 @@ class Judging:
                         )
                     else:
                         touched |= {(g.service, run.canary) for run in reported.runs}
+        self._stored += stored
         with self._lock:
             for reported in batch:  # `submit` may have dropped some of them meanwhile
                 if self._queue and self._queue[0] is reported:
