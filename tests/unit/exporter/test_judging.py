@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infercanary.exporter.judge import thread
+from infercanary.exporter.judge.thread import Judging, cold_starts
+from infercanary.exporter.store.records import Generation
+from infercanary.probe.report import Metric, Run
+
+LOAD = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
+
+
+def generation(boot: str = "b1", image: str = "sha256:1", container: str = "a") -> Generation:
+    return Generation(service="s", container=container, boot_id=boot, started_at=0.0, image_id=image)
+
+
+def runs(count: int, first: int = 0, seconds: float = 0.02) -> list[Run]:
+    return [
+        Run(sequence=first + i, canary="c", scheduled_at=10.0 * i, started_at=10.0 * i, outcome="ok",
+            latencies=(seconds * (1 + 0.001 * (i % 3)),) * 5)
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def value(judging: Judging, name: str) -> float:
+    found = {family.name: family.points[0].value for family in judging.families() if family.points}
+    number = found[name]
+    assert isinstance(number, float)
+    return number
+
+
+@pytest.fixture
+def judging() -> Judging:
+    return Judging(None)
+
+
+def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
+    judging.submit(generation(), [], runs(20))
+    judging.submit(generation(), [], runs(20))
+    judging.turn()
+    judging.submit(generation(), [], runs(25))
+    judging.turn()
+    assert value(judging, "infercanary_stored_runs_total") == 25
+    assert value(judging, "infercanary_store_up") == 1
+
+
+def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
+    families = [
+        LOAD.family({("c",): 2.5}),
+        Metric("infercanary_x", "gauge", "X.", ("canary",)).family({("c",): 1.0}),
+    ]
+    assert cold_starts(families) == {"c": {"load": 2.5}}
+    assert cold_starts([]) == {}
+
+
+def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> None:
+    judging.submit(generation(), [], runs(192))
+    judging.turn()
+    assert judging.findings["s"].judgements["c"].state == "no_baseline"
+    for first in range(0, 192, 4):
+        judging.submit(generation("b2", "sha256:2"), [], runs(4, first, seconds=0.03))
+        judging.turn()
+        state = judging.findings["s"].judgements["c"].state
+        expected = "settling" if first + 4 < 12 else "inconclusive" if first + 4 < 24 else "regressed"
+        assert state == expected, first
+
+
+def test_a_canary_that_cannot_be_judged_costs_no_other(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = thread.judge
+
+    def judge(starts: object, siblings: object, canary: str) -> object:
+        if canary == "bad":
+            raise RuntimeError("a fault on purpose")
+        return real(starts, siblings, canary)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(thread, "judge", judge)
+    bad = [
+        Run(sequence=1000 + i, canary="bad", scheduled_at=0, started_at=0, outcome="ok", latencies=(1.0,))
+        for i in range(20)
+    ]
+    judging.submit(generation(), [], [*bad, *runs(20)])
+    judging.turn()
+    assert set(judging.findings["s"].judgements) == {"c"}
+    assert value(judging, "infercanary_store_errors_total") == 1
+
+
+def test_what_waits_for_a_store_is_bounded_and_stored_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_MAX_QUEUED", 50)
+    folder = tmp_path / "later"
+    judging = Judging(folder / "judge.sqlite")
+    for first in range(0, 100, 10):
+        judging.submit(generation(), [], runs(10, first))
+        judging.turn()
+    assert value(judging, "infercanary_store_up") == 0
+    assert value(judging, "infercanary_unjudged_runs_total") == 50
+    folder.mkdir()
+    judging.turn()
+    assert value(judging, "infercanary_store_up") == 1
+    assert value(judging, "infercanary_stored_runs_total") == 50
+    judging.stop()
