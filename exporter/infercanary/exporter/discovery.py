@@ -151,7 +151,9 @@ def _label(text: str) -> str:
 def _digest(reference: str, digests: Sequence[str]) -> str:
     """The ``sha256:…`` under which a registry knows the image: that of the reference's repository, if it has one."""
     repository = _repository(reference)
-    known = [(repo == repository, digest) for repo, at, digest in (d.partition("@") for d in digests) if at]
+    # An image without a name has `<none>@<none>`.
+    parts = (d.partition("@") for d in digests)
+    known = [(repo == repository, digest) for repo, at, digest in parts if at and digest != "<none>"]
     return max(known, key=lambda entry: entry[0], default=(False, ""))[1]
 
 

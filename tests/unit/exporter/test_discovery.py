@@ -59,6 +59,7 @@ def test_the_identity_of_a_container() -> None:
 @pytest.mark.parametrize(
     ("reference", "digests", "digest"),
     [
+        ("sha256:1234", ["<none>@<none>"], ""),
         ("redis:7", ["redis@sha256:r"], "sha256:r"),
         ("docker.io/library/redis:7", ["mirror/redis@sha256:m", "redis@sha256:r"], "sha256:r"),
         ("team/app@sha256:pinned", ["team/app@sha256:pinned"], "sha256:pinned"),

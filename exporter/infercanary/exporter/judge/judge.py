@@ -286,4 +286,5 @@ def _name(generation: Generation | None) -> str:
     if generation is None:
         return ""
     short = generation.image_key.removeprefix("sha256:")[:12]
-    return f"{generation.image} ({short})" if generation.image else short
+    named = generation.image and not generation.image.startswith("sha256:")
+    return f"{generation.image} ({short})" if named else short
