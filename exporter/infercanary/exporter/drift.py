@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Verdict = Literal["regressed", "improved", "equivalent", "inconclusive"]
+CHANGED = ("regressed", "improved")
 Floats: TypeAlias = NDArray[np.float64]
 Points: TypeAlias = Sequence[float] | Floats
 
@@ -195,7 +196,7 @@ def look_levels(alpha: float = 0.05, looks: Sequence[int] = LOOKS) -> tuple[floa
 def confirmed(verdicts: Sequence[Verdict]) -> Verdict:
     """The verdict of the looks so far: a change counts when two looks in a row say so."""
     last: Sequence[Verdict] = verdicts[-2:]
-    if not last or (last[-1] in ("regressed", "improved") and (len(last) < 2 or last[0] != last[1])):
+    if not last or (last[-1] in CHANGED and (len(last) < 2 or last[0] != last[1])):
         return "inconclusive"
     return last[-1]
 

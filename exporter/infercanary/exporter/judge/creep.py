@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from infercanary.exporter import drift
-from infercanary.exporter.drift import Restarts
+from infercanary.exporter.drift import CHANGED, Restarts
 from infercanary.exporter.judge.causes import Pair, Part, Start, find
 from infercanary.exporter.store.records import Sample, merge
 
@@ -27,7 +27,6 @@ _RECENT = 24  # blocks: four hours and more where a run is due every minute, 48 
 _FEWEST = 24  # blocks of a baseline
 _LEVEL = 0.99999  # it is asked again and again, for years
 _RESTART_LEVEL = 0.99
-CHANGED = ("regressed", "improved")
 
 
 class Creep(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
 from infercanary.exporter import drift
-from infercanary.exporter.drift import FEWEST, Comparison, Restarts
+from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts
 from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, find
 from infercanary.exporter.store.records import Generation, Sample
 
 State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
 STATES: tuple[State, ...] = get_args(State)
-CHANGED = ("regressed", "improved")
 
 _LEVELS = drift.look_levels()
 _UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening"})
@@ -89,13 +88,8 @@ def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
         newest[g.container] = start
     if not events:
         return None
-    replaced, image = events[-1][1:]
-    first = events[-1][0]
-    for index, _, to in reversed(events):
-        if to != image:
-            break
-        first = index
-    replaced = next(before for index, before, _ in events if index == first)
+    image = events[-1][2]
+    *_, (first, replaced, _) = takewhile(lambda event: event[2] == image, reversed(events))
     return Upgrade(
         starts[first].generation.started_at,
         [s for s in starts if s.generation.image_key == replaced],
@@ -120,17 +114,8 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
             state="no_baseline", candidate_image=_name(last), restart_sd=restarts.sd, runs=_count(starts)
         )
     reached = max((len(start.samples) for start in upgrade.after), default=0)
-    state: State = "settling"
-    previous: Comparison | None = None
-    pairs: list[Pair] = []
-    for number, runs in enumerate(drift.LOOKS):
-        if runs > reached:
-            break
-        pairs = _pairs(upgrade.before, _first(upgrade.after, runs))
-        shift = drift.pool(_medians(pairs), restarts)
-        seen = drift.judge(shift, restart_sd=restarts.sd, level=_LEVELS[number])
-        state = _next(state, seen, previous)
-        previous = seen
+    looks = [_pairs(upgrade.before, _first(upgrade.after, runs)) for runs in drift.LOOKS if runs <= reached]
+    state, shift, previous = _replayed(looks, restarts)
     told = Judgement(
         state=state,
         upgraded_at=upgrade.at,
@@ -144,8 +129,9 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
     )
     if not any(len(start.samples) >= FEWEST for start in upgrade.before):
         return msgspec.structs.replace(told, state="no_baseline")
-    if previous is None or not math.isfinite(previous.low):
+    if shift is None or previous is None or not math.isfinite(previous.low):
         return told
+    pairs = looks[-1]
     beside = [_around(start, upgrade.at) for start in siblings]
     causes = find(
         shift, pairs, [pair for pair in beside if pair.before[0].samples and pair.after[0].samples], canary
@@ -180,16 +166,28 @@ def false_alarms(starts: Sequence[Start]) -> tuple[int, int]:
             if min(len(before.samples), len(after.samples)) < drift.LOOKS[1]:
                 continue
             tried += 1
-            state: State = "settling"
-            previous: Comparison | None = None
-            for number, runs in enumerate(drift.LOOKS):
-                if runs > len(after.samples):
-                    break
-                shift = drift.pool(_medians([Pair([_latest(before)], _first([after], runs))]), restarts)
-                seen = drift.judge(shift, restart_sd=restarts.sd, level=_LEVELS[number])
-                state, previous = _next(state, seen, previous), seen
+            looks = [
+                [Pair([_latest(before)], _first([after], runs))]
+                for runs in drift.LOOKS
+                if runs <= len(after.samples)
+            ]
+            state, _, _ = _replayed(looks, restarts)
             alarms += state in CHANGED
     return tried, alarms
+
+
+def _replayed(
+    looks: Sequence[Sequence[Pair]], restarts: Restarts
+) -> tuple[State, drift.Shift | None, Comparison | None]:
+    """The state after these looks, and the shift that the last one saw."""
+    state: State = "settling"
+    shift: drift.Shift | None = None
+    previous: Comparison | None = None
+    for pairs, level in zip(looks, _LEVELS, strict=False):
+        shift = drift.pool(_medians(pairs), restarts)
+        seen = drift.judge(shift, restart_sd=restarts.sd, level=level)
+        state, previous = _next(state, seen, previous), seen
+    return state, shift, previous
 
 
 def _next(state: State, seen: Comparison, previous: Comparison | None) -> State:

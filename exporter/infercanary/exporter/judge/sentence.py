@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infercanary.exporter.drift import CHANGED
 from infercanary.exporter.judge.causes import Causes, Change, Part
 from infercanary.exporter.judge.judge import Judgement
 
@@ -31,7 +32,7 @@ def sentence(told: Judgement) -> str:
     if told.state == "settling" and told.next_look is not None:
         start += f", next look at {told.next_look} runs"
     found = [*_amiss(told.causes)]
-    if told.state in ("regressed", "improved"):
+    if told.state in CHANGED:
         found = [_share(told.causes), *found, *_explanations(told.causes)]
     elif told.causes.changes:
         found.append(_changes(told.causes.changes))

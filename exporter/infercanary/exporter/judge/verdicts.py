@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from infercanary.exporter.drift import CHANGED
 from infercanary.exporter.judge.creep import Creep
 from infercanary.exporter.judge.judge import STATES, Judgement
 from infercanary.probe.report import Family, Metric
@@ -195,7 +196,7 @@ METRICS = (VERDICT, CAUSE, COLD_START, *_PLAIN, *_CREEP)
 
 def families(judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep]) -> list[Family]:
     """Of one container: canary → the verdict on its service, canary → the drift in this container."""
-    changed = {c: j for c, j in judgements.items() if j.state in ("regressed", "improved")}
+    changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     return [
         VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
         CAUSE.family(
