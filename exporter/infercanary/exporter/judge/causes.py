@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -231,7 +232,7 @@ def slower_starts(pairs: Sequence[Pair], canary: str) -> dict[str, tuple[float, 
         if before and after:
             most, least = max(before), min(after)
             if least > _COLD_START * most and least - most > _COLD_START_SECONDS:
-                found[step] = (_middle(before), _middle(after))
+                found[step] = (median(before), median(after))
     return found
 
 
@@ -298,13 +299,8 @@ def _flat(sides: Iterable[Sequence[Start]]) -> list[Sample]:
 
 
 def _level(samples: Iterable[Sample], value: Value) -> float:
-    return _middle([x for sample in samples if (x := value(sample)) is not None])
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return (ordered[half] + ordered[~half]) / 2 if ordered else 0.0
+    values = [x for sample in samples if (x := value(sample)) is not None]
+    return median(values) if values else 0.0
 
 
 def _newest(sides: Iterable[Sequence[Start]]) -> Generation:

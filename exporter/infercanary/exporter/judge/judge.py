@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
+from statistics import median
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -266,9 +267,8 @@ def _picture(starts: Iterable[Start]) -> tuple[float, ...]:
 
 
 def _level(starts: Iterable[Start]) -> float | None:
-    values = sorted(s.median for start in starts for s in start.samples if s.median)
-    half = len(values) // 2
-    return (values[half] + values[~half]) / 2 if values else None
+    values = [s.median for start in starts for s in start.samples if s.median]
+    return median(values) if values else None
 
 
 def _count(starts: Iterable[Start]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infercanary.exporter.drift import CHANGED
-from infercanary.exporter.judge.causes import Causes, Change, Part
+from infercanary.exporter.judge.causes import Causes, Change
 from infercanary.exporter.judge.judge import Judgement
 
 _COMPONENTS = 4  # of the environment are named; the rest is counted
@@ -28,7 +28,7 @@ def sentence(told: Judgement) -> str:
         return "no baseline yet: this is the only image that was seen, or the one before has too few runs"
     if told.shift is None or told.low is None or told.high is None:
         return f"settling: {told.runs} of the {told.next_look} runs that the first look takes"
-    start = f"{told.state} {_interval(Part(told.shift, told.low, told.high))}"
+    start = f"{told.state} {interval(told.shift, told.low, told.high)}"
     if told.state == "settling" and told.next_look is not None:
         start += f", next look at {told.next_look} runs"
     found = [*_amiss(told.causes)]
@@ -37,7 +37,11 @@ def sentence(told: Judgement) -> str:
     elif told.causes.changes:
         found.append(_changes(told.causes.changes))
     if told.rollback:
-        own = f", against its own history {_interval(told.own)}" if told.own is not None else ""
+        own = (
+            f", against its own history {interval(told.own.shift, told.own.low, told.own.high)}"
+            if told.own is not None
+            else ""
+        )
         found.append(f"a rollback{own}")
     return start + (": " + "; ".join(found) if found else "")
 
@@ -47,9 +51,9 @@ def percent(ratio: float) -> str:
     return f"{100 * ratio:+.1f} %" if abs(ratio) < 10 else f"×{1 + ratio:.3g}"
 
 
-def _interval(part: Part) -> str:
-    low, high = (percent(x).removesuffix(" %") for x in (part.low, part.high))
-    return f"{percent(part.shift)} [{low}, {high}]"
+def interval(shift: float, low: float, high: float) -> str:
+    """Such as ``+12.4 % [+10.9, +13.8]``."""
+    return f"{percent(shift)} [{percent(low).removesuffix(' %')}, {percent(high).removesuffix(' %')}]"
 
 
 def _share(causes: Causes) -> str:

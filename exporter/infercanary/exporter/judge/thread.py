@@ -134,13 +134,13 @@ class _Seen(NamedTuple):
     taken: int
     counted: int
 
-    def stage(self, taken: int | None = None) -> tuple[int, int]:
-        """How many looks there are, and blocks for the drift, once ``taken`` are; the new ones are likely to count."""
-        counted = self.counted + (self.taken if taken is None else taken) - self.taken
+    def is_due(self, taken: int) -> bool:
+        """Whether there is another look, or more blocks for the drift, once ``taken`` are; new runs likely count."""
+        return self._stage(self.counted + taken - self.taken) != self._stage(self.counted)
+
+    @staticmethod
+    def _stage(counted: int) -> tuple[int, int]:
         return bisect_right(drift.LOOKS, counted), counted // _CREEP_EVERY
-
-
-_UNSEEN = _Seen(0, 0)
 
 
 class Judging:
@@ -274,8 +274,7 @@ class Judging:
         for service, canary in touched:
             taken = store.taken(service, canary)
             known = self._seen.get((service, canary), {})
-            stages = {boot: known.get(boot, _UNSEEN).stage(count) for boot, count in taken.items()}
-            if all(boot in known and stages[boot] == known[boot].stage() for boot in taken):
+            if all(boot in known and not known[boot].is_due(count) for boot, count in taken.items()):
                 continue
             starts = [Start(g, settled(found)) for g, found in store.generations(service, canary)]
             counts = {(s.generation.container, s.generation.boot_id): len(s.samples) for s in starts}

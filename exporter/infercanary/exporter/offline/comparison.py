@@ -16,10 +16,10 @@ from infercanary.exporter import drift
 from infercanary.exporter.drift import FEWEST, PRIOR, Points, Restarts, Shift, Verdict
 from infercanary.exporter.judge.causes import Causes, Pair, Start, find
 from infercanary.exporter.judge.judge import Judgement
-from infercanary.exporter.judge.sentence import sentence
+from infercanary.exporter.judge.sentence import interval, sentence
 from infercanary.exporter.offline.outlook import Evidence, outlook
 from infercanary.exporter.offline.recording import Series, shown
-from infercanary.exporter.offline.units import count, interval
+from infercanary.exporter.offline.units import count
 from infercanary.exporter.store.records import Sample
 
 LEVEL = 0.99

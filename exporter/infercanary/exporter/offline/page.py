@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from infercanary.exporter.drift import EFFECT
+from infercanary.exporter.judge.sentence import interval
 from infercanary.exporter.offline import picture, text
 from infercanary.exporter.offline.changes import Scanned
 from infercanary.exporter.offline.comparison import Compared, Piece, Side
 from infercanary.exporter.offline.recording import Floats, Series, shown
-from infercanary.exporter.offline.units import count, interval, value, when
+from infercanary.exporter.offline.units import count, value, when
 from infercanary.settings import UsageError
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")

@@ -10,11 +10,12 @@ import numpy as np
 
 from infercanary.exporter.drift import EFFECT
 from infercanary.exporter.judge.causes import Change
+from infercanary.exporter.judge.sentence import interval
 from infercanary.exporter.offline import picture
 from infercanary.exporter.offline.changes import Found, Scanned
 from infercanary.exporter.offline.comparison import Compared, Piece, Side
 from infercanary.exporter.offline.recording import Floats, Series, shown
-from infercanary.exporter.offline.units import count, interval, short, value, when
+from infercanary.exporter.offline.units import count, short, value, when
 
 _LABEL = 13  # columns, besides the indentation
 _FEW = 6  # phases or controls in a row, when none of them moved

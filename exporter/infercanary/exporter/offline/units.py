@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from infercanary.exporter.judge.sentence import percent
-
 
 def value(number: float | None, unit: str | None) -> str:
     """A latency in four digits: in seconds, milliseconds or microseconds, or as it came where the unit is not known."""
@@ -17,11 +15,6 @@ def value(number: float | None, unit: str | None) -> str:
         if number * factor >= 1:
             return f"{_digits(number * factor)} {name}"
     return f"{_digits(number * 1e6)} µs"
-
-
-def interval(shift: float, low: float, high: float) -> str:
-    """Such as ``+12.4 % [+10.9, +13.8]``."""
-    return f"{percent(shift)} [{percent(low).removesuffix(' %')}, {percent(high).removesuffix(' %')}]"
 
 
 def short(number: float, digits: int = 2) -> str:
