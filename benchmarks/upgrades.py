@@ -37,7 +37,6 @@ NAME = "infercanary-upgrades"
 SERVICE, SIBLING = f"{NAME}-service", f"{NAME}-sibling"
 BASE = "infercanary-example:dev"
 RUNS = 26  # of a start: the second look is at 24
-STARTS = 2  # of each new image
 
 # Before each inference, in the model itself.
 _SLOWER = """
@@ -222,6 +221,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--restarts", type=int, default=20, help="of one image (default: %(default)s)")
+    parser.add_argument("--starts", type=int, default=3, help="of each new image (default: %(default)s)")
     parser.add_argument("--interval", default="2", help="seconds between runs (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=19797, help="of the exporter, on loopback (default: %(default)s)"
@@ -256,7 +256,7 @@ def main() -> None:
                 if step.hog:
                     for hog in hogs:
                         docker("run", "--detach", "--name", hog, BASE, "sh", "-c", "while :; do :; done")
-                for number in range(STARTS):
+                for number in range(args.starts):
                     before = up.value("infercanary_runs_collected_total", SERVICE) if number else 0.0
                     if number:
                         docker("restart", "--time", "5", SERVICE)

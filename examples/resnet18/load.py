@@ -40,11 +40,14 @@ async def load(url: str, seconds: float, rate: float, warm_up: int = 5) -> list[
 def main() -> None:
     """Print one JSON object: requests, and p50, p90, p99 in seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8000/predict")
+    parser.add_argument("--url", default="http://127.0.0.1:8000/predict", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=10, help="how long (default: %(default)s)")
     parser.add_argument("--rate", type=float, default=0, help="requests a second; 0: back to back (default)")
     args = parser.parse_args()
-    latencies = asyncio.run(load(args.url, args.seconds, args.rate))
+    try:
+        latencies = asyncio.run(load(args.url, args.seconds, args.rate))
+    except aiohttp.ClientError as error:
+        raise SystemExit(f"{args.url}: {error or type(error).__name__}; is the server up?") from None
     cuts = statistics.quantiles(latencies, n=100, method="inclusive")
     print(json.dumps({"requests": len(latencies), "p50": cuts[49], "p90": cuts[89], "p99": cuts[98]}))
 

@@ -11,12 +11,17 @@ from infercanary.settings import UsageError
 
 COMMANDS = {
     "probe": ("infercanary.probe.__main__", "Run canary inferences in this container."),
+    "beside": ("infercanary.probe.beside", "Run a server, and a probe beside it: a container's entrypoint."),
     "exporter": ("infercanary.exporter.__main__", "Find the probes on this host and serve their metrics."),
     "compare": (
         "infercanary.exporter.offline.compare",
         "Compare two files of runs: is the candidate slower, and why.",
     ),
     "scan": ("infercanary.exporter.offline.scan", "Find where the level of one file of runs changed."),
+    "report": (
+        "infercanary.exporter.offline.report",
+        "One model across images, engines, devices and hosts, out of the judges' stores.",
+    ),
     "check-config": ("infercanary.check", "Check settings files without starting anything."),
     "demo": (
         "infercanary.demo.__main__",

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = "infercanary-test"
 EXPORTER = "http://127.0.0.1:9797"
 PROMETHEUS = "http://127.0.0.1:9090"
+ALERTMANAGER = "http://127.0.0.1:9093"
 OWN_LABEL = "infercanary.test=beside-the-stack"
 # The legacy builder is in every Docker; BuildKit's needs a plug-in that Debian does not ship.
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}

@@ -14,6 +14,7 @@ from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judge.creep import Creep
 from infercanary.exporter.judge.judge import Judgement
+from infercanary.exporter.judge.past import Answer
 from infercanary.exporter.judge.sentence import percent, sentence
 from infercanary.exporter.judge.thread import NOTHING
 
@@ -21,6 +22,7 @@ _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15
 _CARDS_PER_TURN = 20
 _WIDTH, _HEIGHT = 120, 30
+_MAX_EARLIER = 8  # upgrades
 
 _HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
@@ -67,6 +69,7 @@ def card(probe: Probe, now: float) -> str:
     findings = probe.findings or NOTHING
     canaries = "".join(
         _canary(name, list(runs), findings.judgements.get(name), findings.creeps.get((container.name, name)))
+        + _earlier(findings.answers.get(name, ()), findings.judgements.get(name))
         for name, runs in sorted(probe.history.canaries.items())
     )
     return (
@@ -138,6 +141,19 @@ def _verdict(judgement: Judgement) -> str:
         f'<div class="verdict {judgement.state}"><p>{_text(sentence(judgement), 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}</div>"
     )
+
+
+def _earlier(answers: Sequence[Answer], now: Judgement | None) -> str:
+    """What was said of the upgrades before the one that is judged now."""
+    past = [answer for answer in answers if now is None or answer.upgraded_at != now.upgraded_at]
+    if not past:
+        return ""
+    rows = "".join(
+        f'<li class="{answer.state}"><time>{time.strftime("%F %R", time.gmtime(answer.upgraded_at))} UTC</time> '
+        f"{_text(answer.baseline_image)} → {_text(answer.candidate_image)}: {_text(answer.sentence, 1000)}</li>"
+        for answer in reversed(past[-_MAX_EARLIER:])
+    )
+    return f"<details><summary>Earlier upgrades</summary><ol>{rows}</ol></details>"
 
 
 def _creep(creep: Creep) -> str:

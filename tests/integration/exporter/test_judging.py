@@ -74,6 +74,13 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
     async with exporter(config(("a", url), store=store)) as up:
         await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed", **labels))
         assert await up.value("infercanary_stored_runs_total") == 0
+        # After the next upgrade it is history.
+        restart(good_probe, "back", "2.7.0", 0.020, 5)
+        await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="improved", **labels))
+        _, page = await up.get("/")
+        assert 'class="verdict improved"' in page
+        assert "a rollback" in page
+        assert '<li class="regressed">' in page and "image; torch 2.7.0 → 2.13.0" in page
 
 
 async def test_a_store_that_fails_costs_verdicts_and_nothing_else(

@@ -565,7 +565,8 @@ def test_what_goes_goes_with_all_that_is_its_own(store: Store) -> None:
             store.thin(now := now + DAY)
     names = ["c-5", "c-6", "c-7"]
     assert [service for service, _ in store.canaries()] == names
-    assert sorted(service for service, _ in store.latest("state")) == names
+    kept = [f"c-{n}" for n in range(8) if store.history(f"c-{n}", "resnet18", "state")]
+    assert kept == names
     with store._work() as db:
         assert db.execute("SELECT count(*) FROM environment").fetchone() == (3,)
     check_counts(store)
@@ -581,19 +582,16 @@ def test_what_goes_goes_with_all_that_is_its_own(store: Store) -> None:
 def test_documents(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = Store.open(path)
-    assert store.latest("state") == {} and store.history("s", "c", "state") == []
+    assert store.history("s", "c", "verdict") == []
     for number in range(250):
         at = T - number  # the order is that of saving, whatever the clock says
         store.save("s", "c", "verdict", at, b"%d" % number)
-        store.save("s", "c", "state", at, b"%d" % number, keep=1)
     store.save("s", "other", "state", T, b"x")
     store.close()
     store = Store.open(path)
     history = store.history("s", "c", "verdict")
     assert len(history) == 100 and history[-1] == Document(T - 249, b"249") and history[0].body == b"150"
-    assert store.history("s", "c", "state") == [history[-1]]
-    assert store.latest("state") == {("s", "c"): history[-1], ("s", "other"): Document(T, b"x")}
-    assert store.latest("verdict") == {("s", "c"): history[-1]}
+    assert store.history("s", "other", "state") == [Document(T, b"x")]
     store.close()
 
 
@@ -611,7 +609,7 @@ def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
         store.save("search", "resnet18", "state", T, b"")
         raise Interrupted
     assert store.rows == 15
-    assert store.latest("state") == {}
+    assert store.history("search", "resnet18", "state") == []
     assert store.take(generation(container="c-0"), samples(1, 8)) == 4
     assert store.take(generation(container="new"), samples(1, 8)) == 7
     check_counts(store)

@@ -114,7 +114,9 @@ def test_gpus_whose_node_is_not_known_leave_the_node_out(local: frozenset[int] |
     ("by_cgroup", "computing", "granted", "ratio"),
     [
         (None, None, len(CPUS), None),
-        (0.5, 4, 0.5, 8.0),
+        (1.5, 6, 1.5, 4.0),
+        (0.5, 4, 0.5, 4.0),
+        (0.5, 1, 0.5, 1.0),  # throttled it may be, but it waits for no other
         (1000.0, 3 * len(CPUS), len(CPUS), 3.0),  # the affinity mask is what binds
         (0.5, 0, 0.5, None),
     ],

@@ -23,6 +23,7 @@ from infercanary.exporter.judge import creep
 from infercanary.exporter.judge.causes import Start
 from infercanary.exporter.judge.creep import Creep
 from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, restarts_of, settled
+from infercanary.exporter.judge.past import Answer, remember
 from infercanary.exporter.judge.sentence import sentence
 from infercanary.exporter.store.records import Generation, kept
 from infercanary.exporter.store.store import Store, StoreError
@@ -100,13 +101,14 @@ Canary = tuple[str, str]  # service, canary
 
 
 class Findings(NamedTuple):
-    """What is known of one service: canary → verdict, and (container, canary) → drift."""
+    """What is known of one service: canary → verdict, (container, canary) → drift, canary → answers on its upgrades."""
 
     judgements: Mapping[str, Judgement]
     creeps: Mapping[tuple[str, str], Creep]
+    answers: Mapping[str, tuple[Answer, ...]]
 
 
-NOTHING = Findings({}, {})
+NOTHING = Findings({}, {}, {})
 
 
 def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
@@ -295,8 +297,10 @@ class Judging:
         before = self.findings.get(service, NOTHING)
         told = judge(starts, siblings, canary)
         known = before.judgements.get(canary)
-        if known is None or known.state != told.state:
+        answers = before.answers
+        if known is None or (known.state, known.upgraded_at) != (told.state, told.upgraded_at):
             log.info("verdict", service=service, canary=canary, verdict=sentence(told))
+            answers = {**answers, canary: remember(store, service, canary, told, time.time())}
         restarts = restarts_of(starts)
         creeps = dict(before.creeps)
         for container in {start.generation.container for start in starts}:
@@ -304,7 +308,7 @@ class Judging:
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
             creeps[container, canary] = creep.look(same, siblings, canary, restarts)
         self._tests[service, canary] = false_alarms(starts)
-        self.findings[service] = Findings({**before.judgements, canary: told}, creeps)
+        self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers)
 
     def _siblings(self, store: Store, service: str) -> list[Start]:
         """The newest starts of canaries of other services on this host: of those that Docker found."""

@@ -21,6 +21,13 @@ VERDICT = Metric(
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
     "`settling` are real answers: not enough is known yet. `no_baseline`: no other image was ever seen.",
 )
+UPGRADE = Metric(
+    "infercanary_upgrade_info",
+    "gauge",
+    "Always 1; the images that are compared: the one before the last upgrade, and the one since.",
+    ("canary", "baseline_image", "candidate_image"),
+    reading="Each with the first digits of its id, which tell two of one tag apart. Missing before the first upgrade.",
+)
 SHIFT = Metric(
     "infercanary_shift_ratio",
     "gauge",
@@ -191,7 +198,7 @@ _CREEP: dict[Metric, Callable[[Creep], float | None]] = {
     CREEP_HOST: lambda c: c.host.shift if c.host else None,
     CREEP_ONSET: lambda c: c.onset,
 }
-METRICS = (VERDICT, CAUSE, COLD_START, *_PLAIN, *_CREEP)
+METRICS = (VERDICT, UPGRADE, CAUSE, COLD_START, *_PLAIN, *_CREEP)
 
 
 def families(judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep]) -> list[Family]:
@@ -199,6 +206,9 @@ def families(judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep]) -
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     return [
         VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
+        UPGRADE.family(
+            {(c, j.baseline_image, j.candidate_image): 1.0 for c, j in judgements.items() if j.upgraded_at}
+        ),
         CAUSE.family(
             {(c, cause): float(cause == j.causes.cause) for c, j in changed.items() for cause in CAUSES}
         ),

@@ -17,6 +17,7 @@ from infercanary.exporter.judge.sentence import interval
 from infercanary.exporter.offline import picture, text
 from infercanary.exporter.offline.changes import Scanned
 from infercanary.exporter.offline.comparison import Compared, Piece, Side
+from infercanary.exporter.offline.overview import Kind
 from infercanary.exporter.offline.recording import Floats, Series, shown
 from infercanary.exporter.offline.units import count, value, when
 from infercanary.settings import UsageError
@@ -86,6 +87,42 @@ def scanned(told: Scanned, series: Series) -> str:
         _changes(told),
     ]
     return f'<article class="{told.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+
+
+def kinds(each: Sequence[Kind]) -> str:
+    """What a model takes on each kind of host, engine and image: a row, with each start as a dot on one scale."""
+    most = max(max(kind.medians) for kind in each) * 1.02
+    rows = []
+    for kind in each:
+        dots = "".join(f"M{200 * x / most:.1f} 5h0" for x in kind.medians)
+        deviation = "" if kind.deviation is None else f" <small>±{100 * kind.deviation:.1f} %</small>"
+        cells = (
+            _safe(kind.canary), _safe(kind.host), _safe(kind.service), _safe(kind.image), _safe(kind.engine),
+            _safe(kind.device), _safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
+            f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", _safe(value(kind.load, "s")),
+            '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label="medians of the starts">'
+            f'<path class="reach" d="M0 5H{200 * kind.median / most:.1f}"/><path class="point" d="{dots}"/></svg>',
+        )  # fmt: skip
+        rows.append(
+            "<tr>"
+            + "".join(f"<td>{cell}</td>" for cell in cells[:-1])
+            + f'<td class="bar">{cells[-1]}</td></tr>'
+        )
+    names = (
+        "canary",
+        "host",
+        "service",
+        "image",
+        "engine",
+        "device",
+        "median",
+        "slower",
+        "rests on",
+        "load",
+        "starts",
+    )
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f'<article class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></article>'
 
 
 def write(path: str, document: str) -> None:

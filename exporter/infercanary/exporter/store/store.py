@@ -285,10 +285,8 @@ class Store:
 
     # Documents ---------------------------------------------------------------------------------------------------
 
-    def save(
-        self, service: str, canary: str, kind: str, at: float, body: bytes, *, keep: int = HISTORY
-    ) -> None:
-        """Keep a document of the judge's, and of this service, canary and kind no more than the last ``keep``."""
+    def save(self, service: str, canary: str, kind: str, at: float, body: bytes) -> None:
+        """Keep a document of the judge's; of a service, canary and kind the last ``HISTORY`` are kept."""
         key = (kind, service, canary)
         with self.transaction(), self._work() as db:
             (last,) = db.execute(
@@ -298,7 +296,7 @@ class Store:
             db.execute("INSERT INTO document VALUES (?, ?, ?, ?, ?, ?)", (*key, last + 1, at, body))
             db.execute(
                 "DELETE FROM document WHERE kind = ? AND service = ? AND canary = ? AND number <= ?",
-                (*key, last + 1 - keep),
+                (*key, last + 1 - HISTORY),
             )
 
     def history(self, service: str, canary: str, kind: str) -> list[Document]:
@@ -309,17 +307,6 @@ class Store:
                 (service, canary, kind),
             ).fetchall()
         return [Document(*row) for row in rows]
-
-    def latest(self, kind: str) -> dict[tuple[str, str], Document]:
-        """What was saved last for each service and canary: where the judge goes on after a restart."""
-        with self._work() as db:
-            # Beside a max(), SQLite takes the other columns from the row that has it.
-            rows = db.execute(
-                "SELECT service, canary, at, body, max(number) FROM document WHERE kind = ? "
-                "GROUP BY service, canary",
-                (kind,),
-            ).fetchall()
-        return {(service, canary): Document(at, body) for service, canary, at, body, _ in rows}
 
     # Inside ------------------------------------------------------------------------------------------------------
 

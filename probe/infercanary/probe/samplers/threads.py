@@ -69,9 +69,9 @@ GRANTED = Metric(
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
     "gauge",
-    "The engine's computing threads over the granted CPUs: above 1 they wait for one another. Missing if unknown.",
-    reading="1 or less is healthy. Above 1 (typically an engine that counts the host's CPUs under a quota), "
-    "set `OMP_NUM_THREADS`, or raise the quota; throttling comes with it.",
+    "The engine's computing threads over the granted CPUs (at least one): above 1 they wait for one another.",
+    reading="1 or less is healthy; missing if unknown. Above 1 (typically an engine that counts the host's CPUs under "
+    "a quota), set `OMP_NUM_THREADS`, or raise the quota; throttling comes with it.",
 )
 SWITCHES = Metric(
     "infercanary_process_context_switches_total",
@@ -213,7 +213,7 @@ class ThreadSampler:
         if granted is not None:
             yield GRANTED.family(granted)
             if computing := self._compute_threads():
-                yield OVERSUBSCRIPTION.family(computing / granted)
+                yield OVERSUBSCRIPTION.family(computing / max(1.0, granted))  # one alone waits for no other
 
     def _look(self, tids: Iterable[str], *, with_last_cpu: bool) -> None:
         """Look at those threads whose turn it is, and add what they did meanwhile to the counters.

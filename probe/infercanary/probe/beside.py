@@ -1,0 +1,146 @@
+"""``infercanary beside``: a container's entrypoint that runs the server, and a probe beside it.
+
+The server is what the container is for: it gets the signals and gives the exit code, and goes on without the probe
+where that fails. As process 1 this also reaps what others orphaned there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from infercanary.settings import UsageError
+
+log = logging.getLogger("infercanary.beside")
+
+_PASSED_ON = {
+    signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
+    signal.SIGCONT,
+}  # fmt: skip
+_AWAITED = {*_PASSED_ON, signal.SIGCHLD}
+_RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these, and a child would go on doing so
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
+_WELL_SECONDS = 60.0  # after which a probe that ends had started well
+_END_SECONDS = 5.0
+_USAGE = 2
+
+
+class _Probe:
+    """The probe's process, started again where it ends, with longer and longer pauses."""
+
+    def __init__(self, path: str) -> None:
+        self.pid: int | None = None
+        self.due: float | None = None
+        """When it is to be started again (monotonic); None where it runs, or is given up."""
+        self._command = [sys.executable, "-m", "infercanary.cli", "probe", "--config", path]
+        self._pause = _FIRST_PAUSE
+        self._started = 0.0
+
+    def start(self) -> None:
+        """In a process group of its own: a terminal's Ctrl-C is the server's."""
+        self.due, self._started = None, time.monotonic()
+        self.pid = _spawn(self._command, setpgroup=0)
+        with suppress(OSError):
+            # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
+            Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
+
+    def ended(self, code: int) -> None:
+        """It did, with this exit code: when it is tried again."""
+        self.pid = None
+        if code == _USAGE:
+            log.error("the probe's settings are wrong; the server goes on without it")
+            return
+        if time.monotonic() - self._started > _WELL_SECONDS:
+            self._pause = _FIRST_PAUSE
+        log.warning(
+            "the probe ended with exit code %d; it is started again in %g s, and the server goes on",
+            code,
+            self._pause,
+        )
+        self.due = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def stop(self) -> None:
+        """End it, at the latest after five seconds."""
+        if self.pid is None:
+            return
+        deadline = time.monotonic() + _END_SECONDS
+        os.kill(self.pid, signal.SIGTERM)
+        while self.pid not in _reaped():
+            if (left := deadline - time.monotonic()) <= 0:
+                os.kill(self.pid, signal.SIGKILL)
+                os.waitpid(self.pid, 0)
+                return
+            signal.sigtimedwait({signal.SIGCHLD}, left)
+
+
+@click.command(name="beside", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--config",
+    "path",
+    type=click.Path(),
+    default="probe.yaml",
+    show_default=True,
+    help="The probe's settings file.",
+)
+@click.argument("server", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(path: str, server: tuple[str, ...]) -> int:
+    """Run SERVER, a command with its arguments, and a probe beside it: an entrypoint for a container.
+
+    \b
+    ENTRYPOINT ["infercanary", "beside", "--config", "/app/probe.yaml", "--"]
+    CMD ["python", "server.py"]
+
+    SERVER gets every signal that can be passed on, and its exit code is the command's own (128 + N where signal N ended
+    it). A probe that fails is started again, at first after a second, and never ends the server; with it, it ends.
+    """
+    logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    try:
+        child = _spawn(list(server))
+    except OSError as error:
+        raise UsageError(
+            f"`{server[0]}` cannot be run: {error.strerror}; give the server's command after `--`"
+        ) from None
+    probe = _Probe(path)
+    probe.start()
+    code: int | None = None
+    while code is None:
+        pause = 3600.0 if probe.due is None else max(0.0, probe.due - time.monotonic())
+        came = signal.sigtimedwait(_AWAITED, pause)
+        if came is not None and came.si_signo == signal.SIGCHLD:
+            ended = _reaped()
+            code = ended.get(child)
+            if probe.pid in ended and code is None:
+                probe.ended(ended[probe.pid])
+        # The terminal has sent its Ctrl-C to the server too.
+        elif came is not None and not (came.si_signo == signal.SIGINT and sys.stdin.isatty()):
+            os.kill(child, came.si_signo)
+        if code is None and probe.due is not None and time.monotonic() >= probe.due:
+            probe.start()
+    probe.stop()
+    return code
+
+
+def _spawn(command: list[str], setpgroup: int | None = None) -> int:
+    """Start a command as a shell would: with no signal blocked or ignored."""
+    group = {} if setpgroup is None else {"setpgroup": setpgroup}
+    return os.posix_spawnp(command[0], command, os.environ, setsigmask=(), setsigdef=_RESET, **group)
+
+
+def _reaped() -> dict[int, int]:
+    """Every child that has ended, also one that was orphaned here: its exit code, or 128 + the signal's number."""
+    ended = {}
+    with suppress(ChildProcessError):
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, status = found
+            code = os.waitstatus_to_exitcode(status)
+            ended[pid] = code if code >= 0 else 128 - code
+    return ended

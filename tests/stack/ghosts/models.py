@@ -1,0 +1,58 @@
+"""Models that behave well for a while, and then as their options say. Mounted into containers by test_ghosts.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from infercanary.probe.timing import HostClock, Phase
+
+WELL_SECONDS = 15
+
+
+def _compute(seconds: float) -> None:
+    """As much arithmetic as takes about so long on a CPU of its own."""
+    for _ in range(round(seconds * 50)):
+        sum(range(700_000))
+
+
+def _hang() -> None:
+    time.sleep(3600)
+
+
+def _fail() -> None:
+    raise RuntimeError("the weights are gone")
+
+
+FAULTS: dict[str, Callable[[], None]] = {"none": lambda: None, "raises": _fail, "hangs": _hang}
+
+
+class Model:
+    """Sleeps or computes for ``seconds``; from a time after :meth:`open` on, the fault."""
+
+    clock = HostClock()
+
+    def __init__(self, seconds: float = 0.01, computes: bool = False, fault: str = "none") -> None:
+        self._seconds = seconds
+        self._work = _compute if computes else time.sleep
+        self._fault = fault
+
+    def open(self) -> None:
+        self._well_until = time.monotonic() + WELL_SECONDS
+
+    def run(self, phase: Phase) -> float:
+        well = time.monotonic() < self._well_until
+        with phase("compute"):
+            self._work(self._seconds)
+            if not well and self._fault in FAULTS:
+                FAULTS[self._fault]()
+        return 1.0 if well or self._fault != "answers_otherwise" else 2.0
+
+    def values(self, result: float) -> list[float]:
+        return [result, 1.0]
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        pass

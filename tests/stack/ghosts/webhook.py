@@ -1,0 +1,19 @@
+"""Whom Alertmanager tells: every notification is a line of JSON on standard output. Mounted by test_ghosts.py."""
+
+import json
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+
+class Webhook(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        print(json.dumps({"received_at": time.time(), **told}), flush=True)
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+HTTPServer(("", 8080), Webhook).serve_forever()
