@@ -215,7 +215,8 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
     run("docker", "tag", BASE, MUTABLE)
     compose("--profile", "broken", "build", "--quiet", "broken-upgrade", seconds=600)
     try:
-        here.compose("up", "--detach", "--wait", *services(), "alert-webhook")
+        here.compose("up", "--detach", "alert-webhook")  # `--wait` wants a health check
+        here.compose("up", "--detach", "--wait", *services())
         steady(here, BASE)
         crowded(here, BASE)
         resnet = {"model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda"}
