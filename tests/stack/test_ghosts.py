@@ -219,7 +219,9 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
         here.compose("up", "--detach", "--wait", *services())
         steady(here, BASE)
         crowded(here, BASE)
-        resnet = {"model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda"}
+        resnet = {
+            "model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda", "cpu_fallback": True,
+        }  # fmt: skip
         here.start(
             *(
                 "wheel",

@@ -258,3 +258,106 @@ def test_a_socket_on_a_shared_volume_needs_no_network(
     code, _ = stop(name)
     assert code == 0
     run("docker", "exec", exporter, "test", "!", "-e", SOCKET.removeprefix("unix://"))
+
+
+ANY = (ROOT / "docs/any-image.md").read_text()
+PLAIN = "python:3.11-slim-bookworm"
+
+
+@pytest.fixture(scope="module")
+def sidecar() -> str:
+    """The image with the probe alone."""
+    tag = "infercanary-probe:dev"
+    run("docker", "build", "--quiet", "--tag", tag, "--file", "probe/Dockerfile", ".", seconds=300)
+    return tag
+
+
+def block(kind: str) -> str:
+    """The page's one block of that kind."""
+    [found] = [b.removeprefix(kind) for b in ANY.split("```") if b.startswith(f"{kind}\n")]
+    return found
+
+
+def test_an_image_that_knows_nothing_of_it(
+    stack: Stack, start: Start, settings: Callable[..., str], sidecar: str, tmp_path: Path
+) -> None:
+    """The page's Dockerfile on a plain image, with an HTTP target for its plain server."""
+    canaries = {"search": {"target": "http", "options": {"url": "http://127.0.0.1:8000/"}}}
+    settings(canaries=canaries)
+    (tmp_path / "Dockerfile").write_text(block("dockerfile").replace("YOUR_IMAGE", PLAIN))
+    tag = "infercanary-any-image:test"
+    run("docker", "build", "--quiet", "--tag", tag, str(tmp_path), seconds=300)
+    try:
+        name = start("any-image", *ON_THE_NETWORK, image=tag)
+        comes_up(stack, name)
+        eventually(
+            "runs go on",
+            60,
+            lambda: (
+                (stack.value("infercanary_runs_total", container=name, canary="search", outcome="ok") or 0)
+                > 2
+            ),
+        )
+        main, *others = run("docker", "top", name, "-o", "args").splitlines()[1:]
+        assert "infercanary beside" in main
+        assert any("http.server" in each for each in others) and any(
+            "probe --config" in each for each in others
+        )
+        begin = time.monotonic()
+        run("docker", "stop", "--time", "20", name)
+        # http.server ends by SIGTERM, as it does when it is alone; 137 would be Docker's own doing, after 20 s.
+        assert inspect(name)["State"]["ExitCode"] == 143
+        assert time.monotonic() - begin < 15
+    finally:
+        run("docker", "rm", "--force", f"{PROJECT}-any-image")
+        run("docker", "rmi", tag)
+
+
+def test_a_sidecar_and_the_upgrade_of_what_it_watches(
+    stack: Stack, start: Start, settings: Callable[..., str], sidecar: str
+) -> None:
+    inside = ("--network", f"{PROJECT}_inference")
+    serve = ("python", "-m", "http.server", "8000")
+    server = start("search", *inside, image=PLAIN, command=serve)
+    config: dict[str, Any] = yaml.safe_load(block("yaml"))
+    config["canaries"]["search"]["options"]["url"] = f"http://{server}:8000/"
+    mount = settings(canaries=config["canaries"])
+    labels = ("--label", "infercanary.service=search", "--label", f"infercanary.watches={server}")
+    hardened = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", "128m")
+    name = start("search-probe", *ON_THE_NETWORK, *labels, *hardened, mount, image=sidecar)
+
+    def identity(image: str) -> dict[str, str]:
+        [(info, _)] = eventually(
+            f"{name} has the image {image}",
+            60,
+            lambda: stack.samples("infercanary_container_info", container=name, image=image),
+        )
+        return info
+
+    def counted() -> float:
+        return stack.value("infercanary_runs_total", container=name, canary="search", outcome="ok") or 0.0
+
+    info = identity(PLAIN)
+    assert info["image_id"] == inspect(server)["Image"]
+    assert inspect(name)["Config"]["User"] == "10003"
+    eventually("a baseline", 60, lambda: counted() > 14)
+    run("docker", "rm", "--force", server)
+    eventually("it is not polled", 20, lambda: stack.value("infercanary_up", container=name) == 0)
+    tag = "infercanary-search:next"
+    subprocess.run(
+        ["docker", "build", "--quiet", "--tag", tag, "-"], input=f"FROM {PLAIN}\nENV NEXT=1\n".encode(), check=True,
+        stdout=subprocess.DEVNULL, timeout=60,
+    )  # fmt: skip
+    try:
+        run("docker", "run", "--detach", "--name", server, "--label", OWN_LABEL, *inside, tag, *serve)
+        assert identity(tag)["image_id"] != info["image_id"]
+        eventually(
+            "the judge knows of an upgrade",
+            90,
+            lambda: stack.samples("infercanary_upgrade_timestamp_seconds", container=name),
+        )
+        [(upgrade, _)] = stack.samples("infercanary_upgrade_info", container=name)
+        assert upgrade["baseline_image"].startswith(PLAIN) and upgrade["candidate_image"].startswith(tag)
+    finally:
+        run("docker", "rm", "--force", server)
+        run("docker", "rmi", tag)

@@ -1,0 +1,42 @@
+"""A target of fixed work without an engine: it starts in a moment, and an image says how much work it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from infercanary.probe import HostClock, Phase
+
+
+class Work:
+    """Hashes WORK_BYTES (default 8,000,000) in its compute phase. WORK_FAILS says how it goes wrong: exit, raise."""
+
+    def __init__(self) -> None:
+        self.clock: Any = HostClock()
+        self._bytes = b"\0" * int(float(os.environ.get("WORK_BYTES", "8e6")))
+        self._fails = os.environ.get("WORK_FAILS", "")
+
+    def open(self) -> None:
+        if self._fails == "exit":
+            print("no licence for this host", file=sys.stderr, flush=True)
+            os._exit(7)
+        time.sleep(float(os.environ.get("WORK_LOADS_SECONDS", "0")))
+
+    def run(self, phase: Phase) -> Any:
+        if self._fails == "raise":
+            raise RuntimeError("no such kernel")
+        with phase("compute"):
+            return hashlib.sha256(self._bytes).digest()
+
+    def values(self, result: Any) -> Sequence[float]:
+        return [float(x) for x in result]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"work_bytes": str(len(self._bytes))}
+
+    def close(self) -> None:
+        pass
