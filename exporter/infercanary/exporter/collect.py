@@ -173,11 +173,12 @@ class Probe:
         self.generations[boot_id] = Generation(
             service=c.service,
             container=c.name,
-            boot_id=boot_id,
+            # Another server beside it is another start, although its own process goes on.
+            boot_id=f"{boot_id}@{c.watched_id[:12]}" if c.watched_id else boot_id,
             image=c.image,
             image_id=c.image_id,
             image_digest=c.image_digest,
-            started_at=started_at if before is None else before.started_at,
+            started_at=max(started_at, c.watched_since) if before is None else before.started_at,
             environment=accepted.environment,
             outputs=accepted.outputs,
             cold_start={},
@@ -228,10 +229,13 @@ class Collector:
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
-        """Poll ``containers`` and no others. The one with another id is another container, whatever its name."""
+        """Poll ``containers`` and no others.
+
+        The one with another id, or that watches one with another id, is another container, whatever its name.
+        """
         wanted = {(container.service, container.name): container for container in containers}
         for key, known in list(self.probes.items()):
-            if key not in wanted or wanted[key].id != known.container.id:
+            if key not in wanted or wanted[key].ids != known.container.ids:
                 self._stop_polling(key)
                 self._exposition.forget(key)
                 del self.probes[key]
@@ -320,7 +324,7 @@ class Collector:
             boot_id = run.boot_id or report.boot_id
             if boot_id != probe.boot_id:
                 probe.boot_id, probe.sequence = boot_id, -1
-            if run.sequence > probe.sequence:
+            if run.sequence > probe.sequence and run.started_at >= probe.container.watched_since:
                 probe.sequence = run.sequence
                 fresh.append(summary)
                 starts.setdefault(boot_id, []).append(run)

@@ -48,6 +48,7 @@ ENABLE_LABEL = "infercanary.enable"
 SERVICE_LABEL = "infercanary.service"
 PORT_LABEL = "infercanary.port"
 SOCKET_LABEL = "infercanary.socket"
+WATCHES_LABEL = "infercanary.watches"
 _COMPOSE_SERVICE = "com.docker.compose.service"
 
 # Not each exec_* of a health check, which comes every few seconds from every container.
@@ -60,7 +61,9 @@ _STOP_SECONDS = 2.0
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """One container with a probe. ``name`` stays the same when it is recreated, ``id`` does not.
 
-    ``url`` is where the probe answers; where there is none, ``url_missing`` says why and what would mend it.
+    ``url`` is where the probe answers; where there is none, ``url_missing`` says why and what would mend it. The image
+    is that of what the probe watches: of its own container or, by label, of the server beside it, of which
+    ``watched_id`` is the id and ``watched_since`` the Unix time at which that was created.
     """
 
     service: str
@@ -69,8 +72,15 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     image_id: str = ""
     image_digest: str = ""
+    watched_id: str = ""
+    watched_since: float = 0.0
     url: str | None = None
     url_missing: str = ""
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Of itself and of what it watches: with others, it is another one."""
+        return self.id, self.watched_id
 
 
 class _Network(msgspec.Struct):
@@ -93,6 +103,7 @@ class Listed(msgspec.Struct, rename="pascal"):
     names: list[str]
     image: str = ""
     image_id: str = msgspec.field(default="", name="ImageID")
+    created: float = 0.0
     labels: dict[str, str] | None = None
     host_config: _HostConfig = msgspec.field(default_factory=_HostConfig)
     network_settings: _NetworkSettings = msgspec.field(default_factory=_NetworkSettings)
@@ -117,14 +128,23 @@ def containers(listing: Sequence[Listed], images: Iterable[Image], own_ids: Sequ
             continue
         name = _name(listed)
         url, missing = _url(listed, own, by_id)
+        watched = listed
+        if server := labels.get(WATCHES_LABEL):
+            running = next((each for each in listing if _name(each) == server), None)
+            if running is None:  # its last image is not the next one's
+                url = None
+                missing = f"label {WATCHES_LABEL}: no container {_label(server)!r} runs; start it, or mend the label"
+            watched = running or listed
         found.append(
             Container(
                 service=_label(labels.get(SERVICE_LABEL) or labels.get(_COMPOSE_SERVICE) or name),
                 name=name,
                 id=listed.id,
-                image=listed.image,
-                image_id=listed.image_id,
-                image_digest=_digest(listed.image, digests.get(listed.image_id, [])),
+                image=watched.image,
+                image_id=watched.image_id,
+                image_digest=_digest(watched.image, digests.get(watched.image_id, [])),
+                watched_id="" if watched is listed else watched.id,
+                watched_since=0.0 if watched is listed else watched.created,
                 url=url,
                 url_missing=missing,
             )
@@ -234,6 +254,7 @@ class Discovery:
         self._changed = changed
         self._stopping = threading.Event()
         self._events: docker.types.CancellableStream[bytes] | None = None
+        self._watching = False
         self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
@@ -285,13 +306,12 @@ class Discovery:
         The stream opens first, so that what happens while listing is not missed. It is asked for without
         ``client.events()``, which cannot have a time-out.
         """
+        # What is watched need not be labelled: then every container's events count.
+        labelled = {} if self._watching else {"label": f"{ENABLE_LABEL}=true"}
+        filters = docker.utils.convert_filters({"type": "container", "event": _EVENTS, **labelled})
         with client.get(
             f"{client.base_url}/v{client.api_version}/events",
-            params={
-                "filters": docker.utils.convert_filters(
-                    {"type": "container", "label": f"{ENABLE_LABEL}=true", "event": _EVENTS}
-                )
-            },
+            params={"filters": filters},
             stream=True,
             timeout=(_CALL_SECONDS, self._settings.relist_seconds),
         ) as response:
@@ -300,8 +320,10 @@ class Discovery:
             listing = msgspec.convert(client.containers(), list[Listed])
             images = msgspec.convert(client.images(all=True), list[Image])
             self._tell(self._list, containers(listing, images, self._own_ids))
-            if not self._stopping.is_set():
+            watching = any(WATCHES_LABEL in (listed.labels or {}) for listed in listing)
+            if not self._stopping.is_set() and watching == self._watching:
                 next(self._events, None)
+            self._watching = watching
             self._events = None
 
     def _tell(self, then: Callable[..., None], *arguments: object) -> None:

@@ -143,6 +143,22 @@ def test_without_an_address_there_is_a_reason_and_a_mend(there: dict[str, Any], 
     assert why in container.url_missing
 
 
+def test_a_sidecar_has_the_image_of_the_server_that_it_watches() -> None:
+    server = {
+        **listed(7), "Names": ["/server"], "Id": "7" * 64, "Image": "search:2", "ImageID": "sha256:22",
+        "Created": 1000, "Labels": {},
+    }  # fmt: skip
+    sidecar = listed(2, watches="server", service="search")
+    [found] = seen(sidecar, server, exporter())
+    assert (found.image, found.image_id) == ("search:2", "sha256:22")
+    assert (found.watched_id, found.watched_since) == ("7" * 64, 1000)
+    assert found.url is not None
+    [alone] = seen(sidecar, exporter())
+    assert alone.url is None and alone.watched_id == ""
+    assert alone.url_missing.startswith("label infercanary.watches: no container 'server' runs; start it")
+    assert alone.ids != found.ids
+
+
 def test_hostile_service_labels_are_made_harmless() -> None:
     [container] = seen(listed(service="a\nb" + "x" * 999))
     assert container.service == "a?b" + "x" * 253
