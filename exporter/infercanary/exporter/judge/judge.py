@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise, takewhile
-from statistics import median
+from statistics import mean, median
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -17,17 +17,21 @@ import msgspec
 from infercanary.exporter import drift
 from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts
 from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, find
+from infercanary.exporter.judge.steadied import steadied
 from infercanary.exporter.store.records import Generation, Sample
 
 State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
 STATES: tuple[State, ...] = get_args(State)
 
 _LEVELS = drift.look_levels()
-_UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening"})
+_UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening", "beside_sweep"})
 _GONE_SECONDS = 600.0  # without a run, after which a container no longer speaks for its image
 _BASELINE_RUNS = 240  # of a start: the latest
 _BASELINE_STARTS = 8  # of a container: the latest
 _SHOWN = 120  # points a side in a picture
+_UNKNOWN = drift.Shift(math.nan, math.inf, 0.0)
+_APART = 0.015  # logarithms, by which siblings may disagree
+_MOST_TAKEN_OUT = 0.75  # of a shift, by which taking out the host's wander may have changed it
 
 
 class Upgrade(NamedTuple):
@@ -53,6 +57,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     candidate_image: str = ""
     causes: Causes = Causes()
     rollback: bool = False
+    siblings: int = 0
+    """Of these it was taken out what they felt of the host at the same moments; 0 where that was not needed."""
     own: Part | None = None
     """After a rollback: the shift against what the same image did before."""
     restart_sd: float = drift.PRIOR.sd
@@ -114,11 +120,10 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         return Judgement(
             state="no_baseline", candidate_image=_name(last), restart_sd=restarts.sd, runs=_count(starts)
         )
+    reading = _read(upgrade, restarts)
     reached = max((len(start.samples) for start in upgrade.after), default=0)
-    looks = [_pairs(upgrade.before, _first(upgrade.after, runs)) for runs in drift.LOOKS if runs <= reached]
-    state, shift, previous = _replayed(looks, restarts)
     told = Judgement(
-        state=state,
+        state=reading.state,
         upgraded_at=upgrade.at,
         baseline_image=_name(upgrade.before[-1].generation if upgrade.before else None),
         candidate_image=_name(upgrade.after[-1].generation),
@@ -130,26 +135,34 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
     )
     if not any(len(start.samples) >= FEWEST for start in upgrade.before):
         return msgspec.structs.replace(told, state="no_baseline")
-    if shift is None or previous is None or not math.isfinite(previous.low):
+    if not math.isfinite(reading.shift.se):
         return told
-    pairs = looks[-1]
     beside = [_around(start, upgrade.at) for start in siblings]
     causes = find(
-        shift, pairs, [pair for pair in beside if pair.before[0].samples and pair.after[0].samples], canary
+        reading.shift,
+        reading.pairs,
+        [pair for pair in beside if pair.before[0].samples and pair.after[0].samples],
+        canary,
     )
+    if reading.state == "inconclusive" and (calm := _calmed(starts, siblings, upgrade, reading)) is not None:
+        before, (reading, upgrade, restarts) = reading, calm
+        causes = _without_host(causes, before, reading)
     return msgspec.structs.replace(
         told,
-        shift=previous.shift,
-        low=previous.low,
-        high=previous.high,
-        baseline_seconds=_level(start for pair in pairs for start in pair.before),
-        current_seconds=_level(start for pair in pairs for start in pair.after),
+        state=reading.state,
+        shift=reading.seen.shift,
+        low=reading.seen.low,
+        high=reading.seen.high,
+        baseline_seconds=_level(start for pair in reading.pairs for start in pair.before),
+        current_seconds=_level(start for pair in reading.pairs for start in pair.after),
         causes=causes,
-        runs=_count(start for pair in pairs for start in pair.after),
-        starts=sum(len(pair.before) + len(pair.after) for pair in pairs),
+        restart_sd=restarts.sd,
+        runs=_count(start for pair in reading.pairs for start in pair.after),
+        starts=sum(len(pair.before) + len(pair.after) for pair in reading.pairs),
+        siblings=reading.siblings,
         own=_own(upgrade, restarts),
         medians=(
-            _picture(start for pair in pairs for start in pair.before)[-_SHOWN:],
+            _picture(start for pair in reading.pairs for start in pair.before)[-_SHOWN:],
             _picture(start for start in upgrade.after)[:_SHOWN],
         ),
     )
@@ -177,15 +190,98 @@ def false_alarms(starts: Sequence[Start]) -> tuple[int, int]:
     return tried, alarms
 
 
+class _Reading(NamedTuple):
+    """What the looks so far say, and what the last of them rests on."""
+
+    state: State
+    shift: drift.Shift
+    seen: Comparison
+    pairs: Sequence[Pair]
+    siblings: int = 0
+
+
+def _read(upgrade: Upgrade, restarts: Restarts, slope_error: float = 0.0, siblings: int = 0) -> _Reading:
+    reached = max((len(start.samples) for start in upgrade.after), default=0)
+    looks = [_pairs(upgrade.before, _first(upgrade.after, runs)) for runs in drift.LOOKS if runs <= reached]
+    state, shift, seen = _replayed(looks, restarts, slope_error)
+    return _Reading(
+        state, shift or _UNKNOWN, seen or drift.judge(_UNKNOWN), looks[-1] if looks else (), siblings
+    )
+
+
+class _Calm(NamedTuple):
+    """What is left without the host's wander."""
+
+    reading: _Reading
+    upgrade: Upgrade
+    restarts: Restarts
+
+
+def _calmed(
+    starts: Sequence[Start], siblings: Sequence[Start], upgrade: Upgrade, raw: _Reading
+) -> _Calm | None:
+    """What is left without the host's wander, if that is an answer.
+
+    A sibling may change by itself, which would be laid to this canary with the sign turned: so it takes two, each of
+    which alone tells about the same, and what is called must be seen in the runs as they are too.
+    """
+    calm = _without(siblings, starts, upgrade)
+    if calm is None or calm.reading.state not in (*CHANGED, "equivalent"):
+        return None
+    log = calm.reading.shift.log
+    if calm.reading.state in CHANGED and abs(raw.shift.log - log) > _MOST_TAKEN_OUT * abs(log):
+        return None
+    alone = [each for sibling in siblings if (each := _without([sibling], starts, upgrade)) is not None]
+    apart = max(_APART, abs(log) / 2)
+    agree = len(alone) > 1 and all(abs(each.reading.shift.log - log) <= apart for each in alone)
+    return calm if agree else None
+
+
+def _without(siblings: Sequence[Start], starts: Sequence[Start], upgrade: Upgrade) -> _Calm | None:
+    """A reading without what these siblings felt; None where they do not tell that of every new start."""
+    calm = steadied(starts, siblings)
+    if calm is None:
+        return None
+    left = {(s.generation.container, s.generation.boot_id): s for s in calm.starts}
+
+    def same(several: Sequence[Start]) -> list[Start]:
+        keys = ((s.generation.container, s.generation.boot_id) for s in several)
+        return [left[key] for key in keys if key in left]
+
+    steady = Upgrade(upgrade.at, same(upgrade.before), same(upgrade.after), same(upgrade.own))
+    if len(steady.after) < len(upgrade.after) or not steady.before:
+        return None
+    before, after = (
+        mean(calm.levels[s.generation.boot_id] for s in side) for side in (steady.before, steady.after)
+    )
+    restarts = restarts_of(calm.starts)
+    return _Calm(
+        _read(steady, restarts, abs(after - before) * calm.slope_se, calm.siblings), steady, restarts
+    )
+
+
+def _without_host(causes: Causes, raw: _Reading, calm: _Reading) -> Causes:
+    """The causes where the host's wander was taken out: that is its part, and what is left is the image's."""
+    host = drift.Shift(raw.shift.log - calm.shift.log, calm.shift.se, calm.shift.df)
+    seen = drift.judge(host)
+    return msgspec.structs.replace(
+        causes,
+        cause="image" if calm.state in CHANGED else causes.cause,
+        image=Part(calm.seen.shift, calm.seen.low, calm.seen.high),
+        host=Part(seen.shift, seen.low, seen.high),
+    )
+
+
 def _replayed(
-    looks: Sequence[Sequence[Pair]], restarts: Restarts
+    looks: Sequence[Sequence[Pair]], restarts: Restarts, slope_error: float = 0.0
 ) -> tuple[State, drift.Shift | None, Comparison | None]:
-    """The state after these looks, and the shift that the last one saw."""
+    """The state after these looks, and the shift that the last one saw; ``slope_error`` widens its interval."""
     state: State = "settling"
     shift: drift.Shift | None = None
     previous: Comparison | None = None
     for pairs, level in zip(looks, _LEVELS, strict=False):
         shift = drift.pool(_medians(pairs), restarts)
+        shift = shift._replace(se=math.hypot(shift.se, slope_error))
         seen = drift.judge(shift, restart_sd=restarts.sd, level=level)
         state, previous = _next(state, seen, previous), seen
     return state, shift, previous

@@ -36,6 +36,9 @@ def sentence(told: Judgement) -> str:
         found = [_share(told.causes), *found, *_explanations(told.causes)]
     elif told.causes.changes:
         found.append(_changes(told.causes.changes))
+    if told.siblings:
+        felt = "a sibling" if told.siblings == 1 else f"{told.siblings} siblings"
+        found.append(f"without what {felt} felt of the host")
     if told.rollback:
         own = (
             f", against its own history {interval(told.own.shift, told.own.low, told.own.high)}"
