@@ -70,11 +70,11 @@ class Ghosts:
         self._folder = folder
         self._override = override
 
-    def compose(self, *arguments: str, **environment: str) -> str:
+    def compose(self, *arguments: str) -> str:
         """`docker compose` on the shipped file, with less patience."""
         files = ("--file", str(ROOT / "docker-compose.yml"), "--file", str(self._override))
         secret = str(self._folder / "webhook-url")
-        return compose(*files, *arguments, seconds=240, ALERT_WEBHOOK_URL_FILE=secret, **environment)
+        return compose(*files, *arguments, seconds=240, ALERT_WEBHOOK_URL_FILE=secret)
 
     def told(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:
         """What the webhook received so far, of a service, of an alert."""
@@ -100,25 +100,28 @@ class Ghosts:
         return first
 
     def start(
-        self, service: str, *options: str, canaries: dict[str, Any], name: str = "", image: str = BASE
-    ) -> str:
-        """A probe alone, in a container on the stack's network; instead of the one of that name. Its name."""
+        self, service: str, *options: str, image: str = BASE, name: str = "", command: tuple[str, ...] = ()
+    ) -> None:
+        """A container on the stack's network, of ``name`` or of its service's; instead of the one that had it."""
         name = f"{PROJECT}-{name or service}"
-        settings = self._folder / f"{name}.yaml"
-        settings.write_text(
-            yaml.safe_dump(
-                {"canaries": canaries, "interval_seconds": 0.5, "duty_cap": 0.3, "timeout_seconds": 2}
-            )
-        )
         run("sh", "-c", f"docker rm --force {name} 2>/dev/null || true")
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck", "--init"),
             *("--label", "infercanary.enable=true", "--label", f"infercanary.service={service}"),
             *("--network", f"{PROJECT}_inference", "--env", "OMP_NUM_THREADS=1"),
-            *("--volume", f"{settings}:/app/probe.yaml:ro", "--volume", f"{GHOSTS / 'models.py'}:/app/models.py:ro"),
-            *options, image, *PROBE,
+            *options, image, *command,
         )  # fmt: skip
-        return name
+
+    def probe(
+        self, service: str, *options: str, canaries: dict[str, Any], image: str = BASE, name: str = ""
+    ) -> None:
+        """A container with a probe alone."""
+        settings = self._folder / f"{name or service}.yaml"
+        pace = {"interval_seconds": 0.5, "duty_cap": 0.3, "timeout_seconds": 2}
+        settings.write_text(yaml.safe_dump({"canaries": canaries, **pace}))
+        mounts = (f"{settings}:/app/probe.yaml:ro", f"{GHOSTS / 'models.py'}:/app/models.py:ro")
+        volumes = (option for mount in mounts for option in ("--volume", mount))
+        self.start(service, *volumes, *options, image=image, name=name, command=PROBE)
 
     def runs(self, service: str, runs: int) -> None:
         """Wait until every start of the service that is under way has given so many runs."""
@@ -156,7 +159,6 @@ def impatient(folder: Path) -> Path:
     (folder / "webhook-url").write_text(f"http://alert-webhook:8080/{SECRET}\n")
     (folder / "webhook-url").chmod(0o644)
     override = folder / "compose.yml"
-    brisk = {"PROBE_INTERVAL_SECONDS": "1", "PROBE_DUTY_CAP": "0.3"}
     override.write_text(
         yaml.safe_dump({
             "services": {
@@ -171,7 +173,7 @@ def impatient(folder: Path) -> Path:
                     "healthcheck": {"disable": True},
                     "init": True,
                 },
-                "classify": {"environment": brisk, "cpuset": "1"},
+                "classify": {"cpuset": "1"},
                 "moderate": {"cpuset": "1"},
             }
         })
@@ -193,12 +195,26 @@ def model(fault: str = "none", **options: Any) -> dict[str, Any]:
 
 def steady(ghosts: Ghosts, tag: str) -> None:
     for name in REPLICAS:
-        ghosts.start("steady", name=name, image=tag, canaries={"model": model(seconds=0.02)})
+        ghosts.probe("steady", name=name, image=tag, canaries={"model": model(seconds=0.02)})
+
+
+def shop(ghosts: Ghosts, tag: str) -> None:
+    """The example's server with a probe in its process; at a pace of a second."""
+    ghosts.start(
+        "shop",
+        "--cpuset-cpus",
+        "1",
+        "--env",
+        "PROBE_INTERVAL_SECONDS=1",
+        "--env",
+        "PROBE_DUTY_CAP=0.4",
+        image=tag,
+    )
 
 
 def crowded(ghosts: Ghosts, tag: str) -> None:
     canaries = {"model": model(seconds=0.02, computes=True)}
-    ghosts.start("crowded", "--cpuset-cpus", "0", image=tag, canaries=canaries)
+    ghosts.probe("crowded", "--cpuset-cpus", "0", image=tag, canaries=canaries)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +238,7 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
         resnet = {
             "model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda", "cpu_fallback": True,
         }  # fmt: skip
-        here.start(
+        here.probe(
             *(
                 "wheel",
                 "--cpuset-cpus",
@@ -240,13 +256,13 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
             ),
             canaries={"resnet18": {"target": "torch", "options": resnet}},
         )
-        here.start(
+        here.probe(
             *("faulty", "--cpuset-cpus", "1"),
             *("--env", f"AWS_SECRET_ACCESS_KEY={SECRET}", "--env", f"HF_TOKEN={SECRET}"),
             canaries={fault: model(fault) for fault in ("raises", "hangs", "answers_otherwise")},
         )
-        here.start("unnamed", "--cpuset-cpus", "1", image=MUTABLE, canaries={"model": model()})
-        here.start("limited", "--cpuset-cpus", "1", canaries={"model": model(seconds=0.05, computes=True)})
+        here.probe("unnamed", "--cpuset-cpus", "1", image=MUTABLE, canaries={"model": model()})
+        here.probe("limited", "--cpuset-cpus", "1", canaries={"model": model(seconds=0.05, computes=True)})
         run("docker", "update", "--cpus", "0.1", f"{PROJECT}-limited")
         yield here
     except BaseException:
@@ -330,11 +346,12 @@ def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
 @pytest.fixture(scope="module")
 def upgraded(ghosts: Ghosts) -> float:
     """A slow image of one service, and a neighbour that comes as another is rebuilt; the time of it."""
-    ghosts.runs("crowded", 26)
-    ghosts.runs("classify", 26)
-    for service in ("limited", "faulty", "wheel"):  # they have told, and the CPUs are needed
+    for service in ("limited", "faulty", "wheel", "unnamed"):  # they have told, and the CPUs are needed
         run("docker", "rm", "--force", f"{PROJECT}-{service}")
-    ghosts.compose("up", "--detach", "--no-build", "--no-deps", "classify", EXAMPLE_TAG="slow")
+    shop(ghosts, BASE)
+    ghosts.runs("shop", 26)
+    ghosts.runs("crowded", 26)
+    shop(ghosts, SLOW)
     since = time.time()
     run(
         *(
@@ -354,11 +371,11 @@ def upgraded(ghosts: Ghosts) -> float:
 
 
 def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
-    told = ghosts.alert("InferCanaryImageRegressed", "classify", seconds=240)
-    runs = ghosts.stack.value("infercanary_judged_runs", service="classify")
+    told = ghosts.alert("InferCanaryImageRegressed", "shop", seconds=240)
+    runs = ghosts.stack.value("infercanary_judged_runs", service="shop")
     print(f"from the slow image's start to the webhook: {told.received_at - upgraded:.0f} s, {runs:.0f} runs")
     assert told.labels["severity"] == "critical"
-    assert re.search(r"classify: resnet18 is [\d.]+% slower since the upgrade, by the image", told.text), (
+    assert re.search(r"shop: resnet18 is [\d.]+% slower since the upgrade, by the image", told.text), (
         told.text
     )
     assert re.search(r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: image \(", told.text), told.text
@@ -378,14 +395,14 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts, upgraded: float) -> None:
 
 
 def test_i_a_rollback_resolves_the_alert(ghosts: Ghosts, upgraded: float) -> None:
-    ghosts.alert("InferCanaryImageRegressed", "classify", seconds=240)
-    ghosts.compose("up", "--detach", "--no-build", "--no-deps", "classify")
-    ghosts.alert("InferCanaryImageRegressed", "classify", status="resolved")
+    ghosts.alert("InferCanaryImageRegressed", "shop", seconds=240)
+    shop(ghosts, BASE)
+    ghosts.alert("InferCanaryImageRegressed", "shop", status="resolved")
 
 
 def test_e_shared_cores(ghosts: Ghosts) -> None:
     for name in ("left", "right"):
-        ghosts.start(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
+        ghosts.probe(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
     told = ghosts.alert("InferCanarySharedCores", "left", seconds=180)
     assert f"{PROJECT}-left waits for CPUs that other monitored containers may use too" in told.text
     assert f"{PROJECT}-right" in told.text
