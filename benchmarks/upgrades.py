@@ -1,7 +1,7 @@
 """Real upgrades in real Docker, judged by the real exporter: what was said of each, and after how many runs.
 
-One service, of which the example server's image is upgraded again and again, each time from the image before; another
-goes on beside it with its own. First the same image is restarted (20 times by default), under a load of requests that
+One service, of which the example server's image is upgraded again and again, each time from the image before; two others
+go on beside it with their own. First the same image is restarted (20 times by default), under a load of requests that
 varies: nothing may be called there, and that is where the judge learns how much restarts differ here. It prints a
 table, and exits with 1 where a verdict, a cause or a named component is not the right one.
 
@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
 from load import load
 
 NAME = "infercanary-upgrades"
-SERVICE, SIBLING = f"{NAME}-service", f"{NAME}-sibling"
+SERVICE, SIBLINGS = f"{NAME}-service", (f"{NAME}-sibling-1", f"{NAME}-sibling-2")
 BASE = "infercanary-example:dev"
 RUNS = 26  # of a start: the second look is at 24
 
@@ -235,7 +235,8 @@ def main() -> None:
     try:
         with exporter(args.port) as up:
             time.sleep(3)
-            start(SIBLING, BASE, "--env", "OMP_NUM_THREADS=1", "--env", "PROBE_DUTY_CAP=0.1", *options)
+            for sibling in SIBLINGS:
+                start(sibling, BASE, "--env", "OMP_NUM_THREADS=1", "--env", "PROBE_DUTY_CAP=0.1", *options)
             start(SERVICE, built("ENV OMP_NUM_THREADS=1"), *served)
             with varying_load():
                 for restart in range(args.restarts + 1):
@@ -276,7 +277,7 @@ def main() -> None:
                 runs = up.value("infercanary_judged_runs", SERVICE)
                 print(f"| {step.name} | {said} | {'yes' if right else 'NO'} | {runs:.0f} |", flush=True)
     finally:
-        remove(SERVICE, SIBLING, *hogs)
+        remove(SERVICE, *SIBLINGS, *hogs)
     sys.exit(1 if wrong else 0)
 
 
