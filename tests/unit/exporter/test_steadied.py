@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import Judgement, judge, restarts_of
+from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, restarts_of
 from infercanary.exporter.judge.sentence import sentence
 from infercanary.exporter.judge.steadied import steadied
 from infercanary.exporter.store.records import Generation, Sample
@@ -139,3 +139,11 @@ def test_starts_without_a_sibling_beside_them_do_not_count() -> None:
     assert calm is not None
     assert {s.generation.boot_id for s in calm.starts} < {s.generation.boot_id for s in own}
     assert steadied(own, []) is None
+
+
+def test_siblings_add_no_false_alarm() -> None:
+    for seed in range(10):
+        host = wander(seed, 0.12)
+        own, siblings = upgraded(host, 0.0, seed, [host, host])
+        assert false_alarms(own, siblings) == false_alarms(own)
+        assert false_alarms(own)[0] == STARTS - 1 + 2

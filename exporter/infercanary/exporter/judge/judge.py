@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import pairwise, takewhile
 from statistics import mean, median
 from typing import Literal, NamedTuple, get_args
@@ -17,7 +18,7 @@ import msgspec
 from infercanary.exporter import drift
 from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts
 from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, find
-from infercanary.exporter.judge.steadied import steadied
+from infercanary.exporter.judge.steadied import Steadied, steadied
 from infercanary.exporter.store.records import Generation, Sample
 
 State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
@@ -30,6 +31,7 @@ _BASELINE_RUNS = 240  # of a start: the latest
 _BASELINE_STARTS = 8  # of a container: the latest
 _SHOWN = 120  # points a side in a picture
 _UNKNOWN = drift.Shift(math.nan, math.inf, 0.0)
+_WITNESSES = 4  # siblings that are heard
 _APART = 0.015  # logarithms, by which siblings may disagree
 _MOST_TAKEN_OUT = 0.75  # of a shift, by which taking out the host's wander may have changed it
 
@@ -144,7 +146,10 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         [pair for pair in beside if pair.before[0].samples and pair.after[0].samples],
         canary,
     )
-    if reading.state == "inconclusive" and (calm := _calmed(starts, siblings, upgrade, reading)) is not None:
+    if (
+        reading.state == "inconclusive"
+        and (calm := _calmed(_Witnesses(starts, siblings), upgrade, reading)) is not None
+    ):
         before, (reading, upgrade, restarts) = reading, calm
         causes = _without_host(causes, before, reading)
     return msgspec.structs.replace(
@@ -168,25 +173,24 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
     )
 
 
-def false_alarms(starts: Sequence[Start]) -> tuple[int, int]:
+def false_alarms(starts: Sequence[Start], siblings: Sequence[Start] = ()) -> tuple[int, int]:
     """How often the judge was tried on two starts of one image of one container, and how often it called a change.
 
     The judge's own A/A test: nothing changed, so each call is a false alarm.
     """
     restarts = restarts_of(starts)
+    witnesses = _Witnesses(starts, siblings)
     tried = alarms = 0
     for group in _by_image(starts):
         for before, after in pairwise(group):
             if min(len(before.samples), len(after.samples)) < drift.LOOKS[1]:
                 continue
             tried += 1
-            looks = [
-                [Pair([_latest(before)], _first([after], runs))]
-                for runs in drift.LOOKS
-                if runs <= len(after.samples)
-            ]
-            state, _, _ = _replayed(looks, restarts)
-            alarms += state in CHANGED
+            upgrade = Upgrade(after.generation.started_at, [_latest(before)], [after], [])
+            reading = _read(upgrade, restarts)
+            if reading.state == "inconclusive" and (calm := _calmed(witnesses, upgrade, reading)) is not None:
+                reading = calm.reading
+            alarms += reading.state in CHANGED
     return tried, alarms
 
 
@@ -217,29 +221,43 @@ class _Calm(NamedTuple):
     restarts: Restarts
 
 
-def _calmed(
-    starts: Sequence[Start], siblings: Sequence[Start], upgrade: Upgrade, raw: _Reading
-) -> _Calm | None:
+class _Witnesses:
+    """What siblings tell of the host, all of them together and each alone; worked out where it is asked for."""
+
+    def __init__(self, starts: Sequence[Start], siblings: Sequence[Start]) -> None:
+        self._starts = starts
+        self._siblings = siblings[:_WITNESSES]
+
+    @cached_property
+    def together(self) -> Steadied | None:
+        return steadied(self._starts, self._siblings)
+
+    @cached_property
+    def alone(self) -> list[Steadied]:
+        each = (steadied(self._starts, [sibling]) for sibling in self._siblings)
+        return [calm for calm in each if calm is not None]
+
+
+def _calmed(witnesses: _Witnesses, upgrade: Upgrade, raw: _Reading) -> _Calm | None:
     """What is left without the host's wander, if that is an answer.
 
     A sibling may change by itself, which would be laid to this canary with the sign turned: so it takes two, each of
     which alone tells about the same, and what is called must be seen in the runs as they are too.
     """
-    calm = _without(siblings, starts, upgrade)
+    calm = _without(witnesses.together, upgrade)
     if calm is None or calm.reading.state not in (*CHANGED, "equivalent"):
         return None
     log = calm.reading.shift.log
     if calm.reading.state in CHANGED and abs(raw.shift.log - log) > _MOST_TAKEN_OUT * abs(log):
         return None
-    alone = [each for sibling in siblings if (each := _without([sibling], starts, upgrade)) is not None]
+    alone = [each for witness in witnesses.alone if (each := _without(witness, upgrade)) is not None]
     apart = max(_APART, abs(log) / 2)
     agree = len(alone) > 1 and all(abs(each.reading.shift.log - log) <= apart for each in alone)
     return calm if agree else None
 
 
-def _without(siblings: Sequence[Start], starts: Sequence[Start], upgrade: Upgrade) -> _Calm | None:
-    """A reading without what these siblings felt; None where they do not tell that of every new start."""
-    calm = steadied(starts, siblings)
+def _without(calm: Steadied | None, upgrade: Upgrade) -> _Calm | None:
+    """A reading without what siblings felt; None where they do not tell that of every new start."""
     if calm is None:
         return None
     left = {(s.generation.container, s.generation.boot_id): s for s in calm.starts}

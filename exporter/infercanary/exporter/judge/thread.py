@@ -307,7 +307,7 @@ class Judging:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
             creeps[container, canary] = creep.look(same, siblings, canary, restarts)
-        self._tests[service, canary] = false_alarms(starts)
+        self._tests[service, canary] = false_alarms(starts, siblings)
         self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers)
 
     def _siblings(self, store: Store, service: str) -> list[Start]:
