@@ -223,6 +223,15 @@ int cuDeviceGet(int *device, int ordinal)
     return ordinal == 0 ? OK : INVALID_DEVICE;
 }
 
+int cuDeviceGetName(char *name, int length, int device)
+{
+    ASK();
+    if (length <= 0 || device != 0)
+        return INVALID_VALUE;
+    snprintf(name, (size_t)length, "Stand-in GPU");
+    return OK;
+}
+
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     ASK();

@@ -127,7 +127,7 @@ class Ghosts:
         """Wait until every start of the service that is under way has given so many runs."""
         eventually(
             f"{runs} runs of {service}",
-            120,
+            240,
             lambda: (
                 (seen := self.stack.samples("infercanary_runs_total", service=service, outcome="ok"))
                 and all(value >= runs for _, value in seen)

@@ -46,7 +46,7 @@ class _Probe:
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
         self.due, self._started = None, time.monotonic()
-        self.pid = _spawn(self._command, setpgroup=0)
+        self.pid = _spawn(self._command, group=0)
         with suppress(OSError):
             # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
             Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
@@ -129,10 +129,9 @@ def command(path: str, server: tuple[str, ...]) -> int:
     return code
 
 
-def _spawn(command: list[str], setpgroup: int | None = None) -> int:
+def _spawn(command: list[str], group: int | None = None) -> int:
     """Start a command as a shell would: with no signal blocked or ignored."""
-    group = {} if setpgroup is None else {"setpgroup": setpgroup}
-    return os.posix_spawnp(command[0], command, os.environ, setsigmask=(), setsigdef=_RESET, **group)
+    return os.posix_spawnp(command[0], command, os.environ, setpgroup=group, setsigmask=(), setsigdef=_RESET)
 
 
 def _reaped() -> dict[int, int]:

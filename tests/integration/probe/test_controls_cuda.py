@@ -13,17 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cuda_stand_in import build, needs_cc
 
 from infercanary.probe.targets.controls.cuda import PTX
 from infercanary.probe.targets.cuda_driver import _PROTOTYPES
 
-SOURCE = Path(__file__).parents[2] / "fake_cuda" / "cuda.c"
-CC = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
 NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
-
-needs_cc = pytest.mark.skipif(
-    CC is None, reason="the stand-in for CUDA needs a C compiler: apt-get install gcc"
-)
 
 PRELUDE = """
 import json, sys, threading
@@ -64,13 +59,7 @@ def raised(function):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    def build(*flags: str) -> Path:
-        folder = tmp_path_factory.mktemp("cuda")
-        command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(SOURCE)]
-        subprocess.run([*command, "-o", str(folder / "libcuda.so.1")], check=True)
-        return folder
-
-    return build
+    return lambda *flags: build(tmp_path_factory.mktemp("cuda"), *flags)
 
 
 @pytest.fixture(scope="module")

@@ -220,8 +220,9 @@ def test_restarts_teach_how_much_they_change() -> None:
     assert false_alarms(wild)[0] == 7
 
 
-def test_answers_starts_and_devices_are_judged_too() -> None:
-    old = {"torch_device": "cuda:0"}
+@pytest.mark.parametrize("component", ["torch_device", "onnx_device"])
+def test_answers_starts_and_devices_are_judged_too(component: str) -> None:
+    old = {component: "cuda:0"}
     starts = [start(n, "old", i, environment=old, cold_start={"load": 2.0}) for i, n in enumerate("ab")]
     starts += [
         start(
@@ -229,7 +230,7 @@ def test_answers_starts_and_devices_are_judged_too() -> None:
             "new",
             HOUR + i,
             0.2,
-            environment={"torch_device": "cpu"},
+            environment={component: "cpu"},
             cold_start={"load": 9.0},
             output=(2.0, 1.0),
         )

@@ -40,8 +40,10 @@ _COLD_START_SECONDS = 1.0  # and by so much
 # The order in which people ask; the others follow by name.
 _FOREMOST = (
     *("torch_device", "torch_cuda_device", "torch", "torch_cuda", "torch_cudnn", "torch_mode"),
-    *("torch_intra_op_threads", "torch_inter_op_threads", "onnxruntime", "tensorrt", "python", "numpy"),
+    *("onnx_device", "onnx_provider", "onnx_cuda_device", "onnxruntime", "tensorrt_cuda_device", "tensorrt"),
+    *("torch_intra_op_threads", "torch_inter_op_threads", "onnx_intra_op_threads", "python", "numpy"),
 )
+_DEVICES = ("torch_device", "onnx_device")
 
 
 class Start(NamedTuple):
@@ -313,4 +315,5 @@ def _output_error(before: Generation, after: Generation, canary: str) -> float |
 
 
 def _device(generation: Generation) -> str:
-    return generation.environment.get("torch_device", "").partition(":")[0]
+    told = (generation.environment.get(component, "") for component in _DEVICES)
+    return next(filter(None, told), "").partition(":")[0]

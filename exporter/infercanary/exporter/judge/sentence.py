@@ -18,6 +18,14 @@ _NAMES = {
     "torch_mode": "mode",
     "torch_intra_op_threads": "intra-op threads",
     "torch_inter_op_threads": "inter-op threads",
+    "onnxruntime": "ONNX Runtime",
+    "onnx_device": "device",
+    "onnx_provider": "provider",
+    "onnx_cuda_device": "GPU",
+    "onnx_intra_op_threads": "intra-op threads",
+    "onnx_inter_op_threads": "inter-op threads",
+    "tensorrt": "TensorRT",
+    "tensorrt_cuda_device": "GPU",
     "cpu_model": "CPU",
 }
 

@@ -141,8 +141,8 @@ def _copied(path: Path) -> Iterator[Store]:
         try:
             for file in beside:
                 shutil.copy(file, copy.with_name(file.name))
-            with copy.open("rb") as file:
-                if not file.read(16).startswith(b"SQLite format 3"):
+            with copy.open("rb") as head:
+                if not head.read(16).startswith(b"SQLite format 3"):
                     raise UsageError(f"{path}: not the judge's store; {_WHICH}")
             store = Store.open(copy)
         except (OSError, StoreError, sqlite3.Error) as error:

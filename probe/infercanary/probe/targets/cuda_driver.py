@@ -1,4 +1,4 @@
-"""CUDA's driver API by ctypes: as much of it as the controls need, and no more.
+"""CUDA's driver API by ctypes: as much of it as the controls and the targets without torch need, and no more.
 
 ``libcuda.so.1`` comes with the host's driver, not with the image (except in images that carry ``cuda-compat``); so
 does the compiler that it uses for PTX. Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
@@ -21,6 +21,7 @@ from infercanary.probe.timing import CudaClock
 _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which the host may use, is not waited for
+_NAME_BYTES = 256
 _HANDLE, _OUT = c_void_p, POINTER(c_void_p)
 
 # CUdeviceptr is an integer of 64 bits; a name with _v2 is what cuda.h gives to a name without.
@@ -29,6 +30,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDriverGetVersion": (POINTER(c_int),),
     "cuGetErrorName": (c_int, POINTER(c_char_p)),
     "cuDeviceGet": (POINTER(c_int), c_int),
+    "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuDevicePrimaryCtxRetain": (_OUT, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
@@ -118,6 +120,7 @@ class Device:
         self._closed = False
         self._in_use = threading.Lock()
         device, multiprocessors, version = c_int(), c_int(), c_int()
+        name = ctypes.create_string_buffer(_NAME_BYTES)
         try:
             self.driver.call("cuInit", 0)
             self.driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
@@ -125,8 +128,10 @@ class Device:
             if error.code in _NO_DEVICE:
                 raise Unavailable(f"no GPU {ordinal} here ({error})") from None
             raise
+        self.driver.call("cuDeviceGetName", name, len(name), device)
         self.driver.call("cuDeviceGetAttribute", ctypes.byref(multiprocessors), _MULTIPROCESSORS, device)
         self.driver.call("cuDriverGetVersion", ctypes.byref(version))
+        self.name = name.value.decode(errors="replace")
         self.multiprocessors = multiprocessors.value
         self.cuda_version = f"{version.value // 1000}.{version.value % 1000 // 10}"
         self._device = device
@@ -197,6 +202,10 @@ class Device:
         self.driver.call("cuMemcpyDtoHAsync_v2", ctypes.addressof(found), memory, size, self.stream)
         self.driver.call("cuStreamSynchronize", self.stream)
         return found.raw
+
+    def before_close(self, function: Callable[[], object]) -> None:
+        """Have it called by :meth:`close`, inside the context, before what was made until now goes."""
+        self._held.callback(function)
 
     def clock(self) -> CudaClock:
         """The clock that PyTorch targets have, with this device's events and stream in place of torch's."""

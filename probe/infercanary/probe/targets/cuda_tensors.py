@@ -1,0 +1,116 @@
+"""Tensors of a GPU target without torch: pinned on the host and on the device; and the clock around their copies."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from infercanary.probe.targets.cuda_driver import Device
+from infercanary.probe.targets.tensors import STORAGE, readable
+from infercanary.probe.timing import CudaClock, Phase, Timing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+_BATCH_SECONDS = 100e-6  # events resolve about 0.5 µs
+_BATCH_TRIES = 5
+_MAX_BATCH = 1000
+
+
+class StagedTensor:
+    """One tensor twice, in pinned host memory and on the device, until the device is closed.
+
+    All but :attr:`address` and :meth:`numbers` is called inside ``with device.current()``.
+    """
+
+    def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
+        """Raises :class:`~infercanary.probe.targets.cuda_driver.CudaError`, as where memory is short."""
+        import numpy as np
+
+        self._device = device
+        self._dtype = dtype
+        storage = np.dtype(STORAGE[dtype])
+        self._size = math.prod(shape) * storage.itemsize
+        room = max(1, self._size)  # there is no memory of no bytes
+        self._on_device = device.allocate(room)
+        self._pinned = device.pinned(room)
+        memory = (ctypes.c_uint8 * room).from_address(self._pinned.value or 0)
+        self._array: NDArray[Any] = np.ndarray(tuple(shape), storage, memoryview(memory))
+        self.address: int = self._on_device.value
+
+    def fill(self, numbers: NDArray[Any]) -> None:
+        """Write the host's side."""
+        self._array[...] = numbers
+
+    def upload(self) -> None:
+        """Enqueue the copy to the device."""
+        self._device.driver.call(
+            "cuMemcpyHtoDAsync_v2", self._on_device, self._pinned, self._size, self._device.stream
+        )
+
+    def download(self) -> None:
+        """Enqueue the copy to the host."""
+        self._device.driver.call(
+            "cuMemcpyDtoHAsync_v2", self._pinned, self._on_device, self._size, self._device.stream
+        )
+
+    def numbers(self) -> NDArray[Any]:
+        """The host's side, as numbers; valid until the device is closed."""
+        return readable(self._array, self._dtype)
+
+
+class StagedClock:
+    """The device's clock, for whoever calls it from outside of the device's context."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        with device.current():
+            self._clock: CudaClock = device.clock()
+
+    @property
+    def batch(self) -> int:
+        """How many inferences a repeat has."""
+        return self._clock.batch
+
+    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
+        """See :class:`~infercanary.probe.timing.Clock`."""
+        with self._device.current():
+            return self._clock.measure(run)
+
+    def calibrate(self, run: Callable[[Phase], Any]) -> None:
+        """Set the batch: as many inferences as compute for 100 µs on the device. Called once it has run."""
+        compute = min(self.measure(run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
+        self._clock.batch = max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
+
+
+def let_frames_go(error: BaseException | None) -> None:
+    """Let go of what an error's frames still hold: an engine there would outlive the stream that it runs on."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def staged_run(
+    phase: Phase,
+    batch: int,
+    inputs: Sequence[StagedTensor],
+    compute: Callable[[], None],
+    outputs: Sequence[StagedTensor],
+) -> None:
+    """``batch`` inferences, each phase of them in one go; ``compute`` enqueues one on the device's stream."""
+    with phase("h2d"):
+        for _ in range(batch):
+            for tensor in inputs:
+                tensor.upload()
+    with phase("compute"):
+        for _ in range(batch):
+            compute()
+    with phase("d2h"):
+        for _ in range(batch):
+            for tensor in outputs:
+                tensor.download()

@@ -1,0 +1,122 @@
+"""ONNX Runtime's execution providers: how settings name them, and why one of them, or a model, does not load."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infercanary.probe.deadline import one_line
+from infercanary.settings import UsageError
+
+CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
+ON_CUDA = (CUDA, TENSORRT)
+SHORT = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
+
+
+def full_names(providers: object) -> list[str]:
+    """The option ``providers`` in ONNX Runtime's names. Raises :class:`UsageError`."""
+    if isinstance(providers, str):
+        providers = [providers]
+    if not isinstance(providers, Sequence) or isinstance(providers, bytes) or not providers:
+        raise UsageError(f"providers: a list is needed, such as [cuda]; short names: {', '.join(SHORT)}")
+    names = [_full_name("providers", name) for name in providers]
+    if len(set(names)) < len(names):
+        raise UsageError(f"providers: {', '.join(names)} has one twice; keep one")
+    return names
+
+
+def short_name(provider: str) -> str:
+    """As settings name it."""
+    return next((name for name, full in SHORT.items() if full == provider), provider)
+
+
+def options_of(providers: Sequence[str], given: object) -> dict[str, dict[str, str]]:
+    """The option ``provider_options``: full name → its options. Raises :class:`UsageError`."""
+    found = {
+        _full_name("provider_options", name): texts(f"provider_options.{name}", options)
+        for name, options in _mapping("provider_options", given).items()
+    }
+    for provider in found:
+        if provider not in providers:
+            raise UsageError(
+                f"provider_options: `{short_name(provider)}` is not among the providers; name it there too"
+            )
+    return found
+
+
+def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
+    """The one GPU that these provider options name; 0 where they name none. Raises :class:`UsageError`."""
+    ids = {each["device_id"] for name, each in options.items() if name in ON_CUDA and "device_id" in each}
+    if len(ids) > 1:
+        raise UsageError("provider_options: `device_id` differs between the providers; give one GPU")
+    text = ids.pop() if ids else "0"
+    if not re.fullmatch(r"\d{1,3}", text, re.ASCII):
+        raise UsageError(f"provider_options: device_id: `{text}` is not the number of a GPU")
+    return int(text)
+
+
+def texts(place: str, options: object) -> dict[str, str]:
+    """Options as ONNX Runtime takes them, where true is 1. Raises :class:`UsageError`."""
+    found = {}
+    for key, value in _mapping(place, options).items():
+        if not isinstance(value, (str, int, float)):
+            raise UsageError(f"{place}: {key}: text, a number, true or false is needed")
+        found[key] = str(int(value)) if isinstance(value, bool) else str(value)
+    return found
+
+
+def library_fault(onnxruntime: Any, provider: str) -> str:
+    """Why a provider's library cannot be loaded, as a rule for one that it misses; empty where it can be.
+
+    Only after ONNX Runtime tried: a provider that is loaded before it does not find it.
+    """
+    folder = Path(onnxruntime.__file__).parent / "capi"
+    name = provider.removesuffix("ExecutionProvider").lower()
+    try:
+        if (library := folder / f"libonnxruntime_providers_{name}.so").is_file():
+            ctypes.CDLL(str(folder / "libonnxruntime_providers_shared.so"), mode=ctypes.RTLD_GLOBAL)
+            ctypes.CDLL(str(library))
+    except OSError as error:
+        return one_line(error)
+    return ""
+
+
+def why_not(error: Exception, path: str, version: str) -> str:
+    """Why ONNX Runtime does not load a model, without the file names and signatures in its message, and the mend."""
+    text = str(error)
+    too_new = f"is newer than ONNX Runtime {version}: "
+    mend = "upgrade onnxruntime, or export it again with a lower `opset_version`"
+    if found := re.search(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text):
+        return f"{too_new}IR version {found[1]}, and it reads {found[2]} at most; {mend}"
+    if found := re.search(
+        r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", text, re.DOTALL
+    ):
+        return f"{too_new}opset {found[1]} of {found[2]}, and it has {found[3]} at most; {mend}"
+    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
+    # Where in its source, and in which function:
+    text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? ", "", text)
+    text = text.replace(f"Load model from {path} failed:", "")
+    return (
+        f"cannot be loaded by ONNX Runtime {version} ({one_line(type(error)(text))}); "
+        "check the file (onnx.checker.check_model), and the options of the session"
+    )
+
+
+def _full_name(place: str, name: object) -> str:
+    if not isinstance(name, str) or (name not in SHORT and not re.fullmatch(r"\w+ExecutionProvider", name)):
+        raise UsageError(
+            f"{place}: no provider `{name}`; there are {', '.join(SHORT)}, or ONNX Runtime's name of another, "
+            "such as OpenVINOExecutionProvider"
+        )
+    return SHORT.get(name, name)
+
+
+def _mapping(place: str, value: object) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise UsageError(f"{place}: a mapping is needed, with text as keys")
+    return value

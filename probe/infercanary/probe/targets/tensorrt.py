@@ -1,0 +1,326 @@
+"""The TensorRT target: an engine file on the GPU that it was built for, through TensorRT and CUDA's driver alone."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.nvml import visible_gpus
+from infercanary.probe.targets.cuda_driver import Device
+from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
+from infercanary.probe.targets.tensors import Input, Slot, drawn, matched, places, specs
+from infercanary.probe.timing import Clock, HostClock, Phase
+from infercanary.settings import UsageError
+
+log = logging.getLogger("infercanary.probe")
+
+_DTYPES = {
+    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "BOOL": "bool",
+    "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8",
+}  # fmt: skip
+# The head of an engine file, as trtexec --getPlanVersionOnly reads it:
+# https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleEngines.cpp
+_TAG, _LAYOUT, _VERSION = b"ftrt", slice(4, 8), slice(24, 28)
+_COMPLAINTS = 8
+
+
+class TensorRtTarget:
+    """Runs a TensorRT engine on fixed inputs, on a stream of the probe's with the lowest priority.
+
+    ``engine``   a file that ``trtexec --saveEngine`` or the builder wrote.
+    ``inputs``   specifications (``{"shape": [8, 3, 224, 224]}``) drawn from ``seed``: a list in the engine's order, or
+                 a mapping by name. What is left out is the engine's: a dynamic shape is then the profile's optimum.
+    ``device``   ``cuda`` or ``cuda:N``.
+    ``profile``  the number of the engine's optimization profile.
+
+    ``h2d``, ``compute`` and ``d2h`` are between CUDA events on that stream; the copies are from and to pinned memory.
+    A repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        inputs: Sequence[Any] | Mapping[str, Any] = (),
+        device: str = "cuda",
+        profile: int = 0,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(engine, str) or not engine:
+            raise UsageError("engine: name a TensorRT engine file")
+        if not isinstance(device, str) or not (
+            found := re.fullmatch(r"cuda(?::(\d{1,3}))?", device, re.ASCII)
+        ):
+            raise UsageError(f"device: `{device}` is none of cuda, cuda:N; TensorRT has no other")
+        for key, number, most in (("profile", profile, 1 << 15), ("seed", seed, 1 << 62)):
+            if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < most:
+                raise UsageError(f"{key}: `{number}` is not a whole number from 0 on")
+        self._path = engine
+        self._specs = specs(inputs)
+        self.device = device
+        self._ordinal = int(found[1] or 0)
+        self._profile = profile
+        self._seed = seed
+        self.cuda_missing = ""
+        """``no_device`` where there is no GPU or no driver; read after :meth:`open`."""
+        self.clock: Clock = HostClock()
+        self._gpu: Device | None = None
+        self._inputs: list[StagedTensor] = []
+        self._outputs: list[StagedTensor] = []
+        self._drop()
+
+    def open(self) -> None:
+        """Import TensorRT, load the engine, draw the inputs and bind all tensors to memory on the device."""
+        try:
+            import tensorrt
+        except ImportError as error:
+            raise UsageError(
+                f"tensorrt cannot be imported ({error}); install the version that built the engine: pip install "
+                "tensorrt==…"
+            ) from None
+        self._trt = tensorrt
+        try:
+            plan = Path(self._path).read_bytes()
+        except OSError as error:
+            raise UsageError(
+                f"engine: `{self._path}` cannot be read ({error.strerror}); check the path (it starts at {Path.cwd()})"
+            ) from None
+        self.cuda_missing = ""
+        try:
+            self._gpu = Device(self._ordinal)
+        except Unavailable as error:
+            self.cuda_missing = "no_device"
+            here = ", ".join(visible_gpus())
+            seen = f" and NVML sees {here}" if here else ""
+            raise UsageError(
+                f"device: `{self.device}` was asked for{seen}, but {error}; check the driver, and that the container "
+                "was started with the GPU"
+            ) from None
+        try:
+            with self._gpu.current():
+                self._load(self._gpu, plan)
+            self.clock = StagedClock(self._gpu)
+        except BaseException as error:
+            let_frames_go(error)
+            self.close()
+            raise
+
+    def run(self, phase: Phase) -> None:
+        """One inference with the copies to the device and back."""
+        staged_run(phase, getattr(self.clock, "batch", 1), self._inputs, self._enqueue, self._outputs)
+
+    def values(self, result: Any) -> list[float]:
+        """Evenly spread places of all outputs of the last run, and a NaN if anything in them is not finite."""
+        return places(tensor.numbers() for tensor in self._outputs)
+
+    def environment(self) -> dict[str, str]:
+        """TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
+        gpu = self._gpu
+        told: dict[str, Callable[[], Any]] = {
+            "tensorrt": lambda: self._trt.__version__,
+            "tensorrt_built_by": lambda: self._built_by or "",
+            "tensorrt_engine": lambda: self._digest,
+            "tensorrt_profile": lambda: self._profile,
+            "tensorrt_device": lambda: self.device,
+            "tensorrt_cuda_device": lambda: gpu.name if gpu is not None else "",
+            "tensorrt_driver_cuda": lambda: gpu.cuda_version if gpu is not None else "",
+            "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
+        }
+        found = {}
+        for component, tell in told.items():
+            # Told as it is found: an older TensorRT does not tell everything.
+            with suppress(Exception):
+                if (text := str(tell())) != "":
+                    found[component] = text
+        return found
+
+    def calibrate(self) -> None:
+        """Set how many inferences a repeat has. Called once it has run."""
+        if isinstance(self.clock, StagedClock):
+            self.clock.calibrate(self.run)
+
+    def close(self) -> None:
+        """Let go of the engine and of its memory."""
+        self._inputs, self._outputs = [], []
+        self.clock = HostClock()
+        gpu, self._gpu = self._gpu, None
+        if gpu is not None:
+            gpu.close()
+        self._drop()
+
+    def _drop(self) -> None:
+        """What was made first goes last."""
+        self._context: Any = None
+        self._engine: Any = None
+        self._runtime: Any = None
+        self._log: Any = None
+
+    def _load(self, gpu: Device, plan: bytes) -> None:
+        trt = self._trt
+        gpu.before_close(self._drop)
+        self._log = complaints_log(trt)
+        self._built_by = built_by(plan)
+        self._digest = f"{Path(self._path).name} {sha256(plan).hexdigest()[:12]}"
+        with suppress(AttributeError):  # the lean runtime has no plugins
+            trt.init_libnvinfer_plugins(self._log, "")
+        self._runtime = trt.Runtime(self._log)
+        self._engine = self._runtime.deserialize_cuda_engine(plan)
+        if self._engine is None:
+            said = " ".join(self._log.complaints)
+            raise UsageError(f"engine: `{self._path}` {why_not(said, self._built_by, trt.__version__)}")
+        if self._profile >= self._engine.num_optimization_profiles:
+            last = self._engine.num_optimization_profiles - 1
+            raise UsageError(f"profile: the engine has no profile {self._profile}; its last is {last}")
+        self._context = self._engine.create_execution_context()
+        if self._context is None:
+            raise RuntimeError(f"TensorRT makes no execution context: {self._complaint()}")
+        if self._profile:
+            self._context.set_optimization_profile_async(self._profile, gpu.stream.value)
+            gpu.driver.call("cuStreamSynchronize", gpu.stream)
+        self._bind(gpu)
+
+    def _bind(self, gpu: Device) -> None:
+        engine, context, mode = self._engine, self._context, self._trt.TensorIOMode
+        names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+        inputs = matched(
+            self._specs, [self._slot(name) for name in names if engine.get_tensor_mode(name) == mode.INPUT]
+        )
+        for wanted in inputs:
+            self._require_in_profile(wanted)
+            if not context.set_input_shape(wanted.name, wanted.shape):
+                raise UsageError(
+                    f"{wanted.place}.shape: TensorRT refuses {list(wanted.shape)}: {self._complaint()}"
+                )
+        if missing := context.infer_shapes():
+            raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
+        self._inputs, self._outputs = [], []
+        for i, wanted in enumerate(inputs):
+            tensor = StagedTensor(gpu, wanted.shape, wanted.dtype)
+            tensor.fill(drawn(wanted, self._seed, i))
+            self._inputs.append(tensor)
+            self._set_address(wanted.name, tensor)
+        for name in names:
+            if engine.get_tensor_mode(name) == mode.OUTPUT:
+                dtype, shape = self._dtype("output", name), tuple(context.get_tensor_shape(name))
+                if min(shape, default=0) < 0:
+                    raise UsageError(
+                        f"engine: how large its output `{name}` is depends on the data, and that is not supported; "
+                        "build it to end before that layer"
+                    )
+                tensor = StagedTensor(gpu, shape, dtype)
+                self._outputs.append(tensor)
+                self._set_address(name, tensor)
+
+    def _slot(self, name: str) -> Slot:
+        dtype = self._dtype("input", name)
+        shape = tuple(size if size >= 0 else None for size in self._engine.get_tensor_shape(name))
+        usual = (
+            tuple(self._engine.get_tensor_profile_shape(name, self._profile)[1]) if None in shape else None
+        )
+        return Slot(name, shape, dtype, usual)
+
+    def _dtype(self, kind: str, name: str) -> str:
+        """Of a tensor that is plain memory on the device; any other is refused."""
+        engine, trt = self._engine, self._trt
+        theirs = str(engine.get_tensor_dtype(name).name)
+        layout = engine.get_tensor_format(name)
+        if theirs not in _DTYPES:
+            raise UsageError(
+                f"engine: its {kind} `{name}` is {theirs}; build it with one of {', '.join(_DTYPES)} "
+                "(trtexec --inputIOFormats, --outputIOFormats)"
+            )
+        if engine.get_tensor_location(name) != trt.TensorLocation.DEVICE:
+            raise UsageError(
+                f"engine: its {kind} `{name}` is a shape, and lies on the host; that is not supported: build it with "
+                "that shape fixed"
+            )
+        if layout != trt.TensorFormat.LINEAR:
+            raise UsageError(
+                f"engine: its {kind} `{name}` has the layout {layout.name}; build it with a linear one "
+                "(trtexec --inputIOFormats=fp32:chw, --outputIOFormats=fp32:chw)"
+            )
+        return _DTYPES[theirs]
+
+    def _require_in_profile(self, wanted: Input) -> None:
+        if all(size >= 0 for size in self._engine.get_tensor_shape(wanted.name)):
+            return
+        least, _, most = map(list, self._engine.get_tensor_profile_shape(wanted.name, self._profile))
+        if not all(low <= size <= high for low, size, high in zip(least, wanted.shape, most, strict=True)):
+            raise UsageError(
+                f"{wanted.place}.shape: {list(wanted.shape)} is outside of the engine's profile {self._profile}, "
+                f"which is {least} to {most}; choose one in it, or build the engine with --minShapes and --maxShapes"
+            )
+
+    def _set_address(self, name: str, tensor: StagedTensor) -> None:
+        if not self._context.set_tensor_address(name, tensor.address):
+            raise RuntimeError(f"TensorRT refuses the memory of {name}: {self._complaint()}")
+
+    def _enqueue(self) -> None:
+        gpu = self._gpu
+        if gpu is None or not self._context.execute_async_v3(gpu.stream.value):
+            raise RuntimeError(f"TensorRT cannot enqueue the engine: {self._complaint()}")
+
+    def _complaint(self) -> str:
+        """The last error that TensorRT logged."""
+        return (
+            self._log.complaints[-1]
+            if self._log is not None and self._log.complaints
+            else "it logs no reason"
+        )
+
+
+def built_by(plan: bytes) -> str | None:
+    """The version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none."""
+    if plan[:4] != _TAG or len(plan) < _VERSION.stop or any(plan[_LAYOUT]):
+        return None
+    return ".".join(map(str, plan[_VERSION]))
+
+
+def complaints_log(trt: Any) -> Any:
+    """A logger for TensorRT that keeps the last errors in ``complaints``, and passes warnings on."""
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)  # as its documentation asks
+            self.complaints: deque[str] = deque(maxlen=_COMPLAINTS)
+
+        def log(self, severity: Any, msg: str) -> None:
+            text = "".join(c if c.isprintable() else " " for c in msg)[:300]
+            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
+                self.complaints.append(text)
+                log.info("TensorRT: %s", text)
+            elif severity == trt.ILogger.WARNING:
+                log.warning("TensorRT: %s", text)
+
+    return Log()
+
+
+def why_not(said: str, built: str | None, runtime: str) -> str:
+    """Why an engine that ``built`` made does not load, by what TensorRT ``said``, and the mend.
+
+    An engine is for one version of TensorRT and one kind of GPU. In TensorRT's words `expecting` is what is here.
+    """
+    mend = "rebuild it with trtexec of this version, on this GPU"
+    if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):
+        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {mend}"
+    if "incompatible device" in said:
+        return f"was built for another GPU than this; {mend}"
+    if found := re.search(r"expecting library version [\d.]+ got (\d[\d.]*\d)", said):
+        built = found[1]
+    if built is not None and not _same_version(built, runtime):
+        return f"was built by TensorRT {built}; this is {runtime}; {mend}"
+    if "Version tag does not match" in said or "expecting library version" in said:
+        return f"was built by another TensorRT than this, which is {runtime}; {mend}"
+    kind = "cannot be loaded" if built is not None else "is no engine that can be read"
+    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {mend}"
+
+
+def _same_version(one: str, other: str) -> bool:
+    """One of them may be shorter: older messages leave the build out."""
+    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))

@@ -1,0 +1,185 @@
+"""Inputs and outputs of engines that take plain memory: matched to what the engine asks for, drawn with numpy, read.
+
+numpy is imported when it is needed: the bare probe does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from infercanary.probe.deadline import one_line
+from infercanary.settings import UsageError, convert
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MAX_VALUES = 1024
+
+STORAGE = {
+    "float32": "float32", "float64": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "bool",
+    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64",
+}  # fmt: skip
+"""Our name of a dtype → numpy's for its memory: numpy has no bfloat16."""
+
+
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
+
+    Shape and dtype may be left out where the engine says what they are.
+    """
+
+    shape: tuple[Annotated[int, Meta(ge=0)], ...] | None = None
+    dtype: str | None = None
+    high: Annotated[int, Meta(ge=1)] = 2
+
+
+Specs = list[TensorSpec] | dict[str, TensorSpec]
+
+
+class Slot(NamedTuple):
+    """One input as the engine declares it: a dimension may be any number, and is then a name, or unnamed."""
+
+    name: str
+    shape: tuple[int | str | None, ...]
+    dtype: str
+    usual: tuple[int, ...] | None = None
+    """The shape to take where none is given."""
+
+
+class Input(NamedTuple):
+    """One input as it will be fed."""
+
+    place: str
+    """In the settings: ``inputs[0]`` or ``inputs.x``."""
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    high: int
+
+
+def specs(inputs: Any) -> Specs:
+    """The option ``inputs``: a list in the engine's order, or a mapping by name. Raises :class:`UsageError`."""
+    if isinstance(inputs, Mapping):
+        return {str(name): convert(entry, TensorSpec, f"inputs.{name}") for name, entry in inputs.items()}
+    if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Sequence):
+        raise UsageError(
+            "inputs: a list is needed, one entry for each input in order, or a mapping by name, each with `shape`"
+        )
+    return [convert(entry, TensorSpec, f"inputs[{i}]") for i, entry in enumerate(inputs)]
+
+
+def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
+    """What each of the engine's inputs gets. Raises :class:`UsageError` where something does not fit."""
+    names = ", ".join(slot.name for slot in slots) or "none"
+    if isinstance(wanted, dict):
+        for name in wanted:
+            if name not in {slot.name for slot in slots}:
+                raise UsageError(f"inputs: the model has no input `{name}`; its inputs: {names}")
+        given = [(f"inputs.{slot.name}", wanted.get(slot.name)) for slot in slots]
+    else:
+        if wanted and len(wanted) != len(slots):
+            raise UsageError(
+                f"inputs: {len(wanted)} given, and the model has {len(slots)}: {names}; one for each is needed"
+            )
+        given = [(f"inputs[{i}]", wanted[i] if wanted else None) for i in range(len(slots))]
+    return [
+        _fitted(place, spec or TensorSpec(), slot) for (place, spec), slot in zip(given, slots, strict=True)
+    ]
+
+
+def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
+    if spec.dtype is not None and spec.dtype not in STORAGE:
+        raise UsageError(f"{place}.dtype: no dtype `{spec.dtype}`; there are {', '.join(STORAGE)}")
+    if spec.dtype is not None and spec.dtype != slot.dtype:
+        raise UsageError(f"{place}.dtype: the model's input `{slot.name}` is {slot.dtype}, not {spec.dtype}")
+    fixed = tuple(size for size in slot.shape if isinstance(size, int))
+    shape = spec.shape if spec.shape is not None else slot.usual
+    if shape is None and len(fixed) == len(slot.shape):
+        shape = fixed
+    if shape is None:
+        example = [size if isinstance(size, int) else 1 for size in slot.shape]
+        raise UsageError(
+            f"{place}.shape: the model's input `{slot.name}` is {_dimensions(slot.shape)}; "
+            f"say which shape, such as {example}"
+        )
+    if len(shape) != len(slot.shape) or any(
+        isinstance(size, int) and size != given for size, given in zip(slot.shape, shape, strict=False)
+    ):
+        raise UsageError(
+            f"{place}.shape: {list(shape)} does not fit the model's input `{slot.name}`, which is "
+            f"{_dimensions(slot.shape)}"
+        )
+    return Input(place, slot.name, shape, slot.dtype, spec.high)
+
+
+def _dimensions(shape: Sequence[int | str | None]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
+    """The numbers of the input at ``index``, the same with every numpy. Raises :class:`UsageError`."""
+    import numpy as np
+
+    # A Generator's numbers may change with numpy's version; RandomState's are frozen: https://numpy.org/neps/nep-0019
+    random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
+    storage = np.dtype(STORAGE[wanted.dtype])
+    if storage.kind in "iu" and wanted.dtype != "bfloat16" and wanted.high - 1 > np.iinfo(storage).max:
+        raise UsageError(f"{wanted.place}.high: {wanted.high} is more than {wanted.dtype} can hold")
+    try:
+        if wanted.dtype == "bfloat16":
+            return _to_bfloat16(random.standard_normal(wanted.shape))
+        if storage.kind == "f":
+            return np.asarray(random.standard_normal(wanted.shape)).astype(storage)
+        return np.asarray(random.randint(0, wanted.high, wanted.shape, dtype=np.int64)).astype(storage)
+    except (MemoryError, ValueError) as error:
+        raise UsageError(f"{wanted.place}: numpy cannot make it: {one_line(error)}") from None
+
+
+def common_size(arrays: Iterable[NDArray[Any]]) -> int | None:
+    """The first dimension of all that have any; None where that is not one size above 0."""
+    sizes = {array.shape[0] for array in arrays if array.ndim}
+    return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
+
+
+def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
+    """A copy, repeated along its first dimension up to ``size``; as it is where it has none."""
+    import numpy as np
+
+    return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
+
+
+def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """An output's memory as numbers: bfloat16 is the upper half of float32."""
+    import numpy as np
+
+    return (memory.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else memory
+
+
+def places(outputs: Iterable[NDArray[Any]]) -> list[float]:
+    """Evenly spread places of all outputs, and a NaN if anything in them is not finite."""
+    import numpy as np
+
+    flat = [np.ascontiguousarray(output).reshape(-1) for output in outputs]
+    flat = [output.view(output.real.dtype) if output.dtype.kind == "c" else output for output in flat]
+    step = max(1, -(-sum(output.size for output in flat) // MAX_VALUES))
+    chosen: list[float] = []
+    skip = 0
+    for output in flat:
+        chosen += output[skip::step].astype(np.float64).tolist()
+        skip = (skip - output.size) % step
+    if chosen and not all(bool(np.isfinite(output).all()) for output in flat if output.dtype.kind == "f"):
+        chosen[-1] = float("nan")
+    return chosen
+
+
+def _to_bfloat16(numbers: Any) -> NDArray[Any]:
+    """Rounded to the nearest, ties to even."""
+    import numpy as np
+
+    bits = np.asarray(numbers, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

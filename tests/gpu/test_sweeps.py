@@ -1,0 +1,66 @@
+"""Sweeps of a torch model on a real device: throughput, peak memory, and a batch that does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from infercanary.probe import TorchTarget
+from infercanary.probe.load import Load, Measured, Measurement, Missing
+from infercanary.probe.targets import Unsized
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
+    ),
+]
+
+
+def measured(target: TorchTarget, batch: int, concurrency: int = 1) -> Measured | Missing:
+    return Measurement("a", target, Load(batch, concurrency), 2.0, None).measure()
+
+
+def convolution(**options: str) -> TorchTarget:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 64, 7), torch.nn.ReLU(), torch.nn.Flatten()).cuda().eval()
+    target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)  # type: ignore[arg-type]
+    target.open()
+    target.clock.measure(target.run)
+    return target
+
+
+def test_throughput_and_memory_grow_with_the_batch() -> None:
+    target = convolution()
+    one, many = measured(target, 1), measured(target, 64)
+    assert isinstance(one, Measured) and isinstance(many, Measured)
+    assert many.rate > 2 * one.rate
+    assert many.latency > one.latency
+    assert many.rate == pytest.approx(64 / many.latency, rel=0.2)
+    assert one.peak_bytes is not None and many.peak_bytes is not None
+    # At least the convolution's output: 64 channels of 218 × 218.
+    assert many.peak_bytes - one.peak_bytes > 60 * 64 * 218 * 218 * 4
+
+
+def test_threads_have_streams_of_their_own() -> None:
+    target = convolution()
+    several = measured(target, 1, concurrency=4)
+    assert isinstance(several, Measured)
+    assert several.rate == pytest.approx(4 / several.latency, rel=0.3)
+
+
+def test_a_batch_that_does_not_fit_is_told_and_leaves_nothing() -> None:
+    weight = torch.ones(1, device="cuda")
+    target = TorchTarget(lambda x: x.expand(x.shape[0], 2**36) + weight, [{"shape": [1, 1]}], device="cuda")
+    # Not opened by a run: at the batch of 1 it takes 256 GiB already.
+    target.open()
+    before = torch.cuda.memory_reserved()
+    found = measured(target, 2)
+    assert isinstance(found, Missing) and found.reason == "out_of_memory"
+    assert torch.cuda.memory_reserved() <= before + (2 << 20)
+
+
+def test_a_graph_has_one_size() -> None:
+    target = convolution(mode="graph")
+    with pytest.raises(Unsized, match="a CUDA graph has the one size"):
+        target.sized(2)

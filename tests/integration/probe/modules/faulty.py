@@ -1,0 +1,285 @@
+"""A small inference server with a fault: it speaks the Open Inference Protocol, OpenAI's stream, and plain HTTP.
+
+On raw sockets, since most faults are in what an HTTP library would not let out. As a program, it serves at a port.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import Any
+
+INPUT = {"name": "x", "datatype": "FP32", "shape": [1, 4]}
+OUTPUT = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
+WORDS = ["Once", " upon", " a", " time"]
+
+
+class Faulty:
+    """Serves at ``127.0.0.1:port`` until it is stopped. ``fault`` is read at each request."""
+
+    def __init__(self, fault: str = "", port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        self.fault = fault
+        self.words = WORDS
+        self.has_usage = True
+        self.model: dict[str, Any] = {"name": "double", "platform": "test", "versions": ["1"]}
+        self.model |= {"inputs": [INPUT], "outputs": [OUTPUT]}
+        self.extensions = ["binary_tensor_data", "statistics"]
+        self.connections = 0
+        self.requests: list[tuple[str, dict[str, str], bytes]] = []
+        """Request line, headers and body of each."""
+        self._count = 0
+        self._tls = tls
+        self._ends = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", port))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Faulty:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """No connection is taken or kept any more."""
+        self._ends.set()
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for connected in self._open:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+            connected.close()
+
+    def _accept(self) -> None:
+        while not self._ends.is_set():
+            try:
+                connected, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._open.append(connected)
+            threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            try:
+                connected = self._tls.wrap_socket(connected, server_side=True)
+            except OSError:
+                return connected.close()
+            self._open.append(connected)
+        with suppress(OSError), connected, connected.makefile("rb") as file:
+            while line := file.readline():
+                headers = {}
+                while (header := file.readline().strip()) != b"":
+                    name, _, value = header.decode("latin-1").partition(":")
+                    headers[name.lower()] = value.strip()
+                body = file.read(int(headers.get("content-length", 0)))
+                self.requests.append((line.decode().strip(), headers, body))
+                method, path, _ = line.decode().split()
+                self._answer(connected, method, path, headers, body)
+                if headers.get("connection") == "close" or self.fault == "closes_unannounced":
+                    break
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def _answer(
+        self, connected: socket.socket, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> None:
+        fault = self.fault
+        if path.endswith("/v2"):
+            return self._json(connected, {"name": "faulty", "version": "1", "extensions": self.extensions})
+        if path.endswith("/v2/health/ready"):
+            return self._json(connected, {}, 503 if fault == "not_ready" else 200)
+        if path.endswith("/ready"):
+            return self._json(connected, {"name": "double", "ready": fault != "model_not_ready"})
+        if path.endswith("/stats"):
+            if fault == "no_stats":
+                return self._json(connected, {"error": "no"}, 500)
+            n = self._count
+            part = {
+                part: {"count": n, "ns": n * ns} for part, ns in (("queue", 1000), ("compute_infer", 5000))
+            }
+            return self._json(connected, {"model_stats": [{"name": "double", "inference_stats": part}]})
+        if path.endswith("/models"):
+            return self._json(connected, {"data": []}, 503 if fault == "loading" else 200)
+        if method == "GET" and "/v2/models/" in path:
+            return self._json(connected, self.model)
+        if headers.get("authorization") == "Bearer wrong":
+            return self._json(connected, {"error": f"no user has {headers['authorization']}"}, 401)
+        if (broken := getattr(self, f"_{fault}", None)) is not None:
+            return broken(connected)
+        if path.endswith("completions"):
+            return self._stream(connected, path.endswith("chat/completions"))
+        if path.endswith("/infer"):
+            return self._infer(connected, headers, body)
+        answer = {
+            "score": 0.5 if fault != "wrong_answer" else 0.9,
+            "labels": ["a", "b"],
+            "more": [[1, 2], [3]],
+        }
+        return self._json(connected, answer)
+
+    def _infer(self, connected: socket.socket, headers: dict[str, str], body: bytes) -> None:
+        self._count += 1
+        length = headers.get("inference-header-content-length")
+        head = json.loads(body[: int(length)] if length else body)
+        (given,) = head["inputs"]
+        if length:
+            data = struct.unpack("<4f", body[int(length) :])
+            assert given["parameters"]["binary_data_size"] == 16
+        else:
+            data = given["data"]
+        values: list[Any] = [2 * value for value in data]
+        output: dict[str, Any] = dict(OUTPUT)
+        match self.fault:
+            case "wrong_answer":
+                values = [value + 1 for value in values]
+            case "not_finite":
+                values[2] = float("nan")
+            case "null":
+                values[2] = None
+            case "wrong_shape":
+                output["shape"], values = [1, 3], values[:3]
+            case "wrong_length":
+                values = values[:3]
+            case "wrong_rank":
+                output["shape"] = [4]
+            case "wrong_dtype":
+                output["datatype"] = "FP64"
+            case "missing_output":
+                return self._json(connected, {"outputs": []})
+            case "other_output":
+                output["name"] = "z"
+        if length and None not in values:
+            blob = struct.pack(f"<{len(values)}{'d' if output['datatype'] == 'FP64' else 'f'}", *values)
+            size = len(blob) + (100 if self.fault == "wrong_size" else 0)
+            answer = json.dumps({"outputs": [output | {"parameters": {"binary_data_size": size}}]}).encode()
+            kind = f"application/octet-stream\r\nInference-Header-Content-Length: {len(answer)}"
+            return self._send(connected, 200, kind, answer + blob)
+        return self._json(connected, {"outputs": [output | {"data": [values]}]})
+
+    def _stream(self, connected: socket.socket, is_chat: bool) -> None:
+        """As https://platform.openai.com/docs/api-reference/chat-streaming has it: role, text, end, usage, [DONE]."""
+        self._count += 1
+        words = ["Twice", *self.words[1:]] if self.fault == "wrong_answer" else self.words
+        kind = "chat.completion.chunk" if is_chat else "text_completion"
+
+        def event(choices: list[Any], usage: Any = None) -> str:
+            common = {"id": "c-1", "object": kind, "created": 1694268190, "model": "m", "choices": choices}
+            return json.dumps(common | {"usage": usage})
+
+        def choice(text: str, end: str | None = None) -> list[Any]:
+            said = {"delta": {"content": text} if text else {}} if is_chat else {"text": text}
+            return [{"index": 0, **said, "logprobs": None, "finish_reason": end}]
+
+        events = [event([{"index": 0, "delta": {"role": "assistant", "content": ""}}])] if is_chat else []
+        events += [event(choice(word)) for word in words]
+        if self.fault == "error_in_stream":
+            events[-1] = json.dumps({"error": {"message": "out of memory", "code": 500}})
+        elif self.fault != "stream_ends":
+            events.append(event(choice("", "length")))
+            if self.has_usage:
+                events.append(
+                    event([], {"completion_tokens": len(words), "prompt_tokens": 1, "total_tokens": 5})
+                )
+            events.append("[DONE]")
+        connected.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        for i, data in enumerate(events):
+            if self.fault == "stream_breaks" and i == 3:
+                connected.sendall(b'40\r\ndata: {"choices"')
+                return connected.shutdown(socket.SHUT_RDWR)
+            time.sleep(0.002)
+            chunk = f": a comment\r\ndata: {data}\r\n\r\n".encode()
+            connected.sendall(b"%x\r\n%s\r\n" % (len(chunk), chunk))
+        return connected.sendall(b"0\r\n\r\n")
+
+    def _json(self, connected: socket.socket, document: Any, status: int = 200) -> None:
+        self._send(connected, status, "application/json", json.dumps(document).encode())
+
+    def _send(self, connected: socket.socket, status: int, kind: str, body: bytes) -> None:
+        head = f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        connected.sendall(head.encode() + body)
+
+    # The faults, each the answer to an inference.
+
+    def _error(self, connected: socket.socket) -> None:
+        self._json(connected, {"error": "the model\nfell over"}, 500)
+
+    def _redirect(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 307 Moved\r\nLocation: http://elsewhere/v2\r\nContent-Length: 0\r\n\r\n")
+
+    def _slow(self, connected: socket.socket) -> None:
+        self._ends.wait(30)
+
+    def _drip(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(600):
+            connected.sendall(b" ")
+            if self._ends.wait(0.05):
+                return
+
+    def _drip_head(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nX: ")
+        for _ in range(600):
+            connected.sendall(b"x")
+            if self._ends.wait(0.05):
+                return
+
+    def _reset(self, connected: socket.socket) -> None:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        raise ConnectionAbortedError  # closes it, which is then a reset
+
+    def _closes(self, connected: socket.socket) -> None:
+        connected.shutdown(socket.SHUT_RDWR)
+
+    def _half_body(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b" " * 500)
+        connected.shutdown(socket.SHUT_RDWR)
+
+    def _half_chunk(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n" + b" " * 500)
+        connected.shutdown(socket.SHUT_RDWR)
+
+    def _endless(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        while not self._ends.is_set():
+            connected.sendall(b"1000\r\n" + b" " * 4096 + b"\r\n")
+
+    def _endless_head(self, connected: socket.socket) -> None:
+        connected.sendall(b"HTTP/1.1 200 OK\r\n")
+        while not self._ends.is_set():
+            connected.sendall(b"X: " + b"x" * 1000 + b"\r\n")
+
+    def _endless_continue(self, connected: socket.socket) -> None:
+        while not self._ends.is_set():
+            connected.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _junk(self, connected: socket.socket) -> None:
+        connected.sendall(b"220 mail.example.org ESMTP\r\n")
+
+    def _bad_json(self, connected: socket.socket) -> None:
+        self._send(connected, 200, "application/json", b'{"outputs": [')
+
+    def _deep_json(self, connected: socket.socket) -> None:
+        self._send(connected, 200, "application/json", b"[" * 100_000)
+
+    def _other_json(self, connected: socket.socket) -> None:
+        self._json(connected, ["nothing", {"of": "the protocol"}])
+
+
+if __name__ == "__main__":
+    Faulty(port=int(sys.argv[1]))
+    print("serves", flush=True)
+    threading.Event().wait(600)

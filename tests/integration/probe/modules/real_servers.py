@@ -1,0 +1,97 @@
+"""Real inference servers, each in a virtual environment of its own: what they need does not go together.
+
+An environment is made once, beside the packages of the interpreter that runs the tests; a test is skipped, with the
+reason, where it cannot be had.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+_INSTALL_SECONDS = 540
+_START_SECONDS = 120
+
+
+def environment(name: str, *requirements: str, beside: bool = False, dependencies: bool = True) -> Path:
+    """The folder of an environment with ``requirements``; with ``beside``, it sees this interpreter's packages too."""
+    folder = Path(sys.prefix) / "servers" / f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
+    wanted = "\n".join([*requirements, str(beside)])
+    made = folder / "requirements.txt"
+    if made.is_file() and made.read_text() == wanted:
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _run(sys.executable, "-m", "venv", str(folder))
+        packages = next(folder.glob("lib/python*/site-packages"))
+        if beside:
+            here = next(path for path in sys.path if path.endswith("site-packages"))
+            (packages / "beside.pth").write_text(f"{here}\n")
+        pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        _run(*pip, "--only-binary", ":all:", *(() if dependencies else ("--no-deps",)), *requirements)
+    except (OSError, subprocess.SubprocessError) as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        pytest.skip(f"{name} cannot be installed here: {said[-1] if said else error}")
+    made.write_text(wanted)
+    return folder
+
+
+@contextmanager
+def serving(
+    command: Sequence[str | Path], ready: str, folder: Path, more: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """``command`` in ``folder`` while it serves; it does when ``ready``, an address, answers at all."""
+    log = folder / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            list(map(str, command)), cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+            env={**os.environ, **(more or {})}, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while not _answers(ready):
+            assert process.poll() is None, f"it ended:\n{log.read_text()[-2000:]}"
+            assert time.monotonic() < deadline, f"it does not answer:\n{log.read_text()[-2000:]}"
+            time.sleep(0.1)
+        yield
+    finally:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, number)
+                process.wait(10)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5):
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code != 503
+    except OSError:
+        return False
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS)

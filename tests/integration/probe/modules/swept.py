@@ -1,0 +1,44 @@
+"""Models whose larger batches do not go well, for sweeps of a real torch target."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def layers() -> torch.nn.Module:
+    """Some milliseconds for a batch of one; larger ones cost less for each sample."""
+    return torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
+
+
+class Fussy(torch.nn.Module):
+    """Does ``act`` at each batch of 4."""
+
+    def __init__(self, act: Callable[[], Any]) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+        self.act = act
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 4:
+            self.act()
+        return self.linear(x)
+
+
+def raises() -> torch.nn.Module:
+    def act() -> None:
+        raise ValueError("no such size")
+
+    return Fussy(act)
+
+
+def too_large() -> torch.nn.Module:
+    """Asks torch's allocator for more than a machine has: its own error."""
+    return Fussy(lambda: torch.empty(2**58, dtype=torch.uint8))
+
+
+def hangs() -> torch.nn.Module:
+    return Fussy(lambda: time.sleep(120))

@@ -1,0 +1,42 @@
+"""What an engine does on the GPU in the stand-ins here: copies memory by a real kernel launch on a given stream."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_uint64, c_void_p
+
+from infercanary.probe.targets.controls.cuda import PTX
+from infercanary.probe.targets.cuda_driver import cuda_library
+
+library = cuda_library()
+assert library is not None, "the stand-ins need a libcuda.so.1"
+
+
+def check(code: int) -> None:
+    if code:
+        raise RuntimeError(f"CUDA failure {code}")
+
+
+def held(what: str) -> int:
+    """How many contexts are pushed, streams are alive, and so on."""
+    return library.fake_cuda_count(what.encode())
+
+
+class Copy:
+    """Copies memory on the device, 4,096 bytes at a time."""
+
+    def __init__(self) -> None:
+        self._module, self._kernel = c_void_p(), c_void_p()
+        check(library.cuModuleLoadData(ctypes.byref(self._module), PTX.encode()))
+        check(library.cuModuleGetFunction(ctypes.byref(self._kernel), self._module, b"copy"))
+
+    def enqueue(self, stream: int, target: int, source: int, size: int) -> None:
+        blocks, rest = divmod(size, 4096)
+        assert blocks and not rest
+        arguments = c_uint64(target), c_uint64(source)
+        pointers = (c_void_p * 2)(*map(ctypes.addressof, arguments))
+        shape = (blocks, 1, 1, 256, 1, 1, 0)
+        check(library.cuLaunchKernel(self._kernel, *shape, c_void_p(stream), pointers, None))
+
+    def free(self) -> None:
+        check(library.cuModuleUnload(self._module))

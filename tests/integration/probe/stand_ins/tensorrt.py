@@ -1,0 +1,145 @@
+"""A stand-in for TensorRT's Python module: engines are JSON, and copy their first input to their first output.
+
+As the real one does, it logs and answers None or False where something is wrong, and never raises for it. What it does
+on the device it does through the driver, on the stream that it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from enum import Enum
+
+from device_work import Copy, check, held, library
+
+__version__ = "10.3.0.26"
+HEAD = 28
+
+DataType = Enum("DataType", "FLOAT HALF BF16 INT8 INT32 INT64 BOOL UINT8 FP8")
+TensorIOMode = Enum("TensorIOMode", "NONE INPUT OUTPUT")
+TensorLocation = Enum("TensorLocation", "DEVICE HOST")
+TensorFormat = Enum("TensorFormat", "LINEAR CHW4")
+ITEM = {"FLOAT": 4, "HALF": 2, "BF16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1, "UINT8": 1}
+
+dropped: list[tuple[str, int]] = []
+"""What was let go of, and how many contexts were current then."""
+
+
+class ILogger:
+    INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
+
+
+def init_libnvinfer_plugins(logger, namespace):
+    return True
+
+
+class Runtime:
+    def __init__(self, logger):
+        self._logger = logger
+
+    def deserialize_cuda_engine(self, plan):
+        told = json.loads(plan[HEAD:]) if plan[:4] == b"ftrt" else {"says": ["Magic tag does not match"]}
+        for text in told.get("says", ()):
+            self._logger.log(ILogger.ERROR, text)
+        for text in told.get("warns", ()):
+            self._logger.log(ILogger.WARNING, text)
+        return None if "says" in told else Engine(self._logger, told)
+
+    def __del__(self):
+        dropped.append(("runtime", held("pushed")))
+
+
+class Engine:
+    num_aux_streams = 0
+
+    def __init__(self, logger, told):
+        self._logger, self._told = logger, told
+        self.tensors = {tensor["name"]: tensor for tensor in told["tensors"]}
+        self.num_io_tensors = len(self.tensors)
+        self.num_optimization_profiles = told.get("profiles", 1)
+
+    def create_execution_context(self):
+        if self._told.get("full"):
+            self._logger.log(ILogger.ERROR, "OutOfMemory: 99 bytes")
+            return None
+        return Context(self._logger, self)
+
+    def get_tensor_name(self, index):
+        return list(self.tensors)[index]
+
+    def get_tensor_mode(self, name):
+        return TensorIOMode[self.tensors[name].get("mode", "INPUT")]
+
+    def get_tensor_dtype(self, name):
+        return DataType[self.tensors[name].get("dtype", "FLOAT")]
+
+    def get_tensor_format(self, name):
+        return TensorFormat[self.tensors[name].get("format", "LINEAR")]
+
+    def get_tensor_location(self, name):
+        return TensorLocation[self.tensors[name].get("location", "DEVICE")]
+
+    def get_tensor_shape(self, name):
+        return tuple(self.tensors[name]["shape"])
+
+    def get_tensor_profile_shape(self, name, profile):
+        return [tuple(shape) for shape in self.tensors[name]["range"][profile]]
+
+    def __del__(self):
+        dropped.append(("engine", held("pushed")))
+
+
+class Context:
+    def __init__(self, logger, engine):
+        self._logger, self._engine = logger, engine
+        self._copy = Copy()
+        self._profile = 0
+        self._shapes, self._addresses = {}, {}
+
+    def set_optimization_profile_async(self, profile, stream):
+        self._profile = profile
+        return True
+
+    def set_input_shape(self, name, shape):
+        self._shapes[name] = tuple(shape)
+        return True
+
+    def infer_shapes(self):
+        return [name for name in self._engine.tensors if self._inputs(name) and name not in self._shapes]
+
+    def get_tensor_shape(self, name):
+        shape = self._engine.get_tensor_shape(name)
+        if self._engine.tensors[name].get("data_dependent"):
+            return shape
+        batch = next(iter(self._shapes.values()))[0]
+        return tuple(batch if size < 0 else size for size in shape)
+
+    def set_tensor_address(self, name, address):
+        if name not in self._engine.tensors or address % 256:
+            return False
+        self._addresses[name] = address
+        return True
+
+    def execute_async_v3(self, stream):
+        names = list(self._engine.tensors)
+        if missing := [name for name in names if name not in self._addresses]:
+            self._logger.log(ILogger.ERROR, f"Address is not set for {missing[0]}")
+            return False
+        if self._engine._told.get("breaks"):
+            self._logger.log(ILogger.ERROR, "Cask convolution execution")
+            return False
+        source = next(name for name in names if self._inputs(name))
+        target = next(name for name in names if not self._inputs(name))
+        size = math.prod(self._shapes[source]) * ITEM[self._engine.get_tensor_dtype(source).name]
+        self._copy.enqueue(stream, self._addresses[target], self._addresses[source], size)
+        return True
+
+    def _inputs(self, name):
+        return self._engine.get_tensor_mode(name) is TensorIOMode.INPUT
+
+    def __del__(self):
+        dropped.append(("context", held("pushed")))
+        self._copy.free()
+
+
+__all__ = ["check", "library"]

@@ -1,0 +1,491 @@
+"""TensorRT and ONNX Runtime on a GPU: our real code and the real ctypes, over stand-ins of the engines and of CUDA."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cuda_stand_in import build, needs_cc
+
+pytest.importorskip("numpy")
+
+STAND_INS = Path(__file__).parent / "stand_ins"
+
+PRELUDE = """
+import json, sys
+from device_work import held, library
+from infercanary.probe.deadline import one_line
+from infercanary.settings import UsageError
+from infercanary.probe.targets.onnx import OnnxTarget
+from infercanary.probe.targets.tensorrt import TensorRtTarget
+from infercanary.probe.timing import overhead
+
+found = {}
+
+def say(*lines):
+    library.fake_cuda_script("\\n".join(lines).encode())
+
+def alive():
+    kinds = "retained pushed streams events modules functions allocations pinned".split()
+    return {kind: n for kind in kinds if (n := held(kind))}
+
+def raised(function):
+    try:
+        function()
+    except UsageError as error:
+        return str(error)
+    except Exception as error:
+        return one_line(error)
+    return "nothing"
+
+def repeats(target, number):
+    measured = [target.clock.measure(target.run) for _ in range(number)]
+    return measured, {p: min(t.phases[p] for t, _ in measured) for p in measured[0][0].phases}
+"""
+
+RUNS = """
+import numpy
+say(*lines)
+target = kind(path, **options)
+found["device"] = target.device
+found["before"] = alive()
+target.open()
+found["open"] = alive()
+measured, found["phases"] = repeats(target, 20)
+found["wall"] = min(t.wall for t, _ in measured)
+found["values"] = target.values(measured[-1][1])
+found["priority"] = held("priority")
+found["environment"] = target.environment()
+found["overhead"] = overhead(target.clock)
+target.calibrate()
+found["batch"] = target.clock.batch
+before = held("launches")
+measured, found["batched"] = repeats(target, 5)
+found["launches"] = (held("launches") - before) / 5
+found["again"] = target.values(None)
+target.close()
+target.close()
+found["after"] = alive()
+found["dropped"] = dropped
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("cuda"))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Of a process that finds the stand-ins, and this CUDA."""
+    path = os.pathsep.join(filter(None, [str(STAND_INS), os.environ.get("PYTHONPATH", "")]))
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path}
+
+
+def session(folder: Path, body: str, **names: Any) -> dict[str, Any]:
+    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + given + body + "\nprint(json.dumps(found))"],
+        capture_output=True, text=True, timeout=120,
+        env=environment(folder),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def run(library: Path, tmp_path: Path) -> Run:
+    def begin(body: str, written: bytes, **names: Any) -> dict[str, Any]:
+        path = tmp_path / "engine"
+        path.write_bytes(written)
+        return session(library, body, path=str(path), **names)
+
+    return begin
+
+
+def plan(*tensors: dict[str, Any], version: tuple[int, ...] = (10, 3, 0, 26), **told: Any) -> bytes:
+    """An engine of the stand-in, with the head of a real one."""
+    head = b"ftrt" + bytes(20) + bytes(version)
+    return head + json.dumps({"tensors": tensors, **told}).encode()
+
+
+X = {"name": "x", "shape": [2, 1024]}
+Y = {"name": "y", "shape": [2, 1024], "mode": "OUTPUT"}
+DYNAMIC_X = {"name": "x", "shape": [-1, 1024], "range": [[[1, 1024], [4, 1024], [8, 1024]]] * 2}
+DYNAMIC_Y = {"name": "y", "shape": [-1, 1024], "mode": "OUTPUT"}
+
+TENSORRT = "from tensorrt import dropped\nkind = TensorRtTarget\n"
+ONNX = "from onnxruntime import dropped\nkind = OnnxTarget\n"
+
+
+def model(type_: str = "tensor(float)", **told: Any) -> bytes:
+    """A model of the stand-in for ONNX Runtime."""
+    tensor = {"type": type_, "shape": ["N", 1024]}
+    return json.dumps(
+        {"inputs": [{"name": "x", **tensor}], "outputs": [{"name": "y", **tensor}], **told}
+    ).encode()
+
+
+def expected(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> list[float]:
+    """What a copy of the input is, in fixed places."""
+    from infercanary.probe.targets.tensors import Input, drawn, places, readable
+
+    return places([readable(drawn(Input("", "x", shape, dtype, 2), seed, 0), dtype)])
+
+
+def check(found: dict[str, Any]) -> None:
+    """What holds for every engine."""
+    assert found["before"] == {}, "nothing is taken before it is opened"
+    assert found["open"]["retained"] == found["open"]["streams"] == 1
+    assert found["open"]["allocations"] == found["open"]["pinned"] == 2
+    assert "pushed" not in found["open"], "between calls no context is current"
+    assert found["after"] == {}
+    assert found["priority"] == 3, "the lowest there is"
+    phases = found["phases"]
+    assert set(phases) == {"h2d", "compute", "d2h", "launch", "queue"}
+    assert phases["h2d"] == pytest.approx(70e-6, rel=0.3)
+    assert phases["compute"] == pytest.approx(400e-6, rel=0.3)
+    assert phases["d2h"] == pytest.approx(210e-6, rel=0.3)
+    assert found["wall"] >= sum(phases[name] for name in ("h2d", "compute", "d2h"))
+    assert found["batch"] == found["launches"] == 1
+    assert 0 <= found["overhead"] < 50e-6
+    assert found["values"] == found["again"]
+    assert all(current == 1 for _, current in found["dropped"]), (
+        "what is on the device goes inside the context"
+    )
+
+
+LINES = ("h2d 70", "copy 400", "d2h 210")
+
+
+@needs_cc
+def test_a_tensorrt_engine(run: Run) -> None:
+    found = run(TENSORRT + RUNS, plan(X, Y), lines=LINES, options={"seed": 5})
+    check(found)
+    assert found["values"] == expected((2, 1024), seed=5)
+    assert found["device"] == "cuda"
+    environment = found["environment"]
+    assert environment.pop("tensorrt_engine").startswith("engine ")
+    assert environment == {
+        "tensorrt": "10.3.0.26", "tensorrt_built_by": "10.3.0.26", "tensorrt_profile": "0",
+        "tensorrt_device": "cuda", "tensorrt_cuda_device": "Stand-in GPU", "tensorrt_driver_cuda": "12.4",
+        "tensorrt_auxiliary_streams": "0",
+    }  # fmt: skip
+    assert [what for what, _ in found["dropped"]] == ["context", "engine", "runtime"]
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [
+        ({}, 4),
+        ({"inputs": [{"shape": [8, 1024]}]}, 8),
+        ({"inputs": {"x": {"shape": [1, 1024]}}, "profile": 1}, 1),
+    ],
+    ids=["the profile's optimum", "a list", "a mapping"],
+)
+def test_dynamic_shapes(run: Run, options: dict[str, Any], batch: int) -> None:
+    found = run(TENSORRT + RUNS, plan(DYNAMIC_X, DYNAMIC_Y, profiles=2), lines=LINES, options=options)
+    check(found)
+    assert found["values"] == expected((batch, 1024))
+
+
+@needs_cc
+@pytest.mark.parametrize(("dtype", "theirs"), [("bfloat16", "BF16"), ("int64", "INT64"), ("float16", "HALF")])
+def test_dtypes(run: Run, dtype: str, theirs: str) -> None:
+    shape = {"float16": 2048, "bfloat16": 2048, "int64": 512}[dtype]
+    tensors = [{**each, "shape": [1, shape], "dtype": theirs} for each in (X, Y)]
+    found = run(TENSORRT + RUNS, plan(*tensors), lines=LINES, options={})
+    check(found)
+    assert found["values"] == expected((1, shape), dtype)
+
+
+@needs_cc
+def test_short_work_is_batched(run: Run) -> None:
+    body = TENSORRT + RUNS
+    found = run(body, plan(X, Y), lines=("h2d 5", "copy 20", "d2h 5"), options={})
+    assert 2 <= found["batch"] <= 5, "as many as take 100 µs; this machine may be late to look"
+    assert found["launches"] == found["batch"]
+    assert found["batched"]["compute"] == pytest.approx(20e-6, rel=0.3), "one inference's"
+    assert found["values"] == found["again"] == expected((2, 1024))
+
+
+@needs_cc
+def test_an_onnx_model_on_cuda(run: Run) -> None:
+    options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}], "seed": 5}
+    found = run(ONNX + RUNS, model(), lines=LINES, options=options)
+    check(found)
+    assert found["values"] == expected((2, 1024), seed=5)
+    assert found["device"] == "cuda:0"
+    environment = found["environment"]
+    assert environment["onnx_provider"] == "CUDAExecutionProvider"
+    assert environment["onnx_nodes"] == "CUDAExecutionProvider 3"
+    assert environment["onnx_device"] == "cuda:0" and environment["onnx_cuda_device"] == "Stand-in GPU"
+    assert environment["onnx_build"] == "0123456789 Release" and environment["onnx_build_cuda"] == "13.0"
+    assert environment["onnx_producer"] == "stand-in"
+    assert found["dropped"] == [["session", 1]]
+
+
+@needs_cc
+def test_bfloat16_and_provider_options(run: Run) -> None:
+    options = {
+        "providers": ["tensorrt", "cuda"],
+        "provider_options": {"tensorrt": {"trt_fp16_enable": True}, "cuda": {"device_id": 0}},
+        "inputs": {"x": {"shape": [4, 1024], "dtype": "bfloat16"}},
+    }
+    found = run(ONNX + RUNS, model("tensor(bfloat16)"), lines=LINES, options=options)
+    check(found)
+    assert found["values"] == expected((4, 1024), "bfloat16")
+    assert found["environment"]["onnx_provider"] == "TensorrtExecutionProvider"
+    assert found["environment"]["onnx_provider_options"] == "trt_fp16_enable=1"
+
+
+REFUSED = """
+say(*lines)
+target = kind(path, **options)
+found["told"] = raised(target.open)
+found["missing"] = target.cuda_missing
+found["alive"] = alive()
+target.close()
+"""
+
+MEND = "rebuild it with trtexec of this version, on this GPU"
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("written", "options", "told"),
+    [
+        (
+            plan(X, Y, version=(8, 6, 1, 6), says=["Error Code 1: Serialization (Version tag does not match)"]),
+            {},
+            f"engine: `PATH` was built by TensorRT 8.6.1.6; this is 10.3.0.26; {MEND}",
+        ),
+        (
+            plan(X, Y, says=["an incompatible device, expecting compute 9.0 got compute 8.6, please rebuild."]),
+            {},
+            f"engine: `PATH` was built for another GPU (compute 8.6; this is 9.0); {MEND}",
+        ),
+        (
+            b"junk",
+            {},
+            "engine: `PATH` is no engine that can be read by TensorRT 10.3.0.26 (Magic tag does not match); " + MEND,
+        ),
+        (plan(X, Y), {"profile": 1}, "profile: the engine has no profile 1; its last is 0"),
+        (plan(X, Y, full=True), {}, "RuntimeError: TensorRT makes no execution context: OutOfMemory: 99 bytes"),
+        (
+            plan(DYNAMIC_X, DYNAMIC_Y),
+            {"inputs": [{"shape": [9, 1024]}]},
+            "inputs[0].shape: [9, 1024] is outside of the engine's profile 0, which is [1, 1024] to [8, 1024]; choose "
+            "one in it, or build the engine with --minShapes and --maxShapes",
+        ),
+        (
+            plan(X, Y),
+            {"inputs": [{"shape": [3, 1024]}]},
+            "inputs[0].shape: [3, 1024] does not fit the model's input `x`, which is [2, 1024]",
+        ),
+        (plan(X, Y), {"inputs": {"z": {}}}, "inputs: the model has no input `z`; its inputs: x"),
+        (
+            plan({**X, "dtype": "FP8"}, Y),
+            {},
+            "engine: its input `x` is FP8; build it with one of FLOAT, HALF, BF16, BOOL, INT8, INT32, INT64, UINT8 "
+            "(trtexec --inputIOFormats, --outputIOFormats)",
+        ),
+        (
+            plan(X, {**Y, "format": "CHW4"}),
+            {},
+            "engine: its output `y` has the layout CHW4; build it with a linear one "
+            "(trtexec --inputIOFormats=fp32:chw, --outputIOFormats=fp32:chw)",
+        ),
+        (
+            plan({**X, "location": "HOST"}, Y),
+            {},
+            "engine: its input `x` is a shape, and lies on the host; that is not supported: build it with that shape "
+            "fixed",
+        ),
+        (
+            plan(X, {**Y, "shape": [-1, 4], "data_dependent": True}),
+            {},
+            "engine: how large its output `y` is depends on the data, and that is not supported; build it to end "
+            "before that layer",
+        ),
+    ],
+    ids=["version", "gpu", "junk", "profile", "memory", "range", "shape", "name", "dtype", "layout", "host", "data"],
+)  # fmt: skip
+def test_what_tensorrt_does_not_take_is_one_line(
+    run: Run, tmp_path: Path, written: bytes, options: dict[str, Any], told: str
+) -> None:
+    found = run(TENSORRT + REFUSED, written, lines=(), options=options)
+    assert found == {"told": told.replace("PATH", str(tmp_path / "engine")), "missing": "", "alive": {}}
+
+
+@needs_cc
+def test_an_engine_that_fails_in_a_run(run: Run) -> None:
+    body = """
+target = TensorRtTarget(path)
+target.open()
+found["told"] = raised(lambda: target.clock.measure(target.run))
+target.close()
+found["alive"] = alive()
+"""
+    told = "RuntimeError: TensorRT cannot enqueue the engine: Cask convolution execution"
+    assert run(body, plan(X, Y, breaks=True)) == {"told": told, "alive": {}}
+
+
+@needs_cc
+@pytest.mark.parametrize("function", ["cuMemHostAlloc", "cuMemAlloc_v2", "cuEventCreate"])
+@pytest.mark.parametrize("kind", ["tensorrt", "onnx"])
+def test_whatever_fails_while_it_opens_leaves_nothing(run: Run, function: str, kind: str) -> None:
+    body = {"tensorrt": TENSORRT, "onnx": ONNX}[kind] + REFUSED
+    written = {"tensorrt": plan(X, Y), "onnx": model()}[kind]
+    options = {"tensorrt": {}, "onnx": {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}}[kind]
+    found = run(body, written, lines=(f"{function} 1 2",), options=options)
+    told = f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
+    assert found == {"told": told, "missing": "", "alive": {}}
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", ["tensorrt", "onnx"])
+def test_no_gpu(run: Run, kind: str) -> None:
+    body = {"tensorrt": TENSORRT, "onnx": ONNX}[kind] + REFUSED
+    written = {"tensorrt": plan(X, Y), "onnx": model()}[kind]
+    options = {"tensorrt": {}, "onnx": {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}}[kind]
+    found = run(body, written, lines=("cuInit 1 100",), options=options)
+    place = {"tensorrt": "device: `cuda`", "onnx": "providers: `cuda`"}[kind]
+    more = {"tensorrt": "", "onnx": ", or set `providers: [cpu]`"}[kind]
+    assert found == {
+        "told": f"{place} was asked for, but no GPU 0 here (cuInit: CUDA_ERROR_NO_DEVICE (100)); check the driver, and "
+        f"that the container was started with the GPU{more}",
+        "missing": "no_device",
+        "alive": {},
+    }
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("told", "said", "missing"),
+    [
+        (
+            {"unloadable": ["CUDAExecutionProvider"]},
+            "providers: `cuda` was asked for, but ONNX Runtime cannot start CUDAExecutionProvider: the log above says "
+            "why; install the libraries that it was built for (CUDA 13.0), or set `providers: [cpu]`",
+            "no_libraries",
+        ),
+        (
+            {"nodes": {"CPUExecutionProvider": 7}},
+            "providers: none of the model's nodes runs on CUDAExecutionProvider (7 on CPUExecutionProvider): it lacks "
+            "their operators or dtypes; convert the model, or name the provider that runs it first",
+            "",
+        ),
+        (
+            {"no_stream": True},
+            "providers: onnxruntime 1.31.1 does not say that CUDAExecutionProvider runs on the stream that it was "
+            "given (user_compute_stream); install onnxruntime-gpu 1.18 or newer",
+            "",
+        ),
+    ],
+    ids=["libraries", "nodes", "stream"],
+)
+def test_what_does_not_run_on_cuda_is_refused(
+    run: Run, told: dict[str, Any], said: str, missing: str
+) -> None:
+    options = {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}
+    found = run(ONNX + REFUSED, model(**told), lines=(), options=options)
+    assert found == {"told": said, "missing": missing, "alive": {}}
+
+
+@needs_cc
+def test_cuda_without_tensorrt_is_cuda(run: Run) -> None:
+    body = ONNX + RUNS + "found['missing'] = target.cuda_missing\n"
+    options = {"providers": ["tensorrt", "cuda"], "inputs": [{"shape": [2, 1024]}], "cpu_fallback": True}
+    found = run(body, model(unloadable=["TensorrtExecutionProvider"]), lines=LINES, options=options)
+    assert found["values"] == expected((2, 1024))
+    assert (found["environment"]["onnx_provider"], found["missing"]) == ("CUDAExecutionProvider", "")
+
+
+@needs_cc
+@pytest.mark.parametrize("wheels", [False, True])
+def test_cuda_that_comes_as_wheels_is_loaded_first(run: Run, tmp_path: Path, wheels: bool) -> None:
+    """And nothing is printed on standard output, where the report of ``--once`` goes."""
+    body = """
+import onnxruntime
+sys.path.insert(0, site)
+target = OnnxTarget(path, [{"shape": [2, 1024]}], providers=["cuda"])
+target.open()
+target.close()
+found["preloaded"] = onnxruntime.preloaded
+"""
+    (tmp_path / "site" / "nvidia").mkdir(parents=True)
+    site = str(tmp_path / "site") if wheels else str(tmp_path)
+    if not wheels and importlib.util.find_spec("nvidia") is not None:
+        pytest.skip("CUDA's wheels are installed here")
+    assert run(body, model(), site=site) == {"preloaded": int(wheels)}
+
+
+@needs_cc
+def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.engine").write_bytes(plan(X, Y))
+    (tmp_path / "m.onnx").write_bytes(model())
+    (tmp_path / "probe.yaml").write_text(
+        "canaries:\n"
+        "  rt: {target: tensorrt, options: {engine: m.engine}}\n"
+        "  ort: {target: onnx, options: {model: m.onnx, providers: [cuda], inputs: [{shape: [2, 1024]}]}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--config", "probe.yaml", "--once"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        env=environment(library),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    out = done.stdout.replace("\xa0", " ")
+    for name in ("rt", "ort"):
+        block = out.partition(f"canary {name}: ")[2].partition("\n\n")[0]
+        assert re.search(r"^  phases .*\n(.*\n)*  +compute .*\n  +d2h .*#$", block, re.MULTILINE), block
+        assert "h2d" in block and "\n  launch " in block
+    assert re.search(r"^controls on cuda:0: .*\n  gpu_fma +[\d.]+ µs ", out, re.MULTILINE)
+    assert re.search(r"^controls on cuda: .*\n  gpu_fma +[\d.]+ µs ", out, re.MULTILINE)
+    assert "\n  ONNX Runtime 1.31.1\n  TensorRT     10.3.0.26\n" in out
+    assert "\n  device       CUDAExecutionProvider, Stand-in GPU, cuda, Stand-in GPU\n" in out
+    assert "was to run on CUDA" not in out
+
+
+def test_no_driver_at_all(tmp_path: Path) -> None:
+    script = """
+import sys
+from types import ModuleType
+from infercanary.probe.targets.cuda_driver import cuda_library
+from infercanary.probe.targets.tensorrt import TensorRtTarget
+from infercanary.settings import UsageError
+sys.modules["tensorrt"] = ModuleType("tensorrt")
+target = TensorRtTarget(sys.argv[1])
+print(cuda_library() is not None)
+try:
+    target.open()
+except UsageError as error:
+    print(error)
+print(target.cuda_missing)
+"""
+    engine = tmp_path / "engine"
+    engine.write_bytes(plan(X, Y))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(engine)], capture_output=True, text=True, check=True, timeout=60
+    )
+    driver, *rest = done.stdout.splitlines()
+    if driver == "True":
+        pytest.skip("this machine has an NVIDIA driver")
+    told = (
+        "device: `cuda` was asked for, but no libcuda.so.1 here; check the driver, and that the container was started "
+        "with the GPU"
+    )
+    assert rest == [told, "no_device"]
