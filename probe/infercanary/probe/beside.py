@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -46,7 +47,7 @@ class _Probe:
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
         self.due, self._started = None, time.monotonic()
-        self.pid = _spawn(self._command, group=0)
+        self.pid = _spawn(self._command, own_group=True)
         with suppress(OSError):
             # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
             Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
@@ -129,9 +130,10 @@ def command(path: str, server: tuple[str, ...]) -> int:
     return code
 
 
-def _spawn(command: list[str], group: int | None = None) -> int:
+def _spawn(command: list[str], *, own_group: bool = False) -> int:
     """Start a command as a shell would: with no signal blocked or ignored."""
-    return os.posix_spawnp(command[0], command, os.environ, setpgroup=group, setsigmask=(), setsigdef=_RESET)
+    spawn = partial(os.posix_spawnp, command[0], command, os.environ, setsigmask=(), setsigdef=_RESET)
+    return spawn(setpgroup=0) if own_group else spawn()
 
 
 def _reaped() -> dict[int, int]:
