@@ -30,7 +30,7 @@ _ENGINES = {
     "onnxruntime-gpu": "ONNX Runtime",
     "tensorrt": "TensorRT",
 }
-_DEVICES = ("torch_cuda_device", "tensorrt_device", "onnx_device", "cpu_model")  # the first that is known
+_DEVICES = ("torch_cuda_device", "onnx_cuda_device", "tensorrt_cuda_device", "cpu_model")  # the first that is known
 _MAX_BYTES = 16 << 30
 _WHICH = "give the file that the exporter's --store names"
 
