@@ -17,11 +17,12 @@ from infercanary.exporter import accept, poll
 from infercanary.exporter.judge import thread
 from infercanary.exporter.judge.judge import STATES
 from infercanary.exporter.judge.verdicts import CAUSES
-from infercanary.probe import record
+from infercanary.probe import record, sweep
 from infercanary.probe.report import LADDER, Metric
 from infercanary.probe.samplers import available, cgroup
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.tags import TAGS
+from infercanary.probe.targets import REASONS, kserve
 
 TARGET = Path(__file__).with_name("metrics.md")
 PREFIX = "infercanary_"
@@ -39,13 +40,13 @@ PARTS = (
     Part(
         "Latency",
         "latency intended_latency phase run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
-        "repeat_inferences",
+        "repeat_inferences server between_tokens output_tokens",
         "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
     ),
     Part(
         "Runs and canaries",
-        "runs tagged_runs eligible canary_state load first_run warm_up time_to_steady cuda_missing output_error "
-        "environment",
+        "runs run_failures tagged_runs eligible canary_state load first_run warm_up time_to_steady cuda_missing "
+        "output_error environment",
         "Whether it runs, how it started, and in what environment.",
     ),
     Part(
@@ -53,6 +54,12 @@ PARTS = (
         "control",
         "Tiny work that is the same in every image, after each run of a canary "
         "([why and how](adr/0008-controls-in-machine-code.md)). A host that became slower slows both.",
+    ),
+    Part(
+        "Sweeps",
+        "sweep",
+        "Throughput against latency, where a canary has a `sweep` ([how, and at what cost](sweeps.md)). Missing where "
+        "it has none.",
     ),
     Part(
         "GPU",
@@ -105,12 +112,16 @@ _UNITS = {
     "timestamp_seconds": "seconds since 1970",
     "bytes_per_second": "bytes per second",
     "flops_per_second": "operations per second",
+    "samples_per_second": "samples per second",
     **{unit: unit for unit in ("seconds", "bytes", "hertz", "ratio", "celsius", "watts", "joules", "cores")},
 }
 
 _MEMORY_ERRORS = tuple(slow._SEVERITIES)
 _SWITCHES = ("voluntary", "involuntary")
-_PHASES = ("h2d", "compute", "d2h", "launch", "queue")
+_PHASES = (
+    *("h2d", "compute", "d2h", "launch", "queue"),
+    *("connect", "send", "wait", "receive", "first_token", "tokens"),
+)
 _CPU_CONTROLS = ("cpu_spin", "memory_copy", "page_io", "thread_wake")
 _CONTROLS = (
     *_CPU_CONTROLS,
@@ -120,8 +131,11 @@ _CONTROLS = (
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("phase_seconds", "phase"): _PHASES,
     ("run_phase_median_seconds", "phase"): _PHASES,
+    ("server_seconds", "part"): kserve.PARTS,
     ("runs_total", "outcome"): record.OUTCOMES,
+    ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): TAGS,
+    ("sweep_missing_points_total", "reason"): sweep.REASONS,
     ("canary_state", "state"): record.STATES,
     ("cuda_missing", "reason"): record.CUDA_MISSING_REASONS,
     ("canary_context_switches_total", "kind"): _SWITCHES,

@@ -35,6 +35,17 @@ CAUSES = {"image": ORANGE, "host": PURPLE, "both": VERMILLION, "unknown": GREY}
 
 PHASES = {"h2d": SKY, "compute": BLUE, "d2h": GREEN, "launch": ORANGE, "queue": PURPLE}
 
+CONTROLS = {
+    "cpu_spin": BLUE,
+    "memory_copy": ORANGE,
+    "page_io": PURPLE,
+    "thread_wake": GREEN,
+    "gpu_fma": SKY,
+    "gpu_copy": VERMILLION,
+    "gpu_transfer": YELLOW,
+    "gpu_launch": GREY,
+}
+
 CLOCK_EVENTS = {
     "sw_power_cap": YELLOW,
     "sync_boost": GREY,

@@ -114,13 +114,15 @@ def _containers() -> Panel:
         "none",
         empty="No container is in trouble",
     )
+    clean = series("infercanary_eligible_ratio", CANARY)
     kinds = {
         "probe does not answer": f"{series('infercanary_up', SERVICES)} == 0",
         "canary fails": f"{series('infercanary_canary_state', CANARY, _FAILING)} == 1",
         "other output than at first": f"{series('infercanary_output_error_ratio', CANARY)} > 0.01",
         "no CUDA": f"{series('infercanary_cuda_missing', CANARY)} == 1",
         "NVML in trouble": f"{series('infercanary_nvml_state', SERVICES, _NVML)} == 1",
-        "few clean runs": f"{series('infercanary_eligible_ratio', CANARY)} < 0.5",
+        # None is clean right after a start.
+        "few clean runs": f"max_over_time({clean}[5m]) < 0.5 and {clean}",
     }
     query = " or ".join(
         f'label_replace({selector}, "trouble", "{kind}", "", "")' for kind, selector in kinds.items()
@@ -181,5 +183,5 @@ def _starts() -> Panel:
         empty="No container started",
     )
     starts = series("infercanary_probe_start_timestamp_seconds", SERVICES)
-    query = f"sum by (service) (changes({starts}[$__interval]))"
-    return lines(about, Query(query, "{{service}}"), minimum=0)
+    query = f"sum by (service) (changes({starts}[$__rate_interval]))"
+    return lines(about, Query(query, "{{service}}"), minimum=0, steps=True)

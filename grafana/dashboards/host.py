@@ -6,7 +6,7 @@ from __future__ import annotations
 from grafana.dashboards import colours, marks, variables
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.panels import About, Panel, Query, lines, tiles, timeline
-from grafana.dashboards.promql import increase, of_range, rate, series, states
+from grafana.dashboards.promql import increase, of_range, rate, series, states, steady_of_range
 from grafana.dashboards.variables import INSTANCE
 
 CONTAINERS = f"{INSTANCE}, {variables.CONTAINERS}"
@@ -61,16 +61,20 @@ def _canaries() -> Panel:
 def _controls() -> Panel:
     about = About(
         "Controls",
-        "Each control's time over its own mean: work that is the same in every image, after each run. Canary and "
-        "controls slower together is the host; the canary alone is what is in the image. Those in Python's own time "
-        "are left out.",
+        "Each control's time over its usual one (medians: of a step, and of the time range): work that is the same in "
+        "every image, after each run. Canary and controls slower together is the host; the canary alone is what is in "
+        "the image. Those in Python's own time are left out.",
         "percentunit",
         width=24,
         height=7,
         empty="No control has run in this time range",
     )
-    query = of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
-    return lines(about, Query(f"avg by (container, control) ({query})", "{{container}} {{control}}"))
+    query = steady_of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
+    return lines(about, _by_control(query), endings=colours.CONTROLS, doubling=True)
+
+
+def _by_control(query: str) -> Query:
+    return Query(f"avg by (container, control) ({query})", "{{container}} {{control}}")
 
 
 def _work() -> Panel:
@@ -82,9 +86,7 @@ def _work() -> Panel:
         empty="No such control has run",
     )
     query = series("infercanary_control_flops_per_second", CONTAINERS, 'control!~".*_python"')
-    return lines(
-        about, Query(f"avg by (container, control) ({query})", "{{container}} {{control}}"), minimum=0
-    )
+    return lines(about, _by_control(query), endings=colours.CONTROLS, minimum=0)
 
 
 def _bandwidth() -> Panel:
@@ -96,9 +98,7 @@ def _bandwidth() -> Panel:
         empty="No such control has run",
     )
     query = series("infercanary_control_bytes_per_second", CONTAINERS, 'control!~".*_python"')
-    return lines(
-        about, Query(f"avg by (container, control) ({query})", "{{container}} {{control}}"), minimum=0
-    )
+    return lines(about, _by_control(query), endings=colours.CONTROLS, minimum=0)
 
 
 def _state() -> Panel:

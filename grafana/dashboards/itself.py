@@ -9,6 +9,8 @@ from grafana.dashboards.promql import increase, rate, series
 from grafana.dashboards.variables import INSTANCE
 
 CONTAINERS = f"{INSTANCE}, {variables.CONTAINERS}"
+EXPORTERS = f'job="infercanary", {INSTANCE}'
+"""For metrics that every process has: rules know the exporter by this name too."""
 NO_PROBE = "No probe reports"
 NO_EXPORTER = "No exporter is scraped"
 HOST = "{{instance}}"
@@ -44,7 +46,7 @@ def _health() -> Panel:
         "Probes that answer and those that do not, hosts whose Docker does not answer, whose judge's store fails, or "
         "whose config was refused.",
         "none",
-        width=12,
+        width=9,
         height=5,
         empty=NO_EXPORTER,
     )
@@ -77,8 +79,8 @@ def _exporters() -> Panel:
         Column("instance", "instance"),
         Column("version", "Version"),
         Column("python", "Python"),
-        Column("Value #B", "Containers found"),
-        Column("Value #C", "Probes up"),
+        Column("Value #B", "Found"),
+        Column("Value #C", "Up"),
         Column("Value #D", "Store", "bytes"),
         Column("Value #E", "Config read", "dateTimeFromNow"),
     ]
@@ -87,6 +89,7 @@ def _exporters() -> Panel:
         "One on each host: its version, the containers that Docker listed with a probe, probes that answer, the size "
         "of the judge's store, and when its config was last read.",
         "short",
+        width=15,
         height=5,
         empty=NO_EXPORTER,
     )
@@ -291,7 +294,6 @@ def _false_alarms() -> Panel:
         Query(tests, "restarts tried"),
         Query(alarms, "called a change"),
         Query(f"100 * {alarms} / ({tests} > 0)", "share, %"),
-        decimals=1,
     )
 
 
@@ -327,7 +329,7 @@ def _cpu() -> Panel:
     about = About(
         "CPU of the exporter", "Cores that the exporter's process takes.", "percentunit", empty=NO_EXPORTER
     )
-    return lines(about, Query(rate("process_cpu_seconds_total", INSTANCE), HOST), minimum=0)
+    return lines(about, Query(rate("process_cpu_seconds_total", EXPORTERS), HOST), minimum=0)
 
 
 def _memory() -> Panel:
@@ -337,7 +339,7 @@ def _memory() -> Panel:
         "bytes",
         empty=NO_EXPORTER,
     )
-    return lines(about, Query(series("process_resident_memory_bytes", INSTANCE), HOST), minimum=0)
+    return lines(about, Query(series("process_resident_memory_bytes", EXPORTERS), HOST), minimum=0)
 
 
 def _scrape() -> Panel:
@@ -347,4 +349,4 @@ def _scrape() -> Panel:
         "s",
         empty=NO_EXPORTER,
     )
-    return lines(about, Query(series("scrape_duration_seconds", INSTANCE), HOST), minimum=0)
+    return lines(about, Query(series("scrape_duration_seconds", EXPORTERS), HOST), minimum=0)

@@ -17,6 +17,7 @@ from grafana_foundation_sdk.builders import (
     statetimeline,
     table,
     timeseries,
+    xychart,
 )
 from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
@@ -24,6 +25,7 @@ from grafana_foundation_sdk.models import common as model
 from grafana_foundation_sdk.models import dashboard
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
+from grafana_foundation_sdk.models import xychart as xychart_model
 
 from grafana.dashboards import colours
 from grafana.dashboards.variables import DATASOURCE
@@ -67,15 +69,19 @@ def lines(
     minimum: float | None = None,
     maximum: float | None = None,
     named: Mapping[str, str] | None = None,
+    endings: Mapping[str, str] | None = None,
     steps: bool = False,
     band: tuple[str, str] | None = None,
+    doubling: bool = False,
     every: str = "1m",
 ) -> Panel:
-    """Series over time. ``named``: series → colour; ``band``: from which series to which the room is filled;
-    ``every``: the least step of rates."""
+    """Series over time. ``named``: series → colour; ``endings``: last word of a series → hue, of which it has a shade;
+    ``band``: from which series to which the room is filled; ``doubling``: twice as much is one step up, so that one
+    series far away does not flatten the others; ``every``: the least step of rates."""
     panel = (
         timeseries.Panel()
-        .line_width(1)
+        # A stack's lines lie on top of each other where a series is 0, and the last one's colour would be seen.
+        .line_width(0 if stacked else 1)
         .fill_opacity(60 if stacked else 0)
         .show_points(model.VisibilityMode.AUTO)
         # A run every ten seconds, or every few minutes: a gap is what is longer.
@@ -93,12 +99,16 @@ def lines(
     )
     if stacked:
         panel.stacking(common.StackingConfig().mode(model.StackingMode.NORMAL).group("A"))
+    if doubling:
+        panel.scale_distribution(common.ScaleDistributionConfig().type(model.ScaleDistribution.LOG).log(2))
     if minimum is not None:
         panel.min(minimum)
     if maximum is not None:
         panel.max(maximum)
     _hues(panel, queries)
     _colour_by_name(panel, named or {})
+    for ending, hue in (endings or {}).items():
+        panel.override_by_regexp(f"/ {ending}$/", [_colour(hue, "shades")])
     if band is not None:
         low, high = band
         panel.override_by_name(
@@ -144,9 +154,13 @@ def tiles(
     named: Mapping[str, str] | None = None,
     bad_from: float | None = None,
     decimals: int | None = None,
-    text: model.BigValueTextMode = model.BigValueTextMode.AUTO,
+    text: model.BigValueTextMode | None = None,
 ) -> Panel:
     """Numbers as they are now. ``bad_from``: vermillion from there on; ``named``: series → colour."""
+    if text is None:
+        # Grafana's own choice hides the name where there is one number, which may be any of several queries'.
+        several = len(queries) > 1
+        text = model.BigValueTextMode.VALUE_AND_NAME if several else model.BigValueTextMode.AUTO
     panel = (
         stat.Panel()
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
@@ -285,6 +299,56 @@ def bars(about: About, *queries: Query, minimum: float | None = None, maximum: f
         panel.max(maximum)
     _hues(panel, queries)
     return _finished(panel.build(), about, queries, instant=True)
+
+
+def against(about: About, labels: Sequence[str], x: Column, y: Column, *queries: Query) -> Panel:
+    """One number against another: a point for each set of ``labels``, which are shown beside it."""
+    panel = (
+        xychart.Panel()
+        .show(xychart_model.XYShowMode.POINTS)
+        .point_size(xychart.XychartFieldConfigPointSize().fixed(9))
+        .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(colours.BLUE))
+        .mapping(xychart_model.SeriesMapping.MANUAL)
+        .series(
+            [
+                xychart.XYSeriesConfig()
+                .frame(xychart.XychartXYSeriesConfigFrame().matcher(_matcher("byIndex", 0)))
+                .x(xychart.XychartXYSeriesConfigX().matcher(_matcher("byName", x.heading)))
+                .y(xychart.XychartXYSeriesConfigY().matcher(_matcher("byName", y.heading)))
+            ]
+        )
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(model.LegendDisplayMode.HIDDEN)
+            .placement(model.LegendPlacement.BOTTOM)
+            .show_legend(False)
+        )
+        .tooltip(common.VizTooltipOptions().mode(model.TooltipDisplayMode.SINGLE).sort(model.SortOrder.NONE))
+        .with_transformation(dashboard.DataTransformerConfig(id_val="merge", options={}))
+        .with_transformation(
+            dashboard.DataTransformerConfig(
+                id_val="filterFieldsByName", options={"include": {"names": [*labels, x.field, y.field]}}
+            )
+        )
+        .with_transformation(
+            dashboard.DataTransformerConfig(
+                id_val="organize",
+                options={
+                    "excludeByName": {},
+                    "indexByName": {},
+                    "renameByName": {x.field: x.heading, y.field: y.heading},
+                },
+            )
+        )
+    )
+    for column in (x, y):
+        label = dashboard.DynamicConfigValue(id_val="custom.axisLabel", value=column.heading)
+        panel.override_by_name(column.heading, [*_looks(column), label])
+    return _finished(panel.build(), about, queries, prometheus_model.PromQueryFormat.TABLE, instant=True)
+
+
+def _matcher(kind: str, of: object) -> xychart.MatcherConfig:
+    return xychart.MatcherConfig().id(kind).options(of)
 
 
 def _finished(

@@ -29,6 +29,16 @@ def of_range(name: str, *matchers: str) -> str:
     return f"{selected} / avg_over_time({selected}[$__range] @ end())"
 
 
+def steady_of_range(name: str, *matchers: str) -> str:
+    """The same by medians, of each step and of the range: for what has outliers, which would be all that is seen."""
+    selected = series(name, *matchers)
+    middle = "quantile_over_time(0.5, {}[{}]{})"
+    now, usual = (
+        middle.format(selected, *over) for over in (("$__rate_interval", ""), ("$__range", " @ end()"))
+    )
+    return f"{now} / {usual}"
+
+
 def states(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
     """A state set as one number for each ``by``: the place, from 1 on, of the state that holds."""
     holds = [series(name, *matchers, f'{label}="{value}"') for value in values]

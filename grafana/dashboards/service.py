@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
-from grafana.dashboards.panels import About, Column, Panel, Query, heat, lines, matrix, rows, tiles, timeline
+from grafana.dashboards.panels import (
+    About,
+    Column,
+    Panel,
+    Query,
+    against,
+    heat,
+    lines,
+    matrix,
+    rows,
+    tiles,
+    timeline,
+)
 from grafana.dashboards.promql import newest, rate, series, states
 from grafana.dashboards.variables import CANARIES, CONTAINERS
 
 NO_RUN = "The canary has not run in this time range"
 BUCKETS = "infercanary_latency_seconds_bucket"
+NO_SWEEP = "No canary is swept: its `sweep` is off by default"
 
 
 def board() -> Board:
@@ -37,6 +50,7 @@ def board() -> Board:
             Row("Replicas side by side", [_by_container(), _minimum(), _differences(), _states()]),
             Row("Runs", [_outcomes(), _tags(), _eligible(), _output()]),
             Row("Cold start", [_cold_start(), _time_to_steady()]),
+            Row("Sweeps", [_trade_off(), _points()]),
         ],
     )
 
@@ -350,3 +364,54 @@ def _time_to_steady() -> Panel:
     )
     query = series("infercanary_time_to_steady_seconds", CANARIES)
     return lines(about, Query(query, "{{container}}"), minimum=0, steps=True)
+
+
+def _trade_off() -> Panel:
+    about = About(
+        "Throughput against latency",
+        "A point for each batch size (one request at a time) and each number of requests at a time in the last sweep, "
+        "mean over the containers. Up and to the left is better; where points go to the right and no longer up, the "
+        "device is full.",
+        "short",
+        empty=NO_SWEEP,
+    )
+    by = ["batch", "concurrency"]
+    latency, rate = (
+        f"avg by ({', '.join(by)}) ({series(f'infercanary_sweep_{name}', CANARIES)})"
+        for name in ("latency_seconds", "samples_per_second")
+    )
+    return against(
+        about,
+        by,
+        Column("Value #A", "Latency of a request", "s"),
+        Column("Value #B", "Samples a second", "short"),
+        Query(latency),
+        Query(rate),
+    )
+
+
+def _points() -> Panel:
+    about = About(
+        "Points of the last sweep",
+        "What each container measured, and when its sweep ended. Device memory is the peak in its process, on a GPU "
+        "only. A point that is missing did not fit, was too slow or raised: `infercanary_sweep_missing_points_total`.",
+        "short",
+        empty=NO_SWEEP,
+    )
+    by = "service, container, batch, concurrency"
+    columns = [
+        Column("container", "container", link=link("gpu-host", "service", "container")),
+        Column("batch", "Batch"),
+        Column("concurrency", "At a time"),
+        Column("Value #A", "Latency", "s"),
+        Column("Value #B", "Samples a second", "short"),
+        Column("Value #C", "Device memory", "bytes"),
+        Column("Value #D", "Swept", "dateTimeFromNow"),
+        Column("service", "service"),
+    ]
+    names = ("latency_seconds", "samples_per_second", "peak_memory_bytes")
+    queries = [Query(f"max by ({by}) ({series(f'infercanary_sweep_{name}', CANARIES)})") for name in names]
+    ended = series("infercanary_sweep_timestamp_seconds", CANARIES)
+    each = series("infercanary_sweep_latency_seconds", CANARIES)
+    joined = f"{each} * 0 + on (instance, service, container, canary) group_left () {ended}"
+    return rows(about, columns, *queries, Query(f"max by ({by}) ({joined}) * 1000"), sort="Latency")

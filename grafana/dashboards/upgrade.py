@@ -11,7 +11,16 @@ from collections.abc import Iterator
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, matrix, rows, spread, tiles
-from grafana.dashboards.promql import by_image, current_image, increase, of_each_image, of_range, series
+from grafana.dashboards.promql import (
+    CONTAINER,
+    by_image,
+    current_image,
+    increase,
+    newest,
+    of_each_image,
+    series,
+    steady_of_range,
+)
 from grafana.dashboards.variables import CANARIES, CONTAINERS
 
 MEDIAN = series("infercanary_run_median_seconds", CANARIES)
@@ -88,7 +97,6 @@ def _rests_on() -> Panel:
         Query(f"max({verdicts.of('infercanary_judged_runs')})", "runs"),
         Query(f"max({verdicts.of('infercanary_judged_generations')})", "starts"),
         Query(deviation, "restart deviation, %"),
-        decimals=1,
     )
 
 
@@ -129,6 +137,7 @@ def _quantiles() -> Panel:
         "Quantiles over the time range of the runs' medians, which are exact: the mean over the containers of each "
         "image. Where all quantiles moved alike the work costs more; where only the high ones did, it is disturbed.",
         "s",
+        height=9,
         empty=NO_IMAGE,
     )
     levels = {"lowest": 0, "10 %": 0.1, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75, "90 %": 0.9, "highest": 1}
@@ -147,6 +156,7 @@ def _images() -> Panel:
         "Which images ran, by the first twelve digits of their ids, with when each was last seen. An id that changed "
         "under one reference is a tag that was moved.",
         "dateTimeAsIso",
+        height=9,
         empty=NO_IMAGE,
     )
     seen = f"max_over_time(timestamp({series('infercanary_container_info', CONTAINERS)})[$__range:1m])"
@@ -206,27 +216,28 @@ def _tags() -> Panel:
 def _beside() -> Panel:
     about = About(
         "Beside it: controls, and other services",
-        "Each over its own mean of the time range. Work that is the same in every image, in the same container, and "
-        "the canaries of other services: what they do at the upgrade too is the host's.",
+        "Each over its usual time (medians: of a step, and of the time range). Work that is the same in every image, "
+        "in the same container, and the canaries of other services: what they do at the upgrade too is the host's.",
         "percentunit",
         empty="No control and no other service ran",
     )
-    own = f"avg by (canary) ({of_range('infercanary_run_median_seconds', CANARIES)})"
-    controls = of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
-    others = of_range("infercanary_run_median_seconds", 'service!~"$service"')
+    own = f"avg by (canary) ({steady_of_range('infercanary_run_median_seconds', CANARIES)})"
+    controls = steady_of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
+    others = steady_of_range("infercanary_run_median_seconds", 'service!~"$service"')
     return lines(
         about,
         Query(own, "{{canary}}"),
         Query(f"avg by (control) ({controls})", "control {{control}}"),
         Query(f"avg by (service) ({others})", "service {{service}}"),
+        doubling=True,
     )
 
 
 def _components() -> Panel:
     about = About(
         "Components that changed in this time range",
-        "Parts of the environment with more than one version, with when each was last seen. An old version was last "
-        "seen at the upgrade; two that are both seen now are two containers that differ.",
+        "Parts of the environment with more than one version, or that not every container has, with when each was "
+        "last seen. An old version was last seen at the upgrade; two that are seen now are two containers that differ.",
         "dateTimeAsIso",
         width=24,
         empty="No component changed in this time range",
@@ -235,13 +246,20 @@ def _components() -> Panel:
     versions = (
         f"count by (component) (count by (component, version) (last_over_time({selected}[$__range]))) > 1"
     )
+    # What only some of the containers have had, such as a variable that is new, has one version.
+    info = newest("infercanary_container_info", CONTAINERS)
+    known = f"{selected} * on ({CONTAINER}) group_left (container_id) {info}"
+    each = f"max by (component, container_id) (max_over_time(({known})[$__range:1m]))"
+    partly = f"count by (component) ({each}) < on () group_left () count(count by (container_id) ({each}))"
     seen = f"max by (component, version) (max_over_time(timestamp({selected})[$__range:1m]))"
     columns = [
         Column("component", "Component"),
         Column("version", "Version"),
         Column("Value", "Last seen", "dateTimeAsIso"),
     ]
-    return rows(about, columns, Query(f"{seen} * 1000 and on (component) ({versions})"), sort="Component")
+    return rows(
+        about, columns, Query(f"{seen} * 1000 and on (component) ({versions} or {partly})"), sort="Component"
+    )
 
 
 def _cold_start() -> Panel:

@@ -71,15 +71,16 @@ def table() -> Panel:
         Column("service", "service", link=to_service),
         Column("canary", "canary", link=to_upgrade),
         Column("verdict", "Verdict", named=colours.VERDICTS, link=to_upgrade),
-        Column("Value #B", "Shift", "percentunit", decimals=1),
-        Column("Value #C", "From", "percentunit", decimals=1),
-        Column("Value #D", "To", "percentunit", decimals=1),
-        Column("cause", "Cause", named=colours.CAUSES),
-        Column("Value #F", "Image's part", "percentunit", decimals=1),
-        Column("Value #G", "Host's part", "percentunit", decimals=1),
-        Column("Value #K", "Drift", "percentunit", decimals=1),
-        Column("Value #J", "Latency", "s"),
-        Column("Value #H", "Upgraded", "dateTimeFromNow"),
+        # Narrower than a column is by itself, so that all fit on a screen.
+        Column("Value #B", "Shift", "percentunit", width=80, decimals=1),
+        Column("Value #C", "From", "percentunit", width=80, decimals=1),
+        Column("Value #D", "To", "percentunit", width=80, decimals=1),
+        Column("cause", "Cause", named=colours.CAUSES, width=90),
+        Column("Value #F", "Image's part", "percentunit", width=110, decimals=1),
+        Column("Value #G", "Host's part", "percentunit", width=110, decimals=1),
+        Column("Value #K", "Drift", "percentunit", width=80, decimals=1),
+        Column("Value #J", "Latency", "s", width=100),
+        Column("Value #H", "Upgraded", "dateTimeFromNow", width=130),
         Column("image", "Image"),
     ]
     about = About(
@@ -92,7 +93,7 @@ def table() -> Panel:
         height=9,
         empty="No canary reports: is a container labelled infercanary.enable=true, and the exporter up?",
     )
-    return rows(about, columns, *queries)
+    return rows(about, columns, *queries, sort="-Shift")
 
 
 def over_time() -> Panel:

@@ -17,6 +17,10 @@ COMMANDS = {
         "infercanary.exporter.offline.compare",
         "Compare two files of runs: is the candidate slower, and why.",
     ),
+    "ab": (
+        "infercanary.exporter.ab.command",
+        "The experiment before a deploy: is the second image slower, and why.",
+    ),
     "scan": ("infercanary.exporter.offline.scan", "Find where the level of one file of runs changed."),
     "report": (
         "infercanary.exporter.offline.report",

@@ -112,6 +112,7 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
         text = f"the required key `{missing[1]}` is missing"
     elif path.startswith("key` in"):
         text = f"{text} as a key; put it in quotes"
+    text = text.replace(" | null`", "`")  # that it may be left out helps nobody who did not
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
     text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)

@@ -9,8 +9,9 @@ In a server's own process::
 """
 
 from infercanary.probe.probe import Probe
+from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import Target
 from infercanary.probe.targets.torch import TorchTarget
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
-__all__ = ["CudaClock", "HostClock", "Phase", "Probe", "Target", "TorchTarget"]
+__all__ = ["CudaClock", "HostClock", "Phase", "Probe", "Sweep", "Target", "TorchTarget"]

@@ -13,15 +13,18 @@ from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy,
 from infercanary.probe.histogram import Tally
 from infercanary.probe.output import fingerprint
 from infercanary.probe.record import Record
-from infercanary.probe.report import relative_error
+from infercanary.probe.report import Outcome, relative_error
 from infercanary.probe.round import Round
 from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
-from infercanary.probe.targets import Target
+from infercanary.probe.targets import Failure, Reason, Target
 from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
+
+THREADS = ("torch_intra_op_threads", "onnx_intra_op_threads")
+"""Components of the environment that say with how many threads an engine computes on the CPU."""
 
 _REOPEN_SECONDS = 60.0, 3600.0
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
@@ -54,11 +57,13 @@ class Canary:
         """How many threads its engine computes with on the CPU; 0 where that is not known."""
         self.output: tuple[float, ...] | None = None
         """The fingerprint of the first steady output since the start."""
+        self.crowding = 1.0
+        """What the last run cost over the time that it took: above 1 where it waited in the server's pool."""
         self.mistake: UsageError | None = None
         """What the user must mend before it can be opened."""
         self._target = target
         self._runner = Runner(name, target, timeout, pool)
-        self._record = Record(name, tally)
+        self._record = Record(name, tally, getattr(target, "reasons", ()))
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
@@ -74,6 +79,11 @@ class Canary:
     def repeat_cost(self) -> float:
         """Cost per repeat (s): the median of the last runs, so that one disturbed run does not change the plan."""
         return statistics.median(self._costs) if self._costs else 0.0
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether it is open, and its last run went well."""
+        return self.is_open and self.state in ("warming", "steady")
 
     @property
     def is_opening(self) -> bool:
@@ -107,6 +117,9 @@ class Canary:
             # The first mistake is the caller's to tell: on the command line it ends the probe.
             self._put_off(f"cannot be opened: {error}", log_it=self.state != "opening")
             self.mistake = error
+        except Failure as error:
+            self._put_off(f"cannot be opened: {error}", reason=error.reason)
+            self.mistake = None
         except BaseException as error:
             self._put_off(f"cannot be opened: {one_line(error)}")
             self.mistake = None
@@ -138,6 +151,9 @@ class Canary:
             result = Round("busy", str(error))
         except DeadlineExceeded as error:
             result = Round("timed_out", str(error), (), *self._runner.spent(begin))
+        except Failure as error:
+            outcome: Outcome = "timed_out" if error.reason == "timed_out" else "raised"
+            result = Round(outcome, str(error), (), *self._runner.spent(begin), reason=error.reason)
         except BaseException as error:
             result = Round("raised", one_line(error), (), *self._runner.spent(begin))
         else:
@@ -165,7 +181,8 @@ class Canary:
         return ended
 
     def _judge(self, ran: Repeats, lateness: float) -> Round:
-        done = Round("ok", "", ran.timings, usage=ran.usage, intended=max(0.0, lateness) + ran.intended)
+        intended = max(0.0, lateness) + ran.intended
+        done = Round("ok", "", ran.timings, usage=ran.usage, intended=intended, readings=ran.readings)
         if not all(map(math.isfinite, ran.values)):
             return done._replace(outcome="not_finite", detail="the output holds NaN or infinity")
         if self._reference is None:
@@ -175,7 +192,8 @@ class Canary:
     def _take(self, opened: Opened) -> None:
         self._record.opened(opened)
         self.environment = opened.environment
-        threads = opened.environment.get("torch_intra_op_threads", "")
+        told = (opened.environment.get(component, "") for component in THREADS)
+        threads = next(filter(None, told), "")
         self.compute_threads = (
             int(threads) if threads.isascii() and threads.isdigit() and len(threads) < 6 else 0
         )
@@ -184,23 +202,24 @@ class Canary:
         self._settle(opened.latencies)
         self._recover()
 
-    def _put_off(self, complaint: str, log_it: bool = True) -> None:
+    def _put_off(self, complaint: str, log_it: bool = True, reason: Reason | None = None) -> None:
         now = perf_counter()
         took = now - self._opening_since if self._opening_since is not None else 0.0
         least, most = _REOPEN_SECONDS
         self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
-        self._failed_open = Round("raised", complaint)
-        self._record.failed("raised")
+        self._failed_open = Round("raised", complaint, reason=reason)
+        self._record.failed(self._failed_open)
         self._fail(complaint, log_it)
 
     def _account(self, result: Round) -> None:
         self._skipped = self._skipped + 1 if result.outcome == "busy" else 0
         if result.latencies:
             self._costs.append(result.cost / len(result.latencies))
+            self.crowding = result.cost / result.busy if result.busy else 1.0
             self._settle(result.latencies)
             self._record.run(result, self._unsteady is None)
         else:
-            self._record.failed(result.outcome)
+            self._record.failed(result)
         if result.outcome == "ok":
             self._recover()
         elif result.outcome == "busy":

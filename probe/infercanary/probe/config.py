@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from infercanary.probe.pace import pace
 from infercanary.probe.probe import Probe
 from infercanary.probe.serve import parse
+from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import make
 from infercanary.settings import UsageError, load
 
@@ -17,10 +19,11 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One canary: the target's name and its options."""
+    """One canary: the target's name and its options, and what of it is swept."""
 
     target: str
     options: dict[str, Any] = {}
+    sweep: Sweep | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +43,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 def read(path: str | os.PathLike[str]) -> Probe:
     """The probe that the file describes, not started. Raises :class:`UsageError` in one line."""
     config = load(path, Config)
+    pace(config.interval_seconds, config.duty_cap)  # a mistake there is not the file's
     try:
         parse(config.listen)
         targets = {}
@@ -58,6 +62,9 @@ def read(path: str | os.PathLike[str]) -> Probe:
             controls=config.controls,
             journal=config.journal,
             journal_bytes=config.journal_bytes,
+            sweeps={
+                name: canary.sweep for name, canary in config.canaries.items() if canary.sweep is not None
+            },
         )
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None

@@ -45,6 +45,11 @@ class Worker:
         self._idle.set()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call holds the thread, maybe one that exceeded its deadline."""
+        return not self._idle.is_set()
+
     def call(self, function: Callable[[], T], seconds: float) -> T:
         """``function()``'s result, or what it raised: :meth:`begin`, then :meth:`result`, whose answer is then lost."""
         self.begin(function)
@@ -137,5 +142,10 @@ def one_line(error: BaseException) -> str:
         text = str(error).strip()
     except BaseException as broken:
         text = f"(its text cannot be read: {type(broken).__name__})"
-    first = "".join(c if c.isprintable() else " " for c in text.partition("\n")[0][:200])
+    first = printable(text.partition("\n")[0], 200)
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def printable(text: str, most: int) -> str:
+    """The first ``most`` characters of ``text``, with a space for each that a terminal or a log would not show."""
+    return "".join(c if c.isprintable() else " " for c in text[:most])

@@ -11,12 +11,13 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 
 import click
 
 from infercanary.probe import controls, record
+from infercanary.probe.canary import THREADS
 from infercanary.probe.probe import DUTY_CAP, INTERVAL, Probe
 from infercanary.probe.report import Metric, Report, Run, decode
 from infercanary.probe.samplers import SUCCESS
@@ -24,6 +25,8 @@ from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.tags import Values, values
+from infercanary.probe.targets.kserve import SERVER
+from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
 from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
@@ -41,6 +44,7 @@ _TAGS = {
     "failing": "it failed, as said above; mend that before anything else",
     "busy": "the device had no room for it; run it again at a quieter time",
     "beside_opening": "another canary was loading meanwhile; run it again when that one opens",
+    "beside_sweep": "a request of a sweep was still going; give the sweep more seconds, or smaller batches",
     "late": "it started over 0.25 s late: no CPU was free, or a thread kept the GIL; give it more CPU",
     "stalled": "the whole process stood still; look for a paused container, a snapshot or a moved VM",
     "preempted": "ready to run, it waited for a CPU; use fewer threads, or move neighbours away",
@@ -71,8 +75,9 @@ _NVML_STATES = {
 }
 
 _CUDA_MISSING = {
-    "cpu_only_build": "its torch is a CPU-only build; install a CUDA build of torch",
-    "no_device": "its torch sees no device; check the driver, and that the container was started with "
+    "cpu_only_build": "its engine is a CPU-only build; install one with CUDA (of torch, or onnxruntime-gpu)",
+    "no_libraries": "its engine's CUDA libraries cannot be loaded; install the versions that it was built for",
+    "no_device": "its engine sees no device; check the driver, and that the container was started with "
     "the GPU (--gpus all)",
 }
 
@@ -84,9 +89,11 @@ _FOREMOST = {
     "ONNX Runtime": ("onnxruntime", "onnxruntime-gpu"),
     "TensorRT": ("tensorrt",),
     "OpenVINO": ("openvino",),
-    "device": ("torch_device", "torch_cuda_device", "torch_mode"),
+    "device": (
+        *("torch_device", "torch_cuda_device", "torch_mode"),
+        *("onnx_provider", "onnx_cuda_device", "tensorrt_device", "tensorrt_cuda_device"),
+    ),
 }
-_THREADS = "torch_intra_op_threads"
 
 
 def once(probe: Probe) -> int:
@@ -175,6 +182,14 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
     if run is not None and median:
         overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
         yield from _phases(run.phases, median, overhead, width)
+    own = {part: seconds for (of, part), seconds in known.get(SERVER.name, {}).items() if of == name}
+    if own:
+        text = _joined(*(f"{part} {_time(seconds)}" for part, seconds in own.items()))
+        yield from _row("server", f"{text}  of one inference, by its own clock; within wait", width)
+    if (tokens := value(TOKENS)) is not None:
+        apart = value(BETWEEN_TOKENS)
+        text = f", {_time(apart)} from one to the next" if apart is not None else ""
+        yield from _row("tokens", _count(tokens, "token") + text, width)
     for tag in run.tags if run is not None else ():
         yield from _row("tag", f"{tag}: {_TAGS.get(tag, 'unknown to this version')}", width)
 
@@ -183,7 +198,7 @@ def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: in
     """Bars of what follows one another; launching is beside them, since the host does it while the device works."""
     if not phases:
         return
-    order = ["queue", "h2d", "compute", "d2h"]
+    order = ["queue", "h2d", "compute", "d2h", "connect", "send", "wait", "first_token"]
     bars = {name: phases[name] for name in order if name in phases}
     bars |= {name: seconds for name, seconds in phases.items() if name not in (*order, "launch")}
     if (rest := wall - sum(bars.values())) > _REST * wall:
@@ -253,7 +268,7 @@ def _environment(report: Report, known: Values, width: int) -> Iterator[str]:
         yield from _row(f"GPU {gpu.get('gpu')}", text, width)
     granted = known.get(GRANTED.name, {}).get(())
     cpus = "an unknown number of granted CPUs" if granted is None else _count(granted, "granted CPU")
-    threads = left.pop(_THREADS, None)
+    threads = _joined_once(left.pop(component, "") for component in THREADS)
     yield from _row("threads", f"{threads or 'unknown how many'}, on {cpus}", width)
     yield from _row("CPU", left.pop("cpu_model", "unknown"), width)
     others = "; ".join(f"{name} {text}".replace(" ", "\xa0", 1) for name, text in left.items())
@@ -300,16 +315,16 @@ def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seco
                 f"canary {name}: its output holds NaN or infinity, and its latency is that of a broken model; "
                 "check weights, dtype and inputs"
             )
-    threads = report.environment.get(_THREADS)
+    threads = _joined_once(report.environment.get(component, "") for component in THREADS)
     ratio = known.get(OVERSUBSCRIPTION.name, {}).get(())
     granted = known.get(GRANTED.name, {}).get(())
     if ratio is not None and ratio > 1:
         cpus = f" on {_count(granted, 'granted CPU')}" if granted is not None else ""
         yield (
             f"oversubscribed: {threads or 'unknown how many'} computing threads{cpus}, {_digits(ratio)} for each: they "
-            "wait for one another; lower OMP_NUM_THREADS (or torch.set_num_threads), or grant more CPUs"
+            "wait for one another; lower OMP_NUM_THREADS (ONNX Runtime: intra_op_threads), or grant more CPUs"
         )
-    elif ratio is None and threads is not None:
+    elif ratio is None and threads:
         yield "unknown whether threads are oversubscribed: the granted CPUs cannot be read (sampler threads)"
     needed = known.get(INTERVAL.name, {}).get((), interval_seconds)
     cap = known.get(DUTY_CAP.name, {}).get((), 0.0)
@@ -326,6 +341,11 @@ def _row(label: str, text: str, width: int) -> list[str]:
     """``text`` beside its label, wrapped."""
     lines = textwrap.wrap(text, width - _LABEL - 2, break_on_hyphens=False) or [""]
     return [f"  {label if i == 0 else '':<{_LABEL}}{line}" for i, line in enumerate(lines)]
+
+
+def _joined_once(texts: Iterable[str]) -> str:
+    """Those that are not empty, each once."""
+    return ", ".join(dict.fromkeys(filter(None, texts)))
 
 
 def _joined(*parts: str) -> str:

@@ -20,14 +20,16 @@ from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
 from infercanary.probe.journal import MAX_BYTES, Journal, check, last_boot
+from infercanary.probe.pace import pace
 from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.probe.ring import Ring
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Pool
 from infercanary.probe.samplers import SUCCESS, Guard, Sampler, available
-from infercanary.probe.schedule import Budget, Schedule, plan
+from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.serve import Server
 from infercanary.probe.start import since_start
+from infercanary.probe.sweep import Sweep, Sweeping, checked
 from infercanary.probe.tags import STATES, Values, Window, tags, values
 from infercanary.probe.targets import Target
 from infercanary.settings import UsageError
@@ -51,7 +53,8 @@ INTERVAL = Metric(
 MISSED = Metric(
     "infercanary_missed_slots_total",
     "counter",
-    "Scheduled rounds that were missed: the one before was still going, or had used up the duty cap.",
+    "Scheduled rounds that were missed: the one before, or a point of a sweep, was still going, or the duty cap was "
+    "used up.",
     reading="A few after a run that was slow or hung are normal. A steady `rate` means that rounds take longer "
     "than `infercanary_interval_seconds`.",
 )
@@ -65,9 +68,9 @@ LATENESS = Metric(
 BUSY = Metric(
     "infercanary_busy_seconds_total",
     "counter",
-    "Wall time spent in scheduled runs and their controls (warm-up is not in it).",
-    reading="The controls are in it. `rate(…[15m])` is the duty now; `infercanary_duty_ratio` is that since "
-    "the start.",
+    "Wall time spent in scheduled runs, their controls and sweeps (warm-up is not in it).",
+    reading="The controls are in it, and `infercanary_sweep_busy_seconds_total`. `rate(…[15m])` is the duty now; "
+    "`infercanary_duty_ratio` is that since the start.",
 )
 TIME_TO_REPORT = Metric(
     "infercanary_time_to_report_seconds",
@@ -79,7 +82,7 @@ TIME_TO_REPORT = Metric(
 DUTY = Metric(
     "infercanary_duty_ratio",
     "gauge",
-    "Share of the time since warm-up that was spent in scheduled runs.",
+    "Share of the time since warm-up that was spent in scheduled runs, their controls and sweeps.",
     reading="Not far below `infercanary_duty_cap_ratio` is by design: repeats fill it, up to 50 in a run.",
 )
 DUTY_CAP = Metric(
@@ -115,11 +118,14 @@ class Probe:
     ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
     ``controls``         measure the controls after each run: a few milliseconds, which the duty cap covers.
     ``journal``          a file to which each run is appended as a line of JSON; at most ``journal_bytes``, rotated.
+    ``sweeps``           name → what to sweep of that canary (:class:`Sweep`), within the duty cap; none by default.
     ``samplers``         None for all built-in ones.
     ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
                          the very threads that serve. Otherwise canaries run in a thread of the probe's own.
     ``on_hang``          called, from the probe's thread, when a canary holds a thread of that pool past its deadline.
                          It may give another pool to use from then on: so a server whose threads are few goes on.
+
+    INFERCANARY_INTERVAL_SECONDS and INFERCANARY_DUTY_CAP in the environment override the two arguments.
 
     Raises :class:`UsageError` for an argument that cannot be meant; nothing after that raises into the host.
     """
@@ -136,6 +142,7 @@ class Probe:
         controls: bool = True,
         journal: str | os.PathLike[str] | None = None,
         journal_bytes: int = MAX_BYTES,
+        sweeps: Mapping[str, Sweep] | None = None,
         samplers: Iterable[Sampler] | None = None,
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
@@ -154,6 +161,10 @@ class Probe:
                 raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
         if not 0 < duty_cap <= 1:
             raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
+        given = interval_seconds, duty_cap
+        interval_seconds, duty_cap = pace(*given)
+        if (interval_seconds, duty_cap) != given:
+            log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
         self.address = ""
         self._listen = listen
         self._interval = interval_seconds
@@ -165,6 +176,14 @@ class Probe:
         self._canaries = [
             Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, pool)
             for name, target in targets.items()
+        ]
+        wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
+        kept, intervals = keep_for_sweeps([(s.seconds, s.every_seconds) for s in wanted.values()], duty_cap)
+        self._runs_cap = duty_cap - kept
+        swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
+        self._sweeps = [
+            Sweeping(swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool)
+            for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]
         self._controls = Controls(self._tally) if controls else None
         chosen = available(self._compute_threads) if samplers is None else samplers
@@ -192,6 +211,7 @@ class Probe:
         self._tally.add(MISSED, 0)
         self._first: Values = {}
         self._last: Values = {}  # the sample at the end of the last run
+        self._is_beside_sweep = False  # when the last round began
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
@@ -213,6 +233,8 @@ class Probe:
         """Stop cleanly: the run under way ends first, for at most ``seconds``. Never raises; any thread may call."""
         atexit.unregister(self.stop)
         self._stopping.set()
+        for sweeping in self._sweeps:
+            sweeping.interrupt()
         waits = self._thread is not None and self._thread.is_alive() and seconds > 0
         for canary in self._canaries:
             if not waits or not canary.is_open:  # nothing is lost with a model that is half loaded
@@ -273,7 +295,9 @@ class Probe:
         log.info("the report is at %s", at)
         now = self._running_since = time.monotonic()
         schedule = Schedule(self._interval, now)
-        budget = Budget(self._duty_cap, now)
+        budget = Budget(self._runs_cap, now)
+        for sweeping in self._sweeps:
+            sweeping.start(now)
         self._sample()
         self._publish()
         while True:
@@ -294,6 +318,8 @@ class Probe:
                 self._journal.append(runs, self._environment)
                 self._tally.set(JOURNAL_ERRORS, self._journal.lost)
             self._publish(runs)
+            if self._sweep():
+                self._publish()
 
     def once(self) -> Report | None:
         """One round of every open canary now, with neither port nor journal: the report, or None once stopped.
@@ -320,7 +346,7 @@ class Probe:
             self._server.close()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
-        parts = (*self._canaries, self._controls, *self._guards, self._journal)
+        parts = (*self._sweeps, *self._canaries, self._controls, *self._guards, self._journal)
         for part in parts:
             if part is not None:
                 ended &= part.close(max(0.1, deadline - time.monotonic()))
@@ -376,7 +402,7 @@ class Probe:
         """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls_cost(canary) for canary in canaries)
-        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._duty_cap, fixed)
+        repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._runs_cap, fixed)
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
@@ -400,6 +426,7 @@ class Probe:
         """One round of every open canary, ``lateness`` seconds after its slot: the runs, and what they cost (s)."""
         runs = self._failed_opens()
         cost = 0.0
+        self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
         before = quiet = self._sample()
         for canary, repeats in planned:
             if self._stopping.is_set():
@@ -420,6 +447,20 @@ class Probe:
         self._observe_environment()
         return runs, cost
 
+    def _sweep(self) -> bool:
+        """One point of a sweep that is due, the longest due first; whether there was one.
+
+        Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
+        """
+        for sweeping in sorted(self._sweeps, key=lambda sweeping: sweeping.due):
+            if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
+                return False
+            if took := sweeping.step(time.monotonic()):
+                self._busy += took
+                self._last = self._sample()  # what a sweep did to the host is not the next run's
+                return True
+        return False
+
     def _failed_opens(self) -> list[Run]:
         now = time.time()
         failed = ((canary, canary.failed_open()) for canary in self._canaries)
@@ -437,7 +478,8 @@ class Probe:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
         state = (canary.state,) if canary.state in STATES else ()
-        all_tags = (*state, *(("beside_opening",) if beside else ()), *disturbed)
+        neighbours = {"beside_opening": beside, "beside_sweep": self._is_beside_sweep}
+        all_tags = (*state, *(tag for tag, there in neighbours.items() if there), *disturbed)
         canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
         return Run(
             sequence=self._sequence,

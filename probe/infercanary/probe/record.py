@@ -11,6 +11,7 @@ from infercanary.probe.report import INTENDED, LATENCY, PHASE, Metric, Outcome
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Opened
 from infercanary.probe.tags import TAGS
+from infercanary.probe.targets import REASONS, Reason
 
 RUNS = Metric(
     "infercanary_runs_total",
@@ -22,6 +23,17 @@ RUNS = Metric(
     '(rate(infercanary_runs_total{outcome!~"ok|busy"}[15m])) > 0` is an alert, and the probe\'s log has the '
     "reason. Where no outcome grows at all, the probe does not run: see `infercanary_canary_state` and "
     "`infercanary_up`.",
+)
+FAILURES = Metric(
+    "infercanary_run_failures_total",
+    "counter",
+    "Runs that failed, by reason: raised, timed_out, not_finite, wrong_answer, wrong_shape; of a server also "
+    "unreachable (no connection, or closed before it answered), not_ready, error_answer (an HTTP status that was not "
+    "expected, or an error in the stream), incomplete (the answer broke off), malformed, too_large.",
+    ("canary", "reason"),
+    reading="0 is healthy; `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
+    "says what to mend, and the probe's log says it in words. `wrong_answer` also counts runs that went well but are "
+    "tagged `output_changed`; all others are in `infercanary_runs_total` as `raised`, `timed_out` or `not_finite`.",
 )
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
@@ -110,11 +122,12 @@ OVERHEAD = Metric(
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",
     "gauge",
-    "1 where the canary was to run on CUDA and its engine has none, else 0: a CPU-only build, or no device to be seen.",
+    "1 where the canary was to run on CUDA and its engine has none, else 0: a CPU-only build, libraries that are not "
+    "to be found, or no device to be seen.",
     ("canary", "reason"),
     reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image "
-    "has the wrong wheel; `no_device`: the container was started without the GPU, or its driver is too old for "
-    "this CUDA.",
+    "has the wrong wheel; `no_libraries`: it lacks the CUDA or cuDNN libraries that its engine was built for; "
+    "`no_device`: the container was started without the GPU, or its driver is too old for this CUDA.",
 )
 MEDIAN = Metric(
     "infercanary_run_median_seconds",
@@ -202,8 +215,10 @@ THREAD_MIGRATIONS = Metric(
 
 OUTCOMES: tuple[Outcome, ...] = ("ok", "raised", "timed_out", "not_finite", "busy")
 STATES = ("opening", "warming", "steady", "failing", "busy")
-CUDA_MISSING_REASONS = ("cpu_only_build", "no_device")
+CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "no_device")
 
+# What any target may meet by itself.
+_REASONS: tuple[Reason, ...] = ("raised", "timed_out", "not_finite", "wrong_answer")
 _P90_REPEATS = 64
 _RECENT_RUNS = 100
 
@@ -211,13 +226,19 @@ _RECENT_RUNS = 100
 class Record:
     """Fills one canary's metrics in a :class:`Tally`."""
 
-    def __init__(self, name: str, tally: Tally) -> None:
+    def __init__(self, name: str, tally: Tally, reasons: Iterable[Reason] = ()) -> None:
+        """``reasons`` are those of a failure that its target may name, beside what any may meet."""
         self._name = name
         self._tally = tally
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds of steady repeats
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
+        self._readings: set[Metric] = set()  # that the last run had
         for outcome in OUTCOMES:  # at 0, so that the first one is an increase
             tally.add(RUNS, 0, name, outcome)
+        named = {*_REASONS, *reasons}
+        for reason in REASONS:
+            if reason in named:
+                tally.add(FAILURES, 0, name, reason)
         for tag in TAGS:
             tally.add(TAGGED, 0, name, tag)
 
@@ -246,17 +267,18 @@ class Record:
         """It became steady, for the first time, ``seconds`` after the start."""
         self._tally.set(TIME_TO_STEADY, seconds, self._name)
 
-    def failed(self, outcome: Outcome) -> None:
+    def failed(self, done: Round) -> None:
         """A run that has no latency: its last good one would look healthy."""
-        self._tally.add(RUNS, 1, self._name, outcome)
+        self._count(done)
         self._recent.clear()
-        for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN, OUTPUT_ERROR):
+        for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
+        self._readings.clear()
 
     def run(self, done: Round, steady: bool) -> None:
         """A run that has latencies, of a canary that is ``steady`` by now or not yet."""
         tally, name, latencies = self._tally, self._name, done.latencies
-        tally.add(RUNS, 1, name, done.outcome)
+        self._count(done)
         for timing in done.timings:
             tally.observe(LATENCY, timing.wall, name)
             for phase, seconds in timing.phases.items():
@@ -279,6 +301,11 @@ class Record:
         tally.forget(OUTPUT_ERROR, name)
         if done.output_error is not None:
             tally.set(OUTPUT_ERROR, done.output_error, name)
+        for metric in self._readings:
+            tally.forget(metric, name)
+        self._readings = {reading.metric for reading in done.readings}
+        for reading in done.readings:
+            tally.set(reading.metric, reading.value, name, *reading.labels)
         self._thread(done)
 
     def tags(self, tags: Iterable[str], eligible: bool) -> None:
@@ -287,6 +314,11 @@ class Record:
             self._tally.add(TAGGED, 1, self._name, tag)
         self._eligible.append(eligible)
         self._tally.set(ELIGIBLE, sum(self._eligible) / len(self._eligible), self._name)
+
+    def _count(self, done: Round) -> None:
+        self._tally.add(RUNS, 1, self._name, done.outcome)
+        if (reason := done.failure) is not None:
+            self._tally.add(FAILURES, 1, self._name, reason)
 
     def _thread(self, done: Round) -> None:
         tally, name, usage = self._tally, self._name, done.usage

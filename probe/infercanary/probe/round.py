@@ -6,8 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from infercanary.probe.report import Outcome
+from infercanary.probe.report import OUTPUT_TOLERANCE, Outcome
 from infercanary.probe.samplers.threads import ThreadUsage
+from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing
 
 
@@ -29,6 +30,19 @@ class Round(NamedTuple):
     """Of the thread that ran the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
+    reason: Reason | None = None
+    """Why it failed, where the target named it."""
+    readings: Sequence[Reading] = ()
+    """What the target told beside its timing."""
+
+    @property
+    def failure(self) -> Reason | None:
+        """Why it failed; None where it did not, or got no turn."""
+        if self.reason is not None or self.outcome == "busy":
+            return self.reason
+        if self.outcome != "ok":
+            return self.outcome
+        return "wrong_answer" if (self.output_error or 0.0) > OUTPUT_TOLERANCE else None
 
     @property
     def latencies(self) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
 from infercanary.probe.samplers.threads import ThreadUsage, thread_usage
 from infercanary.probe.steady import is_steady
-from infercanary.probe.targets import Target
+from infercanary.probe.targets import Reading, Target
 from infercanary.probe.timing import Timing, overhead
 
 log = logging.getLogger("infercanary.probe")
@@ -25,6 +25,7 @@ _MAX_VALUES = 1024
 _GIVE_WAY_SECONDS = 0.5
 _CROWDED = 8.0
 _MAX_PHASES = 16
+_MAX_READINGS = 64
 
 
 class NoTurn(Exception):
@@ -56,6 +57,8 @@ class Repeats(NamedTuple):
     """Of the thread that ran the repeats, while it ran them."""
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
+    readings: list[Reading]
+    """What the target told beside its timing."""
 
 
 class Pool:
@@ -189,19 +192,41 @@ class Runner:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
-        self._busy, self._usage = 0.0, ThreadUsage()
+        self._busy = 0.0
+        aside = self._prepare()
+        self._usage = ThreadUsage()
         timing, result = self._measure()
         batch = getattr(self._target.clock, "batch", 1)
-        intended = (
-            perf_counter() - begin - (batch - 1) * timing.wall
-        )  # to the end of the first of its inferences
+        # To the end of the first of its inferences.
+        intended = perf_counter() - begin - aside - (batch - 1) * timing.wall
         timings = [timing]
         while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
             timing, result = self._measure()
             timings.append(timing)
         usage = self._usage
         values = self._with_target(self._target.values, result)
-        return Repeats(timings, [float(value) for value in islice(values, _MAX_VALUES)], usage, intended)
+        numbers = [float(value) for value in islice(values, _MAX_VALUES)]
+        return Repeats(timings, numbers, usage, intended, self._read())
+
+    def _prepare(self) -> float:
+        """What the target does before a run, if anything; the seconds that took."""
+        if (prepare := getattr(self._target, "prepare", None)) is None:
+            return 0.0
+        begin = perf_counter()
+        self._with_target(prepare)
+        return perf_counter() - begin
+
+    def _read(self) -> list[Reading]:
+        """A target may bring metrics of its own, and what it says is checked: a bad one would break a report."""
+        if (readings := getattr(self._target, "readings", None)) is None:
+            return []
+        found: list[Reading] = list(islice(self._with_target(readings), _MAX_READINGS))
+        for metric, value, labels in found:
+            if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
+                raise ValueError(f"the reading {metric.name} is no gauge whose first label is canary")
+            if len(labels) != len(metric.labels) - 1 or not math.isfinite(value):
+                raise ValueError(f"the reading {metric.name} has {labels!r} and {value!r}")
+        return found
 
     def _wait_until_free(self) -> None:
         """Give way to work that the host has put on the target's device; a target tells by ``is_busy()``, if it can."""

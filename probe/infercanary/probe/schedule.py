@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 
 class Schedule:
@@ -92,3 +93,54 @@ def plan(
     ]
     busy = fixed + sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))
     return repeats, max(interval, busy / cap * (1 + jitter / 2))
+
+
+SWEEP_SHARE = 0.5
+
+
+def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[float, list[float]]:
+    """What of the duty cap is kept for sweeps of so many seconds every so many, and how far apart each then is.
+
+    At most half of the cap: verdicts rest on runs. Where the sweeps would take more, all of them come later, alike.
+    What is kept never goes to runs, so that a sweep leaves no debt to them.
+    """
+    wanted = sum(seconds / every for seconds, every in sweeps)
+    kept = min(wanted, SWEEP_SHARE * cap)
+    return kept, [every * wanted / kept for _, every in sweeps]
+
+
+class Turns:
+    """When one canary's sweeps are due: ``interval`` apart, and up to ``jitter`` of it more.
+
+    The first is one interval after ``start``: what it takes was kept for it meanwhile. Jitter keeps replicas that
+    started together from sweeping together. A sweep that took longer than its ``seconds`` puts off the next in
+    proportion, by a day at most.
+    """
+
+    MAX_PAUSE = 86_400.0
+
+    def __init__(
+        self,
+        interval: float,
+        seconds: float,
+        start: float,
+        jitter: float = 0.2,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._interval = interval
+        self._seconds = seconds
+        self._jitter = jitter
+        self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
+        self.due = self._after(start, interval)
+
+    def ended(self, cost: float, began: float) -> None:
+        """A sweep did that ``began`` then, and cost so many seconds."""
+        pause = self._interval * max(1.0, cost / self._seconds)
+        self.due = self._after(began, min(pause, max(self._interval, self.MAX_PAUSE)))
+
+    def put_off(self, seconds: float, now: float) -> None:
+        """Try again after so many seconds."""
+        self.due = now + seconds
+
+    def _after(self, now: float, pause: float) -> float:
+        return now + pause * self._rng.uniform(1.0, 1.0 + self._jitter)

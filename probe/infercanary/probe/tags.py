@@ -132,7 +132,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "output_changed": lambda w: (w.done.output_error or 0.0) > OUTPUT_TOLERANCE,
 }
 
-STATES = ("warming", "failing", "busy", "beside_opening")
-"""Tags that the canary's own state gives."""
+STATES = ("warming", "failing", "busy", "beside_opening", "beside_sweep")
+"""Tags that the state of the canaries gives, its own or another's."""
 
 TAGS: tuple[str, ...] = (*STATES, *_RULES)

@@ -1,251 +1,65 @@
-"""Every query of every dashboard, run by a real Prometheus over an hour in which everything happens: two services of
-two containers, an upgrade of one of them, a GPU, and trouble of each kind. None fails, each gives something, and some
-are checked."""
+"""Every query of every dashboard, run by a real Prometheus over an hour in which everything happens. None fails, each
+gives something, and some are checked."""
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import socket
-import subprocess
-import time
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping
-from itertools import product
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from grafana.prometheus import Prometheus, Result
 from grafana.queries import Query, queries
-from infercanary.probe.report import LADDER
-
-ROOT = Path(__file__).parents[3]
-END = 1_700_006_400.0  # the end of a block of two hours
-START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
-EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
-
-OPEN = {
-    "canary": ["resnet18"],
-    "gpu": ["0"],
-    "device": ["cuda"],
-    "xid": ["79"],
-    "call": ["nvmlDeviceGetFieldValues"],
-}
-HOLDS = {"state": "failing", "verdict": "regressed", "cause": "image", "mode": "default"}
-"""Of state sets, the state that holds."""
-
-Labels = Mapping[str, str]
 
 
-def _metrics() -> Iterator[tuple[str, str, dict[str, list[str]]]]:
-    """Name, kind, and label → values, from the page that is made from the declarations."""
-    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
-        kind, _, *labels = facts.split(" · ")
-        values = {}
-        for label in labels:
-            first, *known = re.findall(r"`([^`]*)`", label)
-            values[first] = known or OPEN.get(first, [f"some {first}"])
-        yield name, kind, values
-
-
-def _value(name: str, labels: Labels, at: float) -> float | None:
-    """A gauge."""
-    for label, state in HOLDS.items():
-        if label in labels and not name.endswith("_info"):
-            return float(labels[label] == state)
-    if name.endswith("_timestamp_seconds"):
-        return UPGRADE
-    if name == "infercanary_up":
-        return float(labels["container"] != "search-2")
-    if re.search("_(success|discovery_up|store_up|successful|gpu_up)$", name):
-        return 0.0
-    if name.endswith("_ratio"):
-        return 0.05
-    return 0.02 + (at > UPGRADE) * 0.002 if name.endswith("_seconds") else 1.0
-
-
-def _environment(component: str, at: float) -> dict[str, str]:
-    version = "2.13.0" if component == "torch" and at > UPGRADE else "2.7.0"
-    return {"component": component, "version": version}
-
-
-def _container(service: str, at: float) -> dict[str, str]:
-    new = service == "search" and at > UPGRADE
-    name, digits = ("web:2", "b" * 64) if new else ("web:1", "a" * 64)
-    return {"image": name, "image_id": f"sha256:{digits}", "image_digest": f"web@sha256:{digits}"}
-
-
-def _line(name: str, labels: Labels, value: float, at: float) -> str:
-    inner = ",".join(f'{key}="{text}"' for key, text in labels.items())
-    return f"{name}{{{inner}}} {value!r} {at}"
-
-
-def _lines(name: str, kind: str, values: Mapping[str, list[str]]) -> Iterator[str]:
-    """The hour's samples of a metric."""
-    family = name.removesuffix("_total") if kind == "counter" else name
-    yield f"# TYPE {family} {kind}"
-    whose = [{"service": s, "container": f"{s}-{n}"} for s, n in product(("search", "chat"), (1, 2))]
-    for owner, chosen in product([{}] if EXPORTERS_OWN.match(name) else whose, product(*values.values())):
-        own: Labels = {"job": "infercanary", "instance": "exporter:9797", **owner}
-        labels = {**own, **dict(zip(values, chosen, strict=True))}
-        series: dict[tuple[str, str], list[str]] = {}
-        for step in range(int((END - START) / STEP)):
-            at = START + step * STEP
-            for end, extra, value in _samples(name, kind, labels, at):
-                key = (end, json.dumps(extra))
-                series.setdefault(key, []).append(_line(f"{name}{end}", {**labels, **extra}, value, at))
-        for found in series.values():
-            yield from found
-
-
-def _samples(name: str, kind: str, labels: Labels, at: float) -> Iterator[tuple[str, Labels, float]]:
-    passed = at - START
-    if kind == "counter":
-        yield "", {}, passed / 10
-    elif kind == "histogram":
-        latency = 0.02 if at <= UPGRADE else 0.03
-        for bound in LADDER:
-            yield "_bucket", {"le": repr(bound)}, passed * (bound >= 0.02) * (0.5 if bound < latency else 1)
-        yield "_bucket", {"le": "+Inf"}, passed
-        yield "_sum", {}, passed * 0.02
-        yield "_count", {}, passed
-    elif name == "infercanary_environment_info":
-        place = labels["container"][-1]
-        yield "", _environment("torch", at), 1.0
-        yield "", {"component": "cpuset", "version": place}, 1.0
-    elif name == "infercanary_container_info":
-        yield "", _container(labels["service"], at), 1.0
-    else:
-        value = _value(name, labels, at)
-        if value is not None:
-            yield "", {}, value
-
-
-def _others() -> Iterator[str]:
-    """What is not InferCanary's own."""
-    own = {"job": "infercanary", "instance": "exporter:9797"}
-    firing = {"alertname": "InferCanaryImageRegressed", "alertstate": "firing", "severity": "warning"}
-    for name, kind, labels in (
-        ("ALERTS", "gauge", {**own, **firing, "service": "search", "canary": "resnet18"}),
-        ("process_cpu_seconds_total", "counter", own),
-        ("process_resident_memory_bytes", "gauge", own),
-        ("scrape_duration_seconds", "gauge", own),
-    ):
-        yield f"# TYPE {name.removesuffix('_total')} {kind}"
-        for step in range(int((END - START) / STEP)):
-            yield _line(name, labels, float(step), START + step * STEP)
-
-
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real Prometheus with the hour in it, on a free port of loopback."""
-    for program in ("prometheus", "promtool"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    folder = tmp_path_factory.mktemp("prometheus")
-    with (folder / "hour.om").open("w", encoding="utf-8") as file:
-        for name, kind, values in _metrics():
-            file.writelines(f"{line}\n" for line in _lines(name, kind, values))
-        file.writelines(f"{line}\n" for line in _others())
-        file.write("# EOF\n")
-    made = subprocess.run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "hour.om", folder / "data"],
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    (folder / "prometheus.yml").write_text("{}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address={address}", "--storage.tsdb.retention.time=100y", "--log.level=warn"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        _wait(f"http://{address}/-/ready", process, folder / "log")
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(300):
-        assert process.poll() is None, log.read_text()
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError(log.read_text())
-
-
-def _ask(prometheus: str, query: Query, at: float = END - STEP) -> list[Any]:
+def _ask(hour: Any, query: Query, at: float = 0.0) -> Sequence[Result]:
     """What Prometheus answers, over time for what Grafana asks over time."""
-    asked: dict[str, object] = {"query": query.expression}
-    asked |= {"start": START, "end": END, "step": 30} if query.over_time else {"time": at}
-    path = "query_range" if query.over_time else "query"
-    url = f"{prometheus}/api/v1/{path}"
-    body = urllib.parse.urlencode(asked).encode()
-    try:
-        with urllib.request.urlopen(url, body, timeout=30) as response:
-            answer = json.load(response)
-    except urllib.error.HTTPError as error:
-        answer = json.load(error)
-    assert answer["status"] == "success", f"{query.place}: {answer.get('error')}\n{query.expression}"
-    found: list[Any] = answer["data"]["result"]
-    return found
+    prometheus = Prometheus(hour.url)
+    if query.over_time:
+        return prometheus.over(query.expression, hour.start, hour.end, hour.step).results
+    return prometheus.at(query.expression, at or hour.end - hour.step).results
 
 
 QUERIES = queries(service="search", container=".+")
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=[f"{q.dashboard}: {q.place}" for q in QUERIES])
-def test_each_query_gives_something(prometheus: str, query: Query) -> None:
-    assert _ask(prometheus, query), query.expression
+def test_each_query_gives_something(hour: Any, query: Query) -> None:
+    assert _ask(hour, query), query.expression
     if not query.over_time:
-        _ask(prometheus, query, UPGRADE + 60)  # while the old image's series may still be seen
+        _ask(hour, query, hour.upgrade + 60)  # while the old image's series may still be seen
 
 
-def _panel(prometheus: str, dashboard: str, place: str) -> list[Any]:
+def _panel(hour: Any, dashboard: str, place: str) -> Sequence[Result]:
     [query] = [q for q in QUERIES if (q.dashboard, q.place) == (dashboard, place)]
-    return _ask(prometheus, query)
+    return _ask(hour, query)
 
 
-def test_an_upgrade_is_marked_when_it_was(prometheus: str) -> None:
-    [judged] = _panel(prometheus, "service", "annotation Upgrades")
-    assert {float(value) for _, value in judged["values"]} == {UPGRADE * 1000}
-    seen = _panel(prometheus, "service", "annotation Images")
-    assert {mark["metric"]["image"] for mark in seen} == {"web:2"}
-    assert all(abs(mark["values"][0][0] - UPGRADE) <= 60 and len(mark["values"]) <= 2 for mark in seen)
-    changed = _panel(prometheus, "service", "annotation Environment")
-    assert {(m["metric"]["component"], m["metric"]["version"]) for m in changed} == {("torch", "2.13.0")}
+def test_an_upgrade_is_marked_when_it_was(hour: Any) -> None:
+    [judged] = _panel(hour, "service", "annotation Upgrades")
+    assert {value for _, value in judged.points} == {hour.upgrade * 1000}
+    seen = _panel(hour, "service", "annotation Images")
+    assert {mark.labels["image"] for mark in seen} == {"web:2"}
+    assert all(abs(mark.points[0][0] - hour.upgrade) <= 60 and len(mark.points) <= 2 for mark in seen)
+    changed = _panel(hour, "service", "annotation Environment")
+    assert {(m.labels["component"], m.labels["version"]) for m in changed} == {("torch", "2.13.0")}
 
 
-def test_two_images_stand_side_by_side(prometheus: str) -> None:
-    [now] = _panel(prometheus, "upgrade", "panel How latencies lie, by image A")
-    [before] = _panel(prometheus, "upgrade", "panel How latencies lie, by image B")
-    assert (now["metric"]["image"], before["metric"]["image"]) == ("web:2", "web:1")
-    assert before["values"][0][0] < now["values"][0][0]
-    levels = _panel(prometheus, "upgrade", "panel Medians of runs, by image A")
-    median = {r["metric"]["image_id"]: float(r["value"][1]) for r in levels if r["metric"]["level"] == "50 %"}
+def test_two_images_stand_side_by_side(hour: Any) -> None:
+    [now] = _panel(hour, "upgrade", "panel How latencies lie, by image A")
+    [before] = _panel(hour, "upgrade", "panel How latencies lie, by image B")
+    assert (now.labels["image"], before.labels["image"]) == ("web:2", "web:1")
+    assert before.points[0][0] < now.points[0][0]
+    levels = _panel(hour, "upgrade", "panel Medians of runs, by image A")
+    median = {r.labels["image_id"]: r.points[0][1] for r in levels if r.labels["level"] == "50 %"}
     assert median == pytest.approx({"a" * 12: 0.02, "b" * 12: 0.022})
-    components = _panel(prometheus, "upgrade", "panel Components that changed in this time range A")
-    versions = {
-        r["metric"]["version"]: float(r["value"][1])
-        for r in components
-        if r["metric"]["component"] == "torch"
-    }
-    assert versions["2.7.0"] < UPGRADE * 1000 + 60_000 < versions["2.13.0"]
+    components = _panel(hour, "upgrade", "panel Components that changed in this time range A")
+    versions = {r.labels["version"]: r.points[0][1] for r in components if r.labels["component"] == "torch"}
+    assert "env_OMP_PROC_BIND" in {row.labels["component"] for row in components}, "only the new image has it"
+    assert versions["2.7.0"] < (hour.upgrade + 60) * 1000 < versions["2.13.0"]
 
 
-def test_a_service_is_one_row_for_each_verdict(prometheus: str) -> None:
+def test_a_service_is_one_row_for_each_verdict(hour: Any) -> None:
     for letter in "ABCDEFGHIJK":
-        rows = _panel(prometheus, "fleet", f"panel What the last upgrade did {letter}")
+        rows = _panel(hour, "fleet", f"panel What the last upgrade did {letter}")
         assert len(rows) == 1, letter

@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "modules"))
 
+from faulty import Faulty
 from watching import until
 
 
@@ -44,3 +45,22 @@ def started() -> Iterator[Callable[..., Any]]:
             target.go_on.set()
     for probe in probes:
         probe.stop()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faulty]:
+    """A server that can do wrong. What a test's targets hold of any server is closed in the end."""
+    from infercanary.probe.targets.wire.server import Server
+
+    opened: list[Server] = []
+    really = Server.open
+
+    def open_(self: Server) -> None:
+        opened.append(self)
+        really(self)
+
+    monkeypatch.setattr(Server, "open", open_)
+    with Faulty() as faulty:
+        yield faulty
+        for each in opened:
+            each.close()

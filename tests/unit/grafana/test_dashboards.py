@@ -261,8 +261,9 @@ def test_counters_and_windows(query: Query) -> None:
     for function, window in re.findall(
         r"\b(i?rate|increase|changes|i?delta|deriv)\([^[]*\[([^]]*)\]", query.raw
     ):
-        allowed = {"rate": {"$__rate_interval"}, "increase": {"$__rate_interval", "$__range", "1m"}}
-        assert window in allowed.get(function, {"$__interval"}), f"{function} over {window}"
+        # Changes too are between two samples, of which a window as long as a step may have but one.
+        allowed = {"increase": {"$__rate_interval", "$__range", "1m"}}
+        assert window in allowed.get(function, {"$__rate_interval"}), f"{function} over {window}"
     if "1m]" in query.raw and "increase(" in query.raw:
         assert "[$__range:1m]" in query.raw, (
             "a fixed window is for the steps of a subquery of the same length"

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from infercanary import cli
+from infercanary.probe.targets import BUILT_IN
 
 torch = pytest.importorskip("torch")
 
@@ -83,9 +84,10 @@ EXPECTED = {
     "module_raises": ": canaries.c.target: `raises` cannot be imported: RuntimeError: no licence; mend it there",
     "module_syntax": ": canaries.c.target: `syntax` cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1); mend it there",
     "no_canaries": ": the required key `canaries` is missing",
-    "not_a_reference": ": canaries.c.target: no target `models.good()`; built in: torch; or package.module:attribute",
+    "not_a_reference": ": canaries.c.target: no target `models.good()`; built in: <built in>; or package.module:attribute",
     "not_a_target": ": canaries.c.target: `models:good` gave a Linear, which is no target: it has no method `open`",
     "not_callable": ": canaries.c.target: `models:NUMBER` is not callable; name a class or a function that makes a target",
+    "onnx_provider": ": canaries.c.options: providers: no provider `gpu`; there are cpu, cuda, tensorrt, or ONNX Runtime's name of another, such as OpenVINOExecutionProvider",
     "open_timeout_huge": ":2:23: `1.0e+999` is not a finite number; give one",
     "option_number": ": canaries.c.options: expected text, got a whole number as a key; put it in quotes",
     "option_of_wrong_type": ": canaries.c.options: seed: `first` is not a whole number from 0 on",
@@ -95,7 +97,10 @@ EXPECTED = {
     "socket_folder": ": listen: cannot listen on unix:///no/such/folder/probe.sock (No such file or directory); free it or choose another",
     "socket_long": ": listen: cannot listen on unix:///tmp/<200 x> (AF_UNIX path too long); free it or choose another",
     "socket_relative": ": listen: `unix://probe.sock` is neither host:port (0.0.0.0:9798) nor unix:///path",
+    "sweep_batch": ": canaries.c.sweep.batches[1]: expected a whole number <= 4096",
+    "sweep_empty": ": canaries.c.sweep: nothing to sweep; give `batches` or `concurrency`",
     "tab": ":2:1: not YAML: found character '\\t' that cannot start any token; indent with spaces, and put odd characters in quotes",
+    "tensorrt_device": ": canaries.c.options: device: `cpu` is none of cuda, cuda:N; TensorRT has no other",
     "timeout_infinite": ":2:18: `.inf` is not a finite number; give one",
     "timeout_zero": ": timeout_seconds: expected a number > 0.0",
     "top_list": ": expected a mapping, got a list",
@@ -103,11 +108,40 @@ EXPECTED = {
     "two_documents": ":2:1: not YAML: found another document; keep one, without `---`",
     "unclosed_list": ":2:1: not YAML: expected ',' or ']', but got '<stream end>'",
     "undefined_alias": ":2:9: not YAML: found undefined alias 'nowhere'",
-    "unknown_canary_key": ": canaries.c: unknown key `modell`; known keys: target, options",
+    "unknown_canary_key": ": canaries.c: unknown key `modell`; known keys: target, options, sweep",
     "unknown_input_key": ": canaries.c.options: inputs[0]: unknown key `type`; known keys: shape, dtype, high",
     "unknown_key": ": unknown key `interval`; known keys: canaries, listen, interval_seconds, duty_cap, timeout_seconds, open_timeout_seconds, controls, journal, journal_bytes",
     "unknown_option": ": canaries.c.options: unknown key `input`; known keys: model, inputs, device, mode, seed, cpu_fallback",
-    "unknown_target": ": canaries.c.target: no target `onnxx`; built in: torch; or package.module:attribute",
+    "unknown_target": ": canaries.c.target: no target `onnxx`; built in: <built in>; or package.module:attribute",
+    "http_body_file": ": canaries.c: body_file: `no/such/body` cannot be read (No such file or directory); check the path (it starts at <cwd>)",
+    "http_body_number": ": canaries.c.options: body: `5` is not text; put it in quotes, or use json",
+    "http_expect_key": ": canaries.c.options: expect: unknown key `code`; known keys: status, body, json, values",
+    "http_expect_status": ": canaries.c.options: expect: status: expected a whole number <= 599",
+    "http_method": ": canaries.c.options: method: `get` is none; there are GET, POST, PUT, …",
+    "http_pointer": ": canaries.c.options: expect.values: `outputs/0` is no JSON pointer; it begins with `/`, as in /outputs/0",
+    "http_two_bodies": ": canaries.c.options: body: give one of body, body_file and json",
+    "kserve_binary": ": canaries.c.options: binary: `yes` is neither true nor false",
+    "kserve_input_key": ": canaries.c.options: inputs[0]: unknown key `size`; known keys: name, shape, dtype, high, data, parameters",
+    "kserve_input_shape": ": canaries.c.options: inputs[0]: shape[0]: expected a whole number >= 0",
+    "kserve_model": ": canaries.c.options: model: `` is no name of a model",
+    "openai_api": ": canaries.c.options: api: `responses` is neither chat nor completions",
+    "openai_key_twice": ": canaries.c.options: key_file: headers has Authorization already; keep one",
+    "openai_max_tokens": ": canaries.c.options: max_tokens: `0` is not a whole number from 1 on",
+    "openai_messages": ": canaries.c.options: messages: they are for `api: chat`; give a prompt",
+    "openai_no_prompt": ": canaries.c.options: prompt: give one of prompt and messages",
+    "openai_stream": ": canaries.c.options: body.stream: only a stream is timed here; use `target: http` for the rest",
+    "server_ca_file": ": canaries.c.options: ca_file: name a file, and an https:// address in url",
+    "server_header_file": ": canaries.c: headers.Authorization: `no/such/token` cannot be read (No such file or directory); check the path and its permissions",
+    "server_header_key": ": canaries.c.options: headers.X-Key: unknown key `path`; known keys: file, prefix",
+    "server_header_name": ": canaries.c.options: headers: `X Key` is no name of a header; letters, digits and `-` make one",
+    "server_header_number": ": canaries.c.options: headers.X-Key: give text (in quotes), or a mapping with `file`",
+    "server_header_ours": ": canaries.c.options: headers.Content-Length: it follows from the request itself; leave it out",
+    "server_header_value": ": canaries.c.options: headers.X-Key: it holds a character that no header can; use Latin letters",
+    "server_timeout": ": canaries.c.options: timeout_seconds: `0` is not a time; give seconds, 0.001 to 86400",
+    "server_url": ": canaries.c.options: url: `grpc://127.0.0.1:8001` is no address of a server; give http://HOST:PORT or https://HOST:PORT, maybe with a path",
+    "server_url_password": ": canaries.c.options: url: it holds a user or a password; put that into headers, from a file",
+    "server_url_port": ": canaries.c.options: url: `http://127.0.0.1:99999/` is no address; give http://HOST:PORT or https://HOST:PORT, maybe with a path",
+    "server_url_query": ": canaries.c.options: url: it has a query (`?…`), and other addresses are made of it; leave that out",
 }
 
 
@@ -156,6 +190,7 @@ def test_a_mistake_is_one_line(
         line.removeprefix(f"infercanary: {path}")
         .replace(os.getcwd(), "<cwd>")
         .replace(torch.__version__, "<torch>")
+        .replace(", ".join(BUILT_IN), "<built in>")
     )
     line = re.sub("x{200}", "<200 x>", line)
     if name == "model_corrupt_file":  # torch's own words, which change

@@ -257,15 +257,16 @@ samplers
                kernel's log (NVRM: Xid)
 
 warnings
-  - canary wheel was to run on CUDA, but its torch is a CPU-only build; install
-    a CUDA build of torch. It ran on the CPU instead (cpu_fallback)
-  - canary closed was to run on CUDA, but its torch sees no device; check the
+  - canary wheel was to run on CUDA, but its engine is a CPU-only build; install
+    one with CUDA (of torch, or onnxruntime-gpu). It ran on the CPU instead
+    (cpu_fallback)
+  - canary closed was to run on CUDA, but its engine sees no device; check the
     driver, and that the container was started with the GPU (--gpus all)
   - canary nan: its output holds NaN or infinity, and its latency is that of a
     broken model; check weights, dtype and inputs
   - oversubscribed: 64 computing threads on 1.5 granted CPUs, 42.67 for each:
-    they wait for one another; lower OMP_NUM_THREADS (or torch.set_num_threads),
-    or grant more CPUs
+    they wait for one another; lower OMP_NUM_THREADS (ONNX Runtime:
+    intra_op_threads), or grant more CPUs
   - the duty cap of 1 % allows a run every 6880 s, not every 10 s as configured;
     accept the longer interval, or use smaller inputs
 """
@@ -361,7 +362,7 @@ def test_every_tag_and_every_state_has_its_words() -> None:
         assert f"failed       nvml: {state}: " in render(report(failed, []), 10)
     for reason in record.CUDA_MISSING_REASONS:
         text = render(report([record.CUDA_MISSING.family({("c", reason): 1})], []), 10)
-        assert "canary c was to run on CUDA, but its torch" in text
+        assert "canary c was to run on CUDA, but its engine" in text
 
 
 def test_what_is_not_known_is_said_to_be_unknown() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from infercanary.probe import HostClock, TorchTarget
+from infercanary.probe.targets import Unsized
 from infercanary.settings import UsageError
 
 torch = pytest.importorskip("torch")
@@ -326,3 +327,54 @@ def test_a_mistake_that_shows_when_opened(tmp_path: Path, options: dict[str, Any
 def test_cuda_that_is_not_there() -> None:
     with pytest.raises(UsageError, match=r"device: `cuda:1` was asked for, but .*or set `device: cpu`"):
         TorchTarget("factories:linear", ONE, device="cuda:1").open()
+
+
+# Sweeps ------------------------------------------------------------------------------------------------------------
+
+
+def test_another_size_has_the_same_model_and_the_same_samples_again() -> None:
+    model = torch.nn.Linear(4, 3).eval()
+    target = opened(model, [{"shape": [2, 4]}])
+    assert target.samples == 2
+    own = result_of(target)
+    for batch in (1, 2, 5):
+        other = target.sized(batch)
+        assert other.samples == batch
+        result = result_of(other)
+        assert torch.allclose(result, torch.cat([own] * 3)[:batch], atol=1e-6)
+        assert other._device_inputs[0].data_ptr() != target._device_inputs[0].data_ptr()
+        assert other.clock is not target.clock
+        other.close()
+    assert torch.equal(result_of(target), own), "the target itself is as it was"
+    assert target.peak_memory() is None, "nothing is invented on a CPU"
+
+
+def test_inputs_without_a_dimension_stay_as_they_are() -> None:
+    target = opened(lambda x, scale: x * scale, [torch.ones(2, 3), torch.tensor(2.0)])
+    assert result_of(target.sized(6)).tolist() == [[2.0] * 3] * 6
+
+
+def test_inputs_that_have_no_size_in_common_have_their_own_only() -> None:
+    target = opened(lambda *x: x, [torch.ones(2, 3), torch.ones(4)])
+    assert target.samples == 1
+    assert [tuple(t.shape) for t in result_of(target.sized(1))] == [(2, 3), (4,)]
+    with pytest.raises(Unsized, match="its inputs have no first dimension in common"):
+        target.sized(2)
+    empty = opened(lambda x: x, torch.ones(0, 3))
+    with pytest.raises(Unsized):
+        empty.sized(2)
+
+
+def test_a_compiled_model_is_not_compiled_again() -> None:
+    target = TorchTarget(torch.nn.Linear(4, 3).eval(), ONE, mode="compile")
+    target.open()
+    assert target.sized(2).samples == 2
+    with pytest.raises(Unsized, match=r"torch.compile would compile the model again"):
+        target.sized(4)
+    torch._dynamo.reset()
+
+
+def test_a_copy_that_is_closed_leaves_the_model() -> None:
+    target = opened(torch.nn.Linear(4, 3).eval(), ONE)
+    target.sized(8).close()
+    assert result_of(target).shape == (2, 3)

@@ -69,7 +69,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     level: float
     restart_sd: float
     """By how much starts of one image differ, as a ratio."""
-    restart_sd_from: Literal["given", "learnt", "assumed"]
+    restart_sd_from: Literal["given", "learnt", "assumed", "measured"]
     restarts_seen: int
     runs: int
     starts: int

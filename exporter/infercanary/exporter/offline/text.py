@@ -83,6 +83,8 @@ def restarts(told: Compared) -> str:
         return f"{sd}, as given" if told.restart_sd else "none lies between, as given"
     if told.restart_sd_from == "assumed":
         return f"{sd}, assumed: no restart of one image is in these files"
+    if told.restart_sd_from == "measured":
+        return f"{sd}, measured on {count(told.restarts_seen, 'start')}"
     return f"{sd}, learnt from {count(told.restarts_seen, 'restart')} beside what is assumed without"
 
 

@@ -9,21 +9,83 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from infercanary.probe.deadline import one_line
+from infercanary.probe.deadline import one_line, printable
+from infercanary.probe.report import Metric
 from infercanary.probe.timing import Clock, Phase
 from infercanary.settings import UsageError
 
-BUILT_IN = {"torch": "infercanary.probe.targets.torch:TorchTarget"}
+BUILT_IN = {
+    "torch": "infercanary.probe.targets.torch:TorchTarget",
+    "onnx": "infercanary.probe.targets.onnx:OnnxTarget",
+    "tensorrt": "infercanary.probe.targets.tensorrt:TensorRtTarget",
+    "kserve": "infercanary.probe.targets.kserve:KserveTarget",
+    "openai": "infercanary.probe.targets.openai:OpenaiTarget",
+    "http": "infercanary.probe.targets.http:HttpTarget",
+}
+
+Reason = Literal[
+    "raised",
+    "timed_out",
+    "not_finite",
+    "wrong_answer",
+    "wrong_shape",
+    "unreachable",
+    "not_ready",
+    "error_answer",
+    "incomplete",
+    "malformed",
+    "too_large",
+]
+"""Why a run failed. The first four any target may meet by itself; the others are named by the target."""
+
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+class Failure(Exception):
+    """What a target raises to say why a run failed, from any of its methods: ``raise Failure("not_ready", "…")``."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        if reason not in REASONS:
+            raise ValueError(f"`{reason}` is no reason of a failure; there are {', '.join(REASONS)}")
+        self.reason = reason
+        super().__init__(printable(text, 400))
+
+
+class Unsized(Exception):
+    """What ``sized()`` raises, with the reason, where a target cannot be run with so many samples."""
+
+
+class Reading(NamedTuple):
+    """One number of a run that its timing does not hold, such as what a server counted by itself."""
+
+    metric: Metric
+    """A gauge whose first label is ``canary``, declared beside the target."""
+    value: float
+    labels: tuple[str, ...] = ()
+    """The values of its other labels."""
 
 
 class Target(Protocol):
     """One thing to execute and time. Methods are called one at a time, from changing threads.
 
-    A target may also have ``device`` (``cpu`` or ``cuda[:N]``: whose controls are run beside it), ``is_busy()``
-    (whether the host keeps that device busy: a run then waits, or is skipped), and ``calibrate()``, called once after
-    the first run.
+    A target may also have
+
+    ``device``      ``cpu`` or ``cuda[:N]``: whose controls are run beside it;
+    ``is_busy()``   whether the host keeps that device busy: a run then waits, or is skipped;
+    ``calibrate()`` called once after the first run;
+    ``prepare()``   called before the repeats of each run, outside of what is timed;
+    ``readings()``  called after them: what to publish beside the timing (:class:`Reading`), 64 at most;
+    ``reasons``     those of :data:`Reason` that it names itself, so that they are counted from 0 on.
+
+    For sweeps (docs/sweeps.md)
+
+    ``sized(batch)`` gives an open target of the same model, whose inputs hold ``batch`` samples. It is run beside
+                     others of its kind, each in a thread of its own, and then closed. Raises :class:`Unsized`;
+    ``samples``      how many samples its own inputs hold (else 1);
+    ``reset_peak_memory()``, ``peak_memory()``
+                     the most device memory in use since then, in bytes; None where that is not known.
     """
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from msgspec import Meta
 
 from infercanary.probe.deadline import one_line
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import attribute
+from infercanary.probe.targets import Unsized, attribute
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -91,6 +92,10 @@ class TorchTarget:
         self.cuda_missing = ""
         """``cpu_only_build`` or ``no_device`` where CUDA was asked for and torch has none; read after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
+        self._is_copy = False
+        self._device_inputs: list[Any] = []
+        self._host_inputs: list[Any] = []
+        self._host_outputs: list[Any] = []
 
     def open(self) -> None:
         """Import torch, load the model, make the inputs."""
@@ -107,17 +112,9 @@ class TorchTarget:
         host_inputs = [self._tensor(i, entry) for i, entry in enumerate(self._inputs)]
         model = self._load()
         self._model = torch.compile(model) if self._mode == "compile" else model
-        if self._device.type == "cuda":
-            clock = self.clock = CudaClock(torch.cuda, self._device)
-            self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
-            self._device_inputs = [torch.empty_like(t, device=self._device) for t in self._host_inputs]
-            self._host_outputs: list[Any] = []
-            self._run = self._run_cuda
-            if self._mode == "graph":
-                self._model = self._captured(self._model, clock.stream)
-        else:
-            self._device_inputs = host_inputs
-            self._run = self._run_cpu
+        self._place(host_inputs)
+        if isinstance(self.clock, CudaClock) and self._mode == "graph":
+            self._model = self._captured(self._model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
         """One forward pass; on CUDA with the copies to the device and back."""
@@ -181,6 +178,71 @@ class TorchTarget:
         """Drop the model and the buffers."""
         self._model = None
         self._device_inputs = self._host_inputs = self._host_outputs = []
+        if self._is_copy and self._device.type == "cuda":
+            # What the largest batch took on a stream that is gone: nobody else's allocations can use it.
+            self._torch.cuda.empty_cache()
+
+    @property
+    def samples(self) -> int:
+        """The first dimension of the inputs; 1 where they have none in common. Read after :meth:`open`."""
+        return self._common_size() or 1
+
+    def sized(self, batch: int) -> TorchTarget:
+        """The same model with inputs of its own, which repeat this one's up to ``batch`` samples.
+
+        Raises :class:`Unsized`.
+        """
+        if self._mode == "graph":
+            raise Unsized(
+                "a CUDA graph has the one size that it was captured with; sweep the same model in eager mode"
+            )
+        common = self._common_size()
+        if batch != self.samples:
+            if self._mode == "compile":
+                # Dynamo keeps what it compiles with the model's code, up to torch._dynamo.config.recompile_limit.
+                raise Unsized(
+                    "torch.compile would compile the model again, beside what serves; add a canary of that shape"
+                )
+            if common is None:
+                raise Unsized("its inputs have no first dimension in common")
+        other = copy.copy(self)
+        other._is_copy = True
+        inputs = self._host_inputs if self._device.type == "cuda" else self._device_inputs
+        times = -(-batch // (common or 1))
+        with self._torch.no_grad():
+            # Memory of their own: inputs that are shared would stay in the caches.
+            other._place(
+                [_repeated(t, times)[:batch].clone() if common and t.dim() else t.clone() for t in inputs]
+            )
+        return other
+
+    def reset_peak_memory(self) -> None:
+        """Forget the most memory that was allocated on the device, also for whoever else asks in this process."""
+        if self._device.type == "cuda":
+            self._torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_memory(self) -> int | None:
+        """The most bytes that were allocated on the device since then; None on the CPU."""
+        if self._device.type != "cuda":
+            return None
+        return int(self._torch.cuda.max_memory_allocated(self._device))
+
+    def _common_size(self) -> int | None:
+        sizes = {int(t.shape[0]) for t in self._device_inputs if t.dim()}
+        return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
+
+    def _place(self, host_inputs: list[Any]) -> None:
+        """Put the inputs where the model runs, with a clock for it."""
+        if self._device.type != "cuda":
+            self.clock = HostClock()
+            self._device_inputs = host_inputs
+            self._run = self._run_cpu
+            return
+        self.clock = CudaClock(self._torch.cuda, self._device)
+        self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
+        self._device_inputs = [self._torch.empty_like(t, device=self._device) for t in self._host_inputs]
+        self._host_outputs = []
+        self._run = self._run_cuda
 
     def _run_cpu(self, phase: Phase) -> Any:
         with phase("compute"):
@@ -325,6 +387,11 @@ def _tensors(torch: Any, result: Any) -> Iterator[Any]:
     elif isinstance(result, (tuple, list)):
         for value in result:
             yield from _tensors(torch, value)
+
+
+def _repeated(tensor: Any, times: int) -> Any:
+    """Along its first dimension."""
+    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
 
 
 def _same_shapes(outputs: list[Any], buffers: list[Any]) -> bool:

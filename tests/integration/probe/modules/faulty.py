@@ -75,7 +75,8 @@ class Faulty:
             try:
                 connected = self._tls.wrap_socket(connected, server_side=True)
             except OSError:
-                return connected.close()
+                connected.close()
+                return
             self._open.append(connected)
         with suppress(OSError), connected, connected.makefile("rb") as file:
             while line := file.readline():

@@ -1,0 +1,65 @@
+"""Queries that may give nothing, and why. Whatever else gives none has a mistake in it.
+
+The list is that of a machine without a GPU on which nothing is in trouble: a check against the running stack fails for
+a query that gives nothing and is not here, and pictures of panels say the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+NO_GPU = "this machine has no GPU"
+WELL = "as it should be"
+NO_ALERT = "what it warns of did not happen"
+
+EMPTY: Mapping[str, Sequence[str]] = {
+    NO_GPU: (
+        "gpu-host: variable gpu",
+        "gpu-host: panel SM clock",
+        "gpu-host: panel Time held back, by reason",
+        "gpu-host: panel Power",
+        "gpu-host: panel Temperature",
+        "gpu-host: panel GPU in use",
+        "gpu-host: panel Device memory in use",
+        "gpu-host: panel PCIe",
+        "gpu-host: panel PCIe link, of what it could be",
+        "gpu-host: panel PCIe replays",
+        "gpu-host: panel Errors of the GPU in this time range",
+        "gpu-host: panel Threads away from the GPU",
+        "upgrade: panel Verdict and cause C",
+        "recording instance_service_container_gpu_reason:infercanary_gpu_clock_event_seconds:rate5m",
+        "recording instance_service_container:infercanary_process_off_node_threads:ratio",
+    ),
+    WELL: (
+        "fleet: panel Containers in trouble",
+        "fleet: panel Alerts that fire",
+        "fleet: panel Runs that failed",
+        "self: panel Samplers B",
+        "self: panel Polls that failed, by reason",
+        "self: panel Input that was refused",
+        "service: panel Where replicas differ now",
+        "upgrade: panel Slower steps of the start",
+    ),
+    "none is configured": (
+        "self: panel Journals that fail",
+        "service: panel Throughput against latency",
+        "service: panel Points of the last sweep",
+    ),
+    "no restart of an unchanged image yet": ("self: panel False alarms, by its own trial C",),
+    "cgroup v1, or a kernel that does not tell pressure": ("gpu-host: panel Pressure",),
+    "too few repeats": (
+        "recording service_canary:infercanary_latency_seconds:p90_rate5m",
+        "recording service_canary:infercanary_latency_seconds:p99_rate1h",
+    ),
+}
+"""Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
+`recording NAME` of a rule. Alerts are not here: each gives nothing while all is well."""
+
+_WHY = {place: why for why, places in EMPTY.items() for place in places}
+
+
+def why(place: str) -> str | None:
+    """Why the query there may give nothing; None where it may not."""
+    if place.startswith("alert "):
+        return NO_ALERT
+    return _WHY.get(place) or _WHY.get(place.rpartition(" ")[0])

@@ -1,0 +1,94 @@
+"""Asks a Prometheus, over HTTP, what Grafana would ask it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from infercanary.settings import UsageError
+
+TIMEOUT_SECONDS = 30
+MAX_BYTES = 64 << 20
+
+
+class Result(NamedTuple):
+    """A series, or a row of an instant's answer, which has one point."""
+
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+    """Unix time and value."""
+
+
+class Answer(NamedTuple):
+    """What a query gave, and what Prometheus remarked on it, such as a rate of what is no counter."""
+
+    results: Sequence[Result]
+    remarks: Sequence[str]
+
+
+class Refused(Exception):
+    """Prometheus does not run the query: its own words."""
+
+
+class Prometheus:
+    """One, by its address. What does not answer, or not as Prometheus does, is a :class:`UsageError`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
+            raise UsageError(f"{url}: not an address; write it as http://127.0.0.1:9090")
+
+    def at(self, expression: str, time: float) -> Answer:
+        """An instant's answer."""
+        return self._query("query", query=expression, time=time)
+
+    def over(self, expression: str, start: float, end: float, step: float) -> Answer:
+        """An answer for each step, both ends included."""
+        return self._query("query_range", query=expression, start=start, end=end, step=step)
+
+    def rules(self) -> Sequence[Mapping[str, Any]]:
+        """All rules that it evaluates, as they are now: alerts and recordings."""
+        data, _ = self._ask("rules", {})
+        return [rule for group in data["groups"] for rule in group["rules"]]
+
+    def _query(self, path: str, **asked: object) -> Answer:
+        data, remarks = self._ask(path, asked)
+        results = [
+            Result(
+                item["metric"],
+                [(float(t), float(v)) for t, v in item.get("values") or [item["value"]]],
+            )
+            for item in data["result"]
+        ]
+        return Answer(results, remarks)
+
+    def _ask(self, path: str, asked: Mapping[str, object]) -> tuple[dict[str, Any], list[str]]:
+        """The answer's data, and remarks on it."""
+        # A dashboard's queries may be longer than an address may be.
+        body = urllib.parse.urlencode(asked).encode() if asked else None
+        try:
+            try:
+                with urllib.request.urlopen(  # noqa: S310
+                    f"{self.url}/api/v1/{path}", body, timeout=TIMEOUT_SECONDS
+                ) as response:
+                    text = response.read(MAX_BYTES + 1)
+            except urllib.error.HTTPError as error:
+                text = error.read(MAX_BYTES + 1)
+            if len(text) > MAX_BYTES:
+                raise UsageError(
+                    f"{self.url}: more than {MAX_BYTES >> 20} MiB for one query; ask for less time"
+                )
+            answer = json.loads(text)
+            if answer["status"] != "success":
+                raise Refused(str(answer.get("error")))
+            return dict(answer["data"]), [*answer.get("warnings", ()), *answer.get("infos", ())]
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "reason", None) or error
+            raise UsageError(f"{self.url}: does not answer ({why}); is Prometheus there?") from None
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UsageError(f"{self.url}: answers, but not as Prometheus does; check the address") from None

@@ -1,0 +1,248 @@
+"""One point of a sweep: a target under a load, so many requests at a time, for so many seconds."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from time import perf_counter, sleep
+from typing import Any, Literal, NamedTuple
+
+from infercanary.probe.deadline import one_line
+from infercanary.probe.runner import Pool
+from infercanary.probe.targets import Target, Unsized
+
+Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
+"""Why a point has no numbers."""
+
+LEAST_REQUESTS = 3
+_MOST_REQUESTS = 10_000
+
+_AIM = 0.8  # of the time that a point has: what is left is for a request that takes longer than those before
+_WARM_UPS = 2
+_WARM_UP_SHARE = 0.2
+_GIVE_WAY_SECONDS, _GIVE_WAY_SHARE = 0.5, 0.2
+
+
+class Load(NamedTuple):
+    """Samples in a request, and requests at a time."""
+
+    batch: int
+    concurrency: int
+
+    def is_at_least(self, other: Load) -> bool:
+        """Whether it asks for as much as ``other`` does, or more."""
+        return self.batch >= other.batch and self.concurrency >= other.concurrency
+
+
+class Measured(NamedTuple):
+    """What a load gave."""
+
+    latency: float
+    """Median seconds of a request."""
+    rate: float
+    """Samples a second, of all requests together."""
+    peak_bytes: int | None
+    """The most device memory in use meanwhile; None where the target does not tell."""
+
+
+class Missing(NamedTuple):
+    """Why a load gave nothing."""
+
+    reason: Reason
+    detail: str
+
+
+class _Over(Exception):
+    """The measurement was given up, or another of its threads failed."""
+
+
+class Measurement:
+    """Puts a load on copies of ``target`` for ``seconds``; in the server's pool, where there is one.
+
+    :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
+    """
+
+    def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
+        self._name = name
+        self._target: Any = target
+        self._load = load
+        self._seconds = seconds
+        self._pool = pool
+        self._until = 0.0
+        self._give_way = min(_GIVE_WAY_SECONDS, _GIVE_WAY_SHARE * seconds)
+        self._over = threading.Event()
+        self._turns: dict[int, Future[None]] = {}  # each thread's last, in the server's pool
+        self._failure: BaseException | None = None  # the first of any thread
+        self._threads = [_Driver() for _ in range(load.concurrency)]
+
+    def measure(self) -> Measured | Missing:
+        """The load's numbers, or why there are none. Raises nothing."""
+        self._until = perf_counter() + _AIM * self._seconds
+        copies: list[Any] = []
+        found: Measured | Missing
+        try:
+            if self._is_busy():
+                return Missing("busy", f"the device was busy for {self._give_way:.3g} s")
+            found = self._measured(copies)
+        except Unsized as error:
+            found = Missing("unsupported", str(error))
+        except BaseException as error:
+            found = Missing("out_of_memory" if _is_out_of_memory(error) else "raised", one_line(error))
+        # Only now: an error holds what the model had in memory when it was raised.
+        self._failure = None
+        for copy in copies:
+            with suppress(BaseException):
+                copy.close()
+        return found
+
+    def give_up(self) -> bool:
+        """Let it end after the requests under way; whether some of those are in the server's pool."""
+        self._over.set()
+        held = [turn for turn in list(self._turns.values()) if not turn.cancel()]
+        return not all(turn.done() for turn in held)
+
+    def _measured(self, copies: list[Any]) -> Measured | Missing:
+        if (reset := getattr(self._target, "reset_peak_memory", None)) is not None:
+            reset()
+        for _ in self._threads:
+            copies.append(self._target.sized(self._load.batch))
+            if self._over.is_set():
+                raise _Over
+        if len(copies) == 1:
+            self._drive(0, copies[0], lambda: None)
+        else:
+            self._together(copies)
+        if self._failure is not None:
+            raise self._failure
+        fewest = min(len(driver.latencies) for driver in self._threads)
+        if fewest < LEAST_REQUESTS:
+            return Missing(
+                "too_slow",
+                f"{fewest} of at least {LEAST_REQUESTS} requests in {self._seconds:.3g} s; give the sweep more seconds",
+            )
+        told = getattr(self._target, "peak_memory", None)
+        peak = told() if told is not None else None
+        latencies = [seconds for driver in self._threads for seconds in driver.latencies]
+        rate = sum(driver.rate for driver in self._threads) * self._load.batch
+        return Measured(statistics.median(latencies), rate, None if peak is None else int(peak))
+
+    def _together(self, copies: list[Any]) -> None:
+        """A thread for each copy, which begin to count together. They are daemons: one that hangs holds no exit."""
+        barrier = threading.Barrier(len(copies))
+
+        def drive(number: int, copy: Any) -> None:
+            try:
+                self._drive(number, copy, lambda: barrier.wait(max(0.0, self._until - perf_counter())))
+            except threading.BrokenBarrierError:  # too slow to begin, or another thread failed
+                pass
+            except BaseException as error:
+                self._failure = self._failure or error
+                self._over.set()
+                barrier.abort()
+
+        threads = [
+            threading.Thread(
+                target=drive, args=(number, copy), name=f"infercanary-{self._name}-load-{number}", daemon=True
+            )
+            for number, copy in enumerate(copies)
+        ]
+        started = []
+        try:
+            for thread in threads:
+                thread.start()
+                started.append(thread)
+        except RuntimeError:  # the host is out of threads
+            self._over.set()
+            barrier.abort()
+            raise
+        finally:
+            for thread in started:
+                thread.join()
+
+    def _drive(self, number: int, copy: Any, ready: Callable[[], Any]) -> None:
+        """Request after request until the time is over; those of the warm-up do not count."""
+        if (prepare := getattr(copy, "prepare", None)) is not None:
+            prepare()
+        warm = perf_counter() + _WARM_UP_SHARE * max(0.0, self._until - perf_counter())
+        latency = 0.0
+        for _ in range(_WARM_UPS):
+            latency = self._request(number, copy)
+            if perf_counter() > warm:
+                break
+        ready()
+        driver = self._threads[number]
+        driver.begin = driver.end = perf_counter()
+        most = _MOST_REQUESTS // self._load.concurrency
+        while driver.end + latency <= self._until and len(driver.latencies) < most:
+            latency = self._request(number, copy)
+            driver.add(latency, _inferences(copy))
+
+    def _request(self, number: int, copy: Any) -> float:
+        """Seconds of one request, with the waiting for a turn in the server's pool."""
+        if self._over.is_set():
+            raise _Over("given up")
+        begin = perf_counter()
+        if self._pool is None:
+            copy.clock.measure(copy.run)
+        else:
+            self._turns[number] = turn = self._pool.submit(lambda: _run(copy))
+            try:
+                turn.result()
+            except CancelledError:
+                raise _Over("given up") from None
+        return (perf_counter() - begin) / _inferences(copy)
+
+    def _is_busy(self) -> bool:
+        is_busy = getattr(self._target, "is_busy", None)
+        until = perf_counter() + self._give_way
+        while is_busy is not None and is_busy():
+            if perf_counter() > until:
+                return True
+            sleep(0.001)
+        return False
+
+
+class _Driver:
+    """What one thread did: seconds of each request, and from when to when (``perf_counter``)."""
+
+    def __init__(self) -> None:
+        self.latencies: list[float] = []
+        self.begin = self.end = 0.0
+        self._requests = 0
+
+    def add(self, latency: float, requests: int) -> None:
+        """So many were done by now, each in ``latency`` seconds."""
+        self.end = perf_counter()
+        self.latencies.append(latency)
+        self._requests += requests
+
+    @property
+    def rate(self) -> float:
+        """Requests a second. By its own time: threads do not end at the same moment."""
+        return self._requests / (self.end - self.begin)
+
+
+def _run(copy: Any) -> None:
+    copy.clock.measure(copy.run)
+
+
+def _inferences(copy: Any) -> int:
+    """How many a target's own clock has in what it measures."""
+    return max(1, int(getattr(copy.clock, "batch", 1)))
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """By what engines raise: torch's own class on a GPU, and a RuntimeError in words for the host's memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = one_line(error).lower()
+    return any(words in text for words in _OUT_OF_MEMORY)
+
+
+# torch (c10/core/impl/alloc_cpu.cpp) and ONNX Runtime (core/framework/bfc_arena.cc) say it so.
+_OUT_OF_MEMORY = (
+    "out of memory", "not enough memory", "can't allocate memory", "failed to allocate memory", "alloc_failed",
+)  # fmt: skip

@@ -1,0 +1,39 @@
+"""What the environment may override: how often a probe runs, and how much of the time it may take.
+
+A controlled experiment (``infercanary ab``) starts containers that have nothing else to do, and whose own settings
+suit a server in production: there a run every 10 s at 1 % of the time would take hours to answer.
+"""
+
+from __future__ import annotations
+
+import os
+
+from infercanary.settings import UsageError
+
+INTERVAL = "INFERCANARY_INTERVAL_SECONDS"
+DUTY_CAP = "INFERCANARY_DUTY_CAP"
+
+_LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400.0
+
+
+def pace(interval_seconds: float, duty_cap: float) -> tuple[float, float]:
+    """Interval (s) and duty cap as the environment has them, else as given. Raises :class:`UsageError`."""
+    interval = _number(INTERVAL)
+    if interval is not None and not _LEAST_SECONDS <= interval <= _MOST_SECONDS:
+        raise _mistake(INTERVAL, f"give seconds from {_LEAST_SECONDS:g} to {_MOST_SECONDS:.0f}")
+    cap = _number(DUTY_CAP)
+    if cap is not None and not 0 < cap <= 1:
+        raise _mistake(DUTY_CAP, "give a share above 0, at most 1")
+    return interval_seconds if interval is None else interval, duty_cap if cap is None else cap
+
+
+def _number(name: str) -> float | None:
+    text = os.environ.get(name, "")
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise _mistake(name, "give a number, or leave it out") from None
+
+
+def _mistake(name: str, mend: str) -> UsageError:
+    return UsageError(f"environment: {name}={os.environ[name][:60]}: {mend}")

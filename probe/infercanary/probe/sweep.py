@@ -1,0 +1,327 @@
+"""Sweeps: how latency and throughput trade against each other, load by load, between runs and off by default.
+
+A load is a batch size, or a number of requests at a time. Each has an equal share of the sweep's seconds, one between
+two rounds, so that no run is missed; what sweeps take of the duty cap is kept for them from the start (docs/sweeps.md).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Annotated, Any, get_args
+
+import msgspec
+from msgspec import Meta
+
+from infercanary.probe.canary import Canary
+from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.histogram import Tally
+from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
+from infercanary.probe.report import Metric
+from infercanary.probe.runner import Pool
+from infercanary.probe.schedule import Turns
+from infercanary.probe.targets import Target
+from infercanary.settings import UsageError, convert
+
+log = logging.getLogger("infercanary.probe")
+
+_POINT = ("canary", "batch", "concurrency")
+LATENCY = Metric(
+    "infercanary_sweep_latency_seconds",
+    "gauge",
+    "Median wall time of a request in the last sweep: of `batch` samples, with `concurrency` requests at a time.",
+    _POINT,
+    reading="Off by default: a canary's `sweep`. Draw it against `infercanary_sweep_samples_per_second`: where the "
+    "latency grows and the throughput does not, the device is full. In a server's pool, waiting for a turn is in it. "
+    "It is a picture, measured for a second or so: verdicts rest on `infercanary_latency_seconds`.",
+)
+RATE = Metric(
+    "infercanary_sweep_samples_per_second",
+    "gauge",
+    "Samples a second in the last sweep, of all requests at a time together.",
+    _POINT,
+    reading="With `concurrency` 1 it is `batch` over the mean latency. Where it does not grow with the batch, a larger "
+    "one only makes each request wait; where it falls with the concurrency, threads are in one another's way.",
+)
+PEAK = Metric(
+    "infercanary_sweep_peak_memory_bytes",
+    "gauge",
+    "The most device memory that the engine had allocated in this process meanwhile: weights, inputs and what is "
+    "between.",
+    _POINT,
+    reading="Only on a GPU whose engine tells (torch: `max_memory_allocated`, without what its allocator keeps in "
+    "reserve). In a server's process, what the server had allocated is in it.",
+)
+MISSING = Metric(
+    "infercanary_sweep_missing_points_total",
+    "counter",
+    "Points of sweeps that gave no numbers, by reason: out_of_memory, too_slow (fewer than three requests in its share "
+    "of the time), timed_out (a request that did not come back in time), raised, unsupported, busy (the device was: "
+    "the point is put off by a minute).",
+    ("canary", "reason"),
+    reading="`out_of_memory` is an answer: from there on batches do not fit, and are not tried again. `too_slow`: give "
+    "`sweep.seconds` more, or name fewer points. The probe's log says the point and why.",
+)
+BUSY = Metric(
+    "infercanary_sweep_busy_seconds_total",
+    "counter",
+    "Wall time that sweeps took. It is in `infercanary_busy_seconds_total` too, and the duty cap covers it.",
+    ("canary",),
+    reading="`rate(…[1d])` over `infercanary_duty_cap_ratio` is the sweeps' part of the cap: a half at most.",
+)
+INTERVAL = Metric(
+    "infercanary_sweep_interval_seconds",
+    "gauge",
+    "Time between sweeps: as configured, or longer where half of the duty cap needs it; up to a fifth more, by chance.",
+    ("canary",),
+    reading="Above what was configured, fewer `sweep.seconds` or a higher `duty_cap` brings it back.",
+)
+TIMESTAMP = Metric(
+    "infercanary_sweep_timestamp_seconds",
+    "gauge",
+    "When the last sweep ended, Unix time.",
+    ("canary",),
+    reading="`time() - infercanary_sweep_timestamp_seconds` is how old the picture is. Missing until the first sweep, "
+    "which comes one `infercanary_sweep_interval_seconds` after the start, or where no point gave numbers.",
+)
+
+REASONS: tuple[Reason, ...] = get_args(Reason)
+
+_TOO_MUCH: tuple[Reason, ...] = ("out_of_memory", "too_slow", "timed_out")  # for whatever asks for more, too
+_PUT_OFF_SECONDS = 60.0
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a canary's sweeps measure, and how much time they take. A canary without one is not swept.
+
+    ``batches``        batch sizes, each with one request at a time.
+    ``concurrency``    requests at a time, each with the canary's own inputs.
+    ``seconds``        that a sweep takes at most; each point has an equal share.
+    ``every_seconds``  between two sweeps; longer where half of the duty cap needs it.
+
+    Raises ValueError where neither batches nor concurrency is given.
+    """
+
+    batches: Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=8)] = ()
+    concurrency: Annotated[tuple[Annotated[int, Meta(ge=1, le=64)], ...], Meta(max_length=8)] = ()
+    seconds: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
+    every_seconds: Annotated[float, Meta(ge=1, le=604_800)] = 3600.0
+
+    def __post_init__(self) -> None:
+        if not self.batches and not self.concurrency:
+            raise ValueError("nothing to sweep; give `batches` or `concurrency`")
+
+    def loads(self, samples: int) -> list[Load]:
+        """The points, each once, for a canary with so many samples in its own inputs."""
+        batches = [Load(batch, 1) for batch in sorted(set(self.batches))]
+        at_a_time = [Load(samples, number) for number in sorted(set(self.concurrency))]
+        return [*batches, *(load for load in at_a_time if load not in batches)]
+
+
+def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
+    """The sweep of the canary of that name, also where it was made in code. Raises :class:`UsageError`."""
+    if (target := targets.get(name)) is None:
+        raise UsageError(f"sweeps: no canary `{name}`; there are {', '.join(targets)}")
+    place = f"canaries.{name}.sweep"
+    if not isinstance(sweep, Sweep):
+        raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
+    if not callable(getattr(target, "sized", None)):
+        raise UsageError(
+            f"{place}: {type(target).__name__} cannot be swept: it has no method `sized`; leave the sweep out"
+        )
+    return convert(msgspec.to_builtins(sweep), Sweep, place)
+
+
+class Sweeping:
+    """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs)."""
+
+    def __init__(
+        self,
+        canary: Canary,
+        target: Target,
+        sweep: Sweep,
+        interval: float,
+        timeout: float,
+        tally: Tally,
+        pool: Pool | None = None,
+    ) -> None:
+        """``interval`` seconds apart, at least; what goes on ``timeout`` seconds after it was given up hangs."""
+        self._canary = canary
+        self._target: Any = target
+        self._sweep = sweep
+        self._interval = interval
+        self._timeout = timeout
+        self._tally = tally
+        self._pool = pool
+        self._turns = Turns(interval, sweep.seconds, time.monotonic())
+        self._worker = Worker(f"infercanary-{canary.name}-sweep")
+        self._measurement: Measurement | None = None  # under way
+        self._given_up_at: float | None = None  # a measurement that still holds its thread, or did just now
+        self._in_pool = False  # and a thread of the server's pool
+        self._hang_told = False
+        self._left: list[Load] | None = None  # of the sweep under way, from here on
+        self._began = 0.0
+        self._share = 0.0
+        self._cost = 0.0
+        self._measured = False
+        self._too_much: dict[Load, Reason] = {}
+        self._complaints: dict[Load, str] = {}
+        tally.set(INTERVAL, interval, canary.name)
+        tally.add(BUSY, 0, canary.name)
+        for reason in REASONS:
+            tally.add(MISSING, 0, canary.name, reason)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a point holds its thread. Between steps that is one that was given up and goes on: it disturbs."""
+        return self._worker.is_busy
+
+    @property
+    def due(self) -> float:
+        """When the next sweep may begin (monotonic), or the one under way might."""
+        return self._turns.due
+
+    def start(self, now: float) -> None:
+        """Warm-up is over."""
+        self._turns = Turns(self._interval, self._sweep.seconds, now)
+
+    def step(self, now: float) -> float:
+        """Measure the next point, if one is due: the seconds that took, 0 where nothing was done."""
+        if self.is_running:
+            self._tell_a_hang(now)
+            return 0.0
+        took = 0.0
+        if self._given_up_at is not None:  # what was given up went on, until some moment
+            took, self._given_up_at = now - self._given_up_at, None
+        if now >= self.due and self._canary.is_fit:
+            if self._left is None:
+                self._begin(now)
+            if self._left:
+                took += self._point(self._left)
+        self._tally.add(BUSY, took, self._canary.name)
+        # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
+        self._cost += took * self._canary.crowding
+        if self._left == [] and not self.is_running:
+            self._end()
+        return took
+
+    def interrupt(self) -> None:
+        """End the measurement, now and from now on; callable from any thread."""
+        self._worker.interrupt()
+        if (measurement := self._measurement) is not None:
+            measurement.give_up()
+
+    def close(self, seconds: float) -> bool:
+        """Whether its thread ended within ``seconds``."""
+        ended = self._worker.stop(seconds)
+        if not ended:
+            log.warning(
+                "canary %s: its sweep still hangs; the thread ends with the process", self._canary.name
+            )
+        return ended
+
+    def _begin(self, now: float) -> None:
+        self._too_much = {
+            load: reason for load, reason in self._too_much.items() if reason == "out_of_memory"
+        }
+        self._began, self._cost, self._measured = now, 0.0, False
+        try:
+            self._left = self._sweep.loads(int(getattr(self._target, "samples", 1)))
+        except Exception as error:  # the target may be anyone's
+            self._tally.add(MISSING, 1, self._canary.name, "raised")
+            log.warning("canary %s: not swept: %s", self._canary.name, one_line(error))
+            self._turns.ended(0.0, now)
+            return
+        self._share = self._sweep.seconds / len(self._left)
+
+    def _point(self, left: list[Load]) -> float:
+        """Measure the first of them, and show what it gave: the seconds that took."""
+        load = left.pop(0)
+        for smaller, reason in self._too_much.items():
+            if load.is_at_least(smaller):
+                self._miss(
+                    load, Missing(reason, f"{_words(smaller)} was already"), load not in self._complaints
+                )
+                return 0.0
+        found: Measured | Missing
+        begin = perf_counter()
+        measurement = self._measurement = Measurement(
+            self._canary.name, self._target, load, self._share, self._pool
+        )
+        try:
+            found = self._worker.call(measurement.measure, self._share)
+        except (Interrupted, StillBusy):
+            measurement.give_up()
+            return 0.0
+        except DeadlineExceeded:
+            self._given_up_at, self._in_pool = time.monotonic(), measurement.give_up()
+            self._hang_told = False
+            found = Missing(
+                "timed_out", f"no end within its {self._share:.3g} s; give the sweep more seconds"
+            )
+        except RuntimeError as error:  # the host is out of threads
+            found = Missing("raised", one_line(error))
+        finally:
+            self._measurement = None
+        self._worker.rest()
+        if isinstance(found, Missing) and found.reason == "busy":
+            self._tally.add(MISSING, 1, self._canary.name, "busy")
+            left.insert(0, load)
+            self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
+        elif isinstance(found, Missing):
+            self._miss(load, found)
+        else:
+            self._show(load, found)
+        return perf_counter() - begin
+
+    def _show(self, load: Load, found: Measured) -> None:
+        tally, labels = self._tally, self._forget(load)
+        self._measured = True
+        self._complaints.pop(load, None)
+        tally.set(LATENCY, found.latency, *labels)
+        tally.set(RATE, found.rate, *labels)
+        if found.peak_bytes is not None:
+            tally.set(PEAK, found.peak_bytes, *labels)
+
+    def _miss(self, load: Load, found: Missing, tell: bool = True) -> None:
+        self._forget(load)
+        self._tally.add(MISSING, 1, self._canary.name, found.reason)
+        if found.reason in _TOO_MUCH:
+            self._too_much.setdefault(load, found.reason)
+        complaint = f"{found.reason}: {found.detail}"
+        if tell and complaint != self._complaints.get(load):  # once per change, not once per sweep
+            log.warning("canary %s: sweep of %s: %s", self._canary.name, _words(load), complaint)
+            self._complaints[load] = complaint
+
+    def _forget(self, load: Load) -> tuple[str, ...]:
+        """What it gave before; its labels."""
+        labels = self._canary.name, str(load.batch), str(load.concurrency)
+        for metric in (LATENCY, RATE, PEAK):
+            self._tally.forget(metric, *labels)
+        return labels
+
+    def _end(self) -> None:
+        self._left = None
+        if self._measured:
+            self._tally.set(TIMESTAMP, time.time(), self._canary.name)
+        self._turns.ended(self._cost, self._began)
+
+    def _tell_a_hang(self, now: float) -> None:
+        """Once, where what was given up is not slow only."""
+        if self._given_up_at is None or now - self._given_up_at < self._timeout or self._hang_told:
+            return
+        self._hang_told = True
+        log.error(
+            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_sweep and no verdict rests on "
+            "them: restart the process, and leave that point out",
+            self._canary.name,
+        )
+        if self._in_pool and self._pool is not None:
+            self._pool.lost_a_thread()
+
+
+def _words(load: Load) -> str:
+    at_a_time = f", {load.concurrency} at a time" if load.concurrency > 1 else ""
+    return f"batch {load.batch}{at_a_time}"

@@ -1,0 +1,220 @@
+"""The target for any other server over HTTP: one fixed request, and what its answer must be."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from infercanary.probe.deadline import printable
+from infercanary.probe.targets import Failure
+from infercanary.probe.targets.wire.connection import Answer
+from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document
+from infercanary.probe.timing import HostClock, Phase
+from infercanary.settings import UsageError, convert
+
+_MAX_VALUES = 1024
+_MAX_BODY_BYTES = 64 << 20
+
+
+class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the answer must be: its status, and what is given of the rest.
+
+    ``body``    the whole body, exactly.
+    ``json``    a part of the JSON in it: of a mapping the keys that are here, of a list every entry.
+    ``values``  JSON pointers (RFC 6901) to numbers, or to lists of numbers: those that the output check compares.
+    """
+
+    status: Annotated[int, Meta(ge=200, le=599)] = 200
+    body: str | None = None
+    json: Any | UnsetType = UNSET
+    values: str | tuple[str, ...] = ()
+
+
+class HttpTarget:
+    """Sends one fixed request.
+
+    ``url``      the whole address; ``method`` is POST where there is a body, else GET.
+    ``body``, ``body_file``, ``json``  at most one: text, the file that holds it, or what is sent as JSON.
+    ``expect``   see :class:`Expect`; by default a status of 200.
+    ``timeout_seconds``  for one exchange, from connecting to the last byte.
+    ``ready_seconds``    how long opening waits until a connection can be made.
+    ``keep_alive``       whether the connection is kept between requests; if not, each repeat makes its own.
+
+    ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
+    has them. Phases: ``connect``, ``send``, ``wait``, ``receive``.
+    """
+
+    reasons = REASONS
+
+    def __init__(
+        self,
+        url: str,
+        method: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        body: str | None = None,
+        body_file: str | None = None,
+        json: Any | UnsetType = UNSET,
+        expect: Mapping[str, Any] | None = None,
+        timeout_seconds: float = 10.0,
+        ready_seconds: float = 60.0,
+        keep_alive: bool = True,
+        ca_file: str | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        self.clock = HostClock()
+        self._server = Server(
+            url, headers, timeout_seconds, ready_seconds, keep_alive, ca_file, max_response_bytes
+        )
+        if sum(given not in (None, UNSET) for given in (body, body_file, json)) > 1:
+            raise UsageError("body: give one of body, body_file and json")
+        for key, value in {"body": body, "body_file": body_file}.items():
+            if not isinstance(value, (str, type(None))):
+                raise UsageError(f"{key}: `{value}` is not text; put it in quotes, or use json")
+        has_body = body is not None or body_file is not None or json is not UNSET
+        self._method = ("POST" if has_body else "GET") if method is None else method
+        if not isinstance(self._method, str) or not re.fullmatch(r"[A-Z]{1,16}", self._method):
+            raise UsageError(f"method: `{method}` is none; there are GET, POST, PUT, …")
+        if self._method in ("CONNECT", "TRACE"):
+            raise UsageError(f"method: `{method}` asks for no answer of the server's; use GET or POST")
+        self._text, self._file, self._json = body, body_file, json
+        self._expect = convert({} if expect is None else expect, Expect, "expect")
+        values = self._expect.values
+        self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
+        self._request = b""
+
+    def open(self) -> None:
+        """Read the body, and wait until the server can be connected to."""
+        self._body = self._read_body()
+        self._server.open()
+        self._server.until_ready(self._server.connect)
+        self._make_request()
+
+    def prepare(self) -> None:
+        """Before each run: tokens are read again, and the connection is made, if the server closed it."""
+        self._server.refresh()
+        self._make_request()
+        self._server.connect()
+
+    def run(self, phase: Phase) -> bytes:
+        """One request; the body of its answer."""
+        answer: Answer = self._server.ask(self._method, self._request, phase)
+        with phase("receive"):
+            body = answer.read()
+        if answer.status != self._expect.status:
+            self._server.refuse(f"the answer is not {self._expect.status}", answer, body)
+        return body
+
+    def values(self, result: bytes) -> list[float]:
+        """The numbers that ``expect.values`` points to; only the status where there are none."""
+        expect = self._expect
+        if expect.body is not None and result != expect.body.encode():
+            said = printable(self._server.hide(result[:100].decode("utf-8", "replace")), 100)
+            raise Failure("wrong_answer", f"the body is not the expected one, but: {said}")
+        if expect.json is UNSET and not self._pointers:
+            return [float(expect.status)]
+        told = document(result, Any, "the answer")
+        if expect.json is not UNSET and (place := _missing(expect.json, told)) is not None:
+            raise Failure("wrong_answer", f"the answer is not as expected at `{place}`")
+        numbers = [number for pointer in self._pointers for number in _numbers(told, pointer)]
+        if not self._pointers:
+            return [float(expect.status)]
+        chosen = numbers[:: max(1, -(-len(numbers) // _MAX_VALUES))]
+        if chosen and not all(map(math.isfinite, numbers)):
+            chosen[-1] = math.nan
+        return chosen
+
+    def environment(self) -> dict[str, str]:
+        """Nothing: what answers there is not known."""
+        return {}
+
+    def sized(self, batch: int) -> HttpTarget:
+        """The same request on a connection of its own, for a sweep."""
+        other = copy.copy(self)
+        other._server = self._server.another(batch)
+        return other
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+        self._request = self._body = b""
+
+    def _read_body(self) -> bytes:
+        if self._json is not UNSET:
+            return json.dumps(self._json).encode()
+        if self._file is None:
+            return (self._text or "").encode()
+        try:
+            with Path(self._file).open("rb") as file:
+                found = file.read(_MAX_BODY_BYTES + 1)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "no path"
+            raise UsageError(
+                f"body_file: `{self._file}` cannot be read ({why}); check the path (it starts at {Path.cwd()})"
+            ) from None
+        if len(found) > _MAX_BODY_BYTES:
+            raise UsageError(f"body_file: `{self._file}` is larger than {_MAX_BODY_BYTES} bytes; send less")
+        return found
+
+    def _make_request(self) -> None:
+        headers = {"Content-Type": "application/json"} if self._json is not UNSET else {}
+        self._request = self._server.request(self._method, self._server.path, self._body, headers)
+
+
+def _parsed(pointer: str) -> list[str]:
+    """The steps of a JSON pointer (https://www.rfc-editor.org/rfc/rfc6901). Raises :class:`UsageError`."""
+    if pointer and not pointer.startswith("/"):
+        raise UsageError(
+            f"expect.values: `{pointer}` is no JSON pointer; it begins with `/`, as in /outputs/0"
+        )
+    return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+
+
+def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
+    """The numbers that a pointer leads to. Raises :class:`Failure` where it leads to none."""
+    shown = "/" + "/".join(steps)
+    at = document
+    for step in steps:
+        if isinstance(at, dict) and step in at:
+            at = at[step]
+        elif isinstance(at, list) and step.isascii() and step.isdigit() and int(step[:9]) < len(at):
+            at = at[int(step[:9])]
+        else:
+            raise Failure("wrong_shape", f"the answer has nothing at `{shown}`")
+    stack = [at]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, list):
+            stack.extend(reversed(value))
+        elif value is None:  # how JSON has NaN, where a server is strict
+            yield math.nan
+        elif isinstance(value, (int, float)):
+            yield float(value) if abs(value) < 1e300 else math.inf
+        else:
+            raise Failure("wrong_shape", f"the answer has something else than numbers at `{shown}`")
+
+
+def _missing(expected: Any, told: Any, place: str = "") -> str | None:
+    """Where ``told`` does not hold what is ``expected``, as a JSON pointer; None where it does."""
+    if isinstance(expected, dict) and isinstance(told, dict):
+        for key, value in expected.items():
+            below = f"{place}/{key}"
+            if str(key) not in told:
+                return below
+            if (found := _missing(value, told[str(key)], below)) is not None:
+                return found
+        return None
+    if isinstance(expected, list) and isinstance(told, list) and len(expected) == len(told):
+        for i, (value, its) in enumerate(zip(expected, told, strict=True)):
+            if (found := _missing(value, its, f"{place}/{i}")) is not None:
+                return found
+        return None
+    same = expected == told and isinstance(expected, bool) == isinstance(told, bool)
+    return None if same else place or "/"

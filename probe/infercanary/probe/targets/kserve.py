@@ -1,0 +1,383 @@
+"""The target for servers that speak the Open Inference Protocol (KServe v2): Triton, KServe, MLServer, and others.
+
+https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from infercanary.probe.report import Metric
+from infercanary.probe.targets import Failure, Reading
+from infercanary.probe.targets.wire.connection import Answer
+from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document, whole
+from infercanary.probe.targets.wire.tensors import (
+    Tensor,
+    TensorSpec,
+    drawn,
+    dtype_of,
+    from_bytes,
+    from_json,
+    places,
+    to_bytes,
+    to_json,
+)
+from infercanary.probe.timing import HostClock, Phase
+from infercanary.settings import UsageError, convert
+
+SERVER = Metric(
+    "infercanary_server_seconds",
+    "gauge",
+    "What the server itself measured of one inference during the last run, by part: its mean over all requests for "
+    "the model in that time, other clients' too.",
+    ("canary", "part"),
+    reading="Only of servers with the statistics extension (Triton). The parts are within `wait` of "
+    "`infercanary_phase_seconds`: what `wait` has over their sum is the network and the server's front. `queue` that "
+    "grows alone is load, `compute_infer` the model, `compute_input` and `compute_output` copies.",
+)
+
+PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
+_LENGTH = "Inference-Header-Content-Length"
+
+
+class _ServerMetadata(msgspec.Struct):
+    name: str = ""
+    version: str = ""
+    extensions: list[str] | None = None
+
+
+class _TensorMetadata(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int] | None = None
+
+
+class _ModelMetadata(msgspec.Struct):
+    platform: str | None = None
+    versions: list[str] | None = None
+    inputs: list[_TensorMetadata] | None = None
+    outputs: list[_TensorMetadata] | None = None
+
+
+class _Ready(msgspec.Struct):
+    ready: bool = True
+
+
+class _Output(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[Any] | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class _Inferred(msgspec.Struct):
+    outputs: list[_Output]
+
+
+class _Total(msgspec.Struct):
+    count: int = 0
+    ns: int = 0
+
+
+class _ModelStats(msgspec.Struct):
+    inference_stats: dict[str, _Total] = {}
+
+
+class _Stats(msgspec.Struct):
+    model_stats: list[_ModelStats]
+
+
+class KserveTarget:
+    """Asks a server for one inference over HTTP, with fixed inputs.
+
+    ``url``      where the server is; what comes before ``/v2`` in its addresses.
+    ``model``, ``version``  of the model; without a version the server chooses.
+    ``inputs``   ``name``, ``shape``, ``dtype``, ``high`` or ``data``, ``parameters``. What is left out is taken from
+                 the model's metadata; where that leaves a size open (-1) or the input out, ``shape`` is needed.
+    ``binary``   whether tensors go as binary data; by default where the server says that it has that extension.
+    ``timeout_seconds``  for one exchange, from connecting to the last byte.
+    ``ready_seconds``    how long opening waits for a server that is not there or not ready.
+    ``keep_alive``       whether the connection is kept between requests; if not, each repeat makes its own.
+
+    ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
+    has them. Phases: ``connect``, ``send``, ``wait``, ``receive``.
+    """
+
+    reasons = REASONS
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        version: str | int | None = None,
+        inputs: Sequence[Any] | None = None,
+        seed: int = 0,
+        binary: bool | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout_seconds: float = 10.0,
+        ready_seconds: float = 60.0,
+        keep_alive: bool = True,
+        ca_file: str | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        self.clock = HostClock()
+        self._server = Server(
+            url, headers, timeout_seconds, ready_seconds, keep_alive, ca_file, max_response_bytes
+        )
+        if not isinstance(model, str) or not model:
+            raise UsageError(f"model: `{model}` is no name of a model")
+        if isinstance(version, bool) or not isinstance(version, (str, int, type(None))) or version == "":
+            raise UsageError(f"version: `{version}` is no version; give text such as `1`, or leave it out")
+        if not isinstance(binary, (bool, type(None))):
+            raise UsageError(f"binary: `{binary}` is neither true nor false")
+        self._name = f"`{model}`" if version is None else f"`{model}`, version `{version}`"
+        base = self._server.base
+        self._v2 = f"{base}/v2"
+        self._model = f"{base}/v2/models/{quote(model, safe='')}"
+        if version is not None:
+            self._model += f"/versions/{quote(str(version), safe='')}"
+        self._specs: list[TensorSpec] | None = None
+        if inputs is not None:
+            entries = convert(inputs, list[Any], "inputs")
+            self._specs = [convert(e, TensorSpec, f"inputs[{i}]") for i, e in enumerate(entries)]
+        self._seed = whole("seed", seed, least=0)
+        self._binary = binary
+        self._request = b""
+        self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
+        self._totals: dict[str, _Total] | None = None
+
+    def open(self) -> None:
+        """Wait until the model is ready, read what the server tells of it, and make the request."""
+        server = self._server
+        server.open()
+        server.until_ready(self._require_ready)
+        self._about = self._metadata(self._v2, _ServerMetadata, "the server's metadata")
+        self._of_model = self._metadata(self._model, _ModelMetadata, "the model's metadata")
+        extensions = self._about.extensions or []
+        self._has_stats = "statistics" in extensions
+        self._is_binary = "binary_tensor_data" in extensions if self._binary is None else self._binary
+        self._body, self._lengths = self._encoded([self._input(*entry) for entry in self._entries()])
+        self._outputs = {output.name: output for output in self._of_model.outputs or []}
+        self._shapes = {}
+        self._make_request()
+
+    def prepare(self) -> None:
+        """Before each run: tokens are read again, the model must be ready, and the server's counters are noted."""
+        self._server.refresh()
+        self._make_request()
+        self._require_ready()
+        self._totals = self._stats() if self._has_stats else None
+
+    def run(self, phase: Phase) -> tuple[Answer, bytes]:
+        """One inference."""
+        answer = self._server.ask("POST", self._request, phase)
+        with phase("receive"):
+            body = answer.read()
+        if answer.status != 200:
+            self._server.refuse(f"inference with {self._name} failed", answer, body)
+        return answer, body
+
+    def values(self, result: tuple[Answer, bytes]) -> list[float]:
+        """Evenly spread places of all outputs, by name; a NaN if anything in them is not finite."""
+        tensors = self._decoded(*result)
+        for tensor in tensors:
+            self._check(tensor)
+        if missing := self._outputs.keys() - {tensor.name for tensor in tensors}:
+            raise Failure("wrong_shape", f"the output `{min(missing)}` is missing from the answer")
+        return places(sorted(tensors, key=lambda tensor: tensor.name))
+
+    def readings(self) -> list[Reading]:
+        """The server's own times, as means over the run."""
+        before = self._totals
+        after = self._stats() if before is not None else None
+        if before is None or after is None:
+            return []
+        found = []
+        for part in PARTS:
+            earlier, later = before.get(part, _Total()), after.get(part, _Total())
+            if (count := later.count - earlier.count) > 0 and later.ns >= earlier.ns:
+                found.append(Reading(SERVER, (later.ns - earlier.ns) / count / 1e9, (part,)))
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """The server's name and version, the model's platform and versions, and how tensors are sent."""
+        server = f"{self._about.name} {self._about.version}".strip()
+        return {
+            "kserve_server": server or "unknown",
+            "kserve_platform": self._of_model.platform or "unknown",
+            "kserve_model_versions": " ".join(self._of_model.versions or []) or "unknown",
+            "kserve_tensors": "binary" if self._is_binary else "json",
+        }
+
+    def sized(self, batch: int) -> KserveTarget:
+        """The same request on a connection of its own, for a sweep."""
+        other = copy.copy(self)
+        other._server = self._server.another(batch)
+        return other
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+        self._request = self._body = b""
+
+    def _require_ready(self) -> None:
+        for path, what in (
+            (f"{self._v2}/health/ready", "the server is not ready"),
+            (f"{self._model}/ready", f"the model {self._name} is not ready"),
+        ):
+            answer, body = self._server.get(path)
+            if answer.status != 200:
+                self._server.refuse(what, answer, body, "not_ready")
+            # KServe's own servers say it in the body, with status 200.
+            if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
+                raise Failure("not_ready", f"{what}: it says so")
+
+    def _metadata(self, path: str, kind: type[Any], what: str) -> Any:
+        """What the server tells; nothing where it does not have it: it is optional in some servers."""
+        answer, body = self._server.get(path)
+        if answer.status in (404, 405, 501):
+            return kind()
+        if answer.status != 200:
+            self._server.refuse(what, answer, body)
+        return document(body, kind, what)
+
+    def _entries(self) -> list[tuple[int, TensorSpec, _TensorMetadata | None]]:
+        """Each input: its place in the options, what they say of it, and what the server does."""
+        known = self._of_model.inputs or []
+        if self._specs is None:
+            if not known:
+                raise UsageError(
+                    f"inputs: the server does not tell those of {self._name}; give name, shape and dtype of each"
+                )
+            return [(i, TensorSpec(), tensor) for i, tensor in enumerate(known)]
+        by_name = {tensor.name: tensor for tensor in known}
+        entries = []
+        for i, spec in enumerate(self._specs):
+            if spec.name is None and i >= len(known):
+                raise UsageError(f"inputs[{i}]: it needs a `name`; the server tells {len(known)} inputs")
+            if known and spec.name is not None and spec.name not in by_name:
+                raise UsageError(
+                    f"inputs[{i}].name: the model has no input `{spec.name}`; it has {', '.join(by_name)}"
+                )
+            entries.append((i, spec, known[i] if spec.name is None else by_name.get(spec.name)))
+        return entries
+
+    def _input(self, i: int, spec: TensorSpec, told: _TensorMetadata | None) -> tuple[Tensor, dict[str, Any]]:
+        name = spec.name or (told.name if told is not None else "")
+        text = spec.dtype or (told.datatype if told is not None else None)
+        if text is None:
+            raise UsageError(f"inputs[{i}].dtype: the server does not tell that of `{name}`; give it")
+        dtype = dtype_of(text, f"inputs[{i}].dtype")
+        sizes = told.shape if told is not None else None
+        if spec.shape is not None:
+            shape = spec.shape
+        elif sizes is None or any(size < 0 for size in sizes):
+            seen = "does not tell the shape" if sizes is None else f"leaves sizes open in the shape {sizes}"
+            raise UsageError(f"inputs[{i}].shape: the server {seen} of `{name}`; give it")
+        else:
+            shape = tuple(sizes)
+        return drawn(name, dtype, shape, spec, self._seed + i, f"inputs[{i}]"), dict(spec.parameters)
+
+    def _encoded(self, inputs: list[tuple[Tensor, dict[str, Any]]]) -> tuple[bytes, dict[str, str]]:
+        """The request's body, and the headers that say how long its parts are."""
+        heads: list[dict[str, Any]] = []
+        blobs = []
+        for i, (tensor, parameters) in enumerate(inputs):
+            head: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.dtype}
+            if self._is_binary:
+                blobs.append(to_bytes(tensor))
+                parameters["binary_data_size"] = len(blobs[-1])
+            elif tensor.dtype == "BF16":
+                raise UsageError(f"inputs[{i}].dtype: BF16 has no form in JSON; set `binary: true`")
+            else:
+                head["data"] = to_json(tensor)
+            heads.append(head | ({"parameters": parameters} if parameters else {}))
+        request: dict[str, Any] = {"inputs": heads}
+        if not self._is_binary:
+            body = json.dumps(request, separators=(",", ":")).encode()
+            return body, {"Content-Type": "application/json"}
+        request["parameters"] = {"binary_data_output": True}
+        body = json.dumps(request, separators=(",", ":")).encode()
+        lengths = {"Content-Type": "application/octet-stream", _LENGTH: str(len(body))}
+        return body + b"".join(blobs), lengths
+
+    def _make_request(self) -> None:
+        self._request = self._server.request("POST", f"{self._model}/infer", self._body, self._lengths)
+
+    def _decoded(self, answer: Answer, body: bytes) -> list[Tensor]:
+        """The outputs, whichever way the server sent each."""
+        length = answer.headers.get(_LENGTH)
+        if length is not None and not (length.isascii() and length.isdigit() and int(length) <= len(body)):
+            raise Failure("malformed", f"the answer has {len(body)} bytes, and {_LENGTH} {length}")
+        at = len(body) if length is None else int(length)
+        tensors = []
+        for output in document(body[:at], _Inferred, "the answer to an inference").outputs:
+            name, dtype, shape = output.name, output.datatype, output.shape
+            if any(size < 0 for size in shape):
+                raise Failure("wrong_shape", f"the output `{name}` has the shape {shape}")
+            size = (output.parameters or {}).get("binary_data_size")
+            if size is None:
+                tensors.append(from_json(name, dtype, shape, output.data or []))
+                continue
+            if not isinstance(size, int) or not 0 <= size <= len(body) - at:
+                raise Failure("malformed", f"the output `{name}` ends after the answer does")
+            tensors.append(from_bytes(name, dtype, shape, body[at : at + size]))
+            at += size
+        return tensors
+
+    def _check(self, tensor: Tensor) -> None:
+        """Type and shape are those that the metadata tells, and those of the first answer."""
+        told = self._outputs.get(tensor.name)
+        if self._outputs and told is None:
+            raise Failure(
+                "wrong_shape",
+                f"the answer has an output `{tensor.name}`, which the metadata has not",
+            )
+        if told is not None:
+            if told.datatype != tensor.dtype:
+                raise Failure(
+                    "wrong_shape",
+                    f"the output `{tensor.name}` is {tensor.dtype}, and {told.datatype} in the metadata",
+                )
+            if told.shape is not None and not _fits(tensor.shape, told.shape):
+                raise Failure(
+                    "wrong_shape",
+                    f"the output `{tensor.name}` has the shape {list(tensor.shape)}, and {told.shape} in the metadata",
+                )
+        first = self._shapes.setdefault(tensor.name, (tensor.dtype, tensor.shape))
+        if first != (tensor.dtype, tensor.shape):
+            raise Failure(
+                "wrong_shape",
+                f"the output `{tensor.name}` is {tensor.dtype} {list(tensor.shape)}, "
+                f"and was {first[0]} {list(first[1])} in the first answer",
+            )
+
+    def _stats(self) -> dict[str, _Total] | None:
+        """The server's totals since it started, over the versions of the model; None where it does not tell.
+
+        They are beside the run: without them it is as good as before.
+        """
+        try:
+            answer, body = self._server.get(f"{self._model}/stats")
+            told = document(body, _Stats, "the server's statistics") if answer.status == 200 else None
+        except Failure:
+            return None
+        totals: dict[str, _Total] = {}
+        for model in told.model_stats if told is not None else ():
+            for part, total in model.inference_stats.items():
+                before = totals.get(part, _Total())
+                totals[part] = _Total(before.count + total.count, before.ns + total.ns)
+        return totals or None
+
+
+def _fits(shape: Sequence[int], told: Sequence[int]) -> bool:
+    return len(shape) == len(told) and all(
+        size == known or known < 0 for size, known in zip(shape, told, strict=True)
+    )

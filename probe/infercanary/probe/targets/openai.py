@@ -1,0 +1,280 @@
+"""The target for servers of language models that stream as OpenAI's API does: vLLM, SGLang, TGI, llama.cpp, Ollama, …
+
+https://platform.openai.com/docs/api-reference/chat-streaming
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from hashlib import sha256
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from infercanary.probe.report import Metric
+from infercanary.probe.targets import Failure, Reading
+from infercanary.probe.targets.wire.events import events
+from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document, whole
+from infercanary.probe.timing import HostClock, Phase
+from infercanary.settings import UsageError, convert
+
+BETWEEN_TOKENS = Metric(
+    "infercanary_between_tokens_seconds",
+    "gauge",
+    "Time between two tokens of a streamed completion: from its first to its last one, over the tokens after the "
+    "first. Median of the last run's repeats.",
+    ("canary",),
+    reading="The reader's pace. It grows with the batch that the server decodes at once, and with slower memory or "
+    "clocks; the time to the first token is the phases `connect`, `send` and `first_token` of "
+    "`infercanary_phase_seconds`.",
+)
+TOKENS = Metric(
+    "infercanary_output_tokens",
+    "gauge",
+    "Tokens in the last streamed completion: as the server counts them in `usage`, or else the pieces that came.",
+    ("canary",),
+    reading="The same in each run. With it the time changes, so that latencies no longer compare: the run is then "
+    "tagged `output_changed`.",
+)
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class Completion(NamedTuple):
+    """What one stream gave."""
+
+    text: str
+    tokens: int
+    between: float | None
+    """Seconds from one token to the next; None where there are not two that came apart."""
+
+
+class OpenaiTarget:
+    """Streams one completion of a fixed prompt, at temperature 0.
+
+    ``url``         of the API, with its version: ``http://HOST:8000/v1``.
+    ``prompt``      text; with ``api: chat`` what the user says. Or ``messages``, a list of ``role`` and ``content``.
+    ``max_tokens``  the most to ask for. A model that ends earlier makes a shorter run; see ``body``.
+    ``key_file``    a file with the API key, read again before each run; it is in no message, log or report.
+    ``body``        more keys of the request, such as ``ignore_eos: true``; they replace those made here.
+    ``timeout_seconds``  for one exchange, from connecting to the last byte.
+    ``ready_seconds``    how long opening waits for a server that is not there or still loads (status 503).
+    ``keep_alive``       whether the connection is kept between requests; if not, each repeat makes its own.
+
+    ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
+    has them. Phases: ``connect``, ``send``, ``first_token`` (until the first text is there), ``tokens`` (the rest).
+    """
+
+    reasons = REASONS
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        prompt: str | None = None,
+        messages: Sequence[Any] | None = None,
+        api: Literal["chat", "completions"] = "chat",
+        max_tokens: int = 32,
+        seed: int = 0,
+        body: Mapping[str, Any] | None = None,
+        key_file: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        timeout_seconds: float = 20.0,
+        ready_seconds: float = 60.0,
+        keep_alive: bool = True,
+        ca_file: str | None = None,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        self.clock = HostClock()
+        if key_file is not None:
+            if any(name.lower() == "authorization" for name in headers or {} if isinstance(name, str)):
+                raise UsageError("key_file: headers has Authorization already; keep one")
+            headers = {**(headers or {}), "Authorization": {"file": key_file, "prefix": "Bearer "}}
+        self._server = Server(
+            url, headers, timeout_seconds, ready_seconds, keep_alive, ca_file, max_response_bytes
+        )
+        if not isinstance(model, str) or not model:
+            raise UsageError(f"model: `{model}` is no name of a model")
+        if api not in ("chat", "completions"):
+            raise UsageError(f"api: `{api}` is neither chat nor completions")
+        more = convert({} if body is None else body, dict[str, Any], "body")
+        request = {
+            "model": model,
+            **_asked(api, prompt, messages),
+            "max_tokens": whole("max_tokens", max_tokens, least=1),
+            "temperature": 0,
+            "seed": whole("seed", seed, least=0),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **more,
+        }
+        if request["stream"] is not True:
+            raise UsageError("body.stream: only a stream is timed here; use `target: http` for the rest")
+        self._body = json.dumps(request).encode()
+        base = self._server.base or "/v1"
+        self._path = f"{base}/chat/completions" if api == "chat" else f"{base}/completions"
+        self._models = f"{base}/models"
+        self._request = b""
+        self._seen: list[Completion] = []
+
+    def open(self) -> None:
+        """Wait until the server can be connected to and does not say that it still loads."""
+        self._server.open()
+        self._server.until_ready(self._require_ready)
+        self._make_request()
+
+    def prepare(self) -> None:
+        """Before each run: the key is read again, and the connection is made, if the server closed it."""
+        self._server.refresh()
+        self._make_request()
+        self._server.connect()
+        self._seen = []
+
+    def run(self, phase: Phase) -> Completion:
+        """One completion."""
+        answer = self._server.ask("POST", self._request, phase, wait="first_token", receive="first_token")
+        if answer.status != 200:
+            self._server.refuse("the completion failed", answer, answer.read())
+        stream = _Stream(self._server)
+        with closing(answer), closing(answer.pieces()) as pieces:
+            if (kind := answer.headers.get_content_type()) != "text/event-stream":
+                raise Failure(
+                    "malformed", f"the completion is not streamed: its type is {kind}, not text/event-stream"
+                )
+            told = events(pieces)
+            with phase("first_token"):
+                while not stream.text and stream.take(next(told, None)):
+                    pass
+            with phase("tokens"):
+                while stream.take(next(told, None)):
+                    pass
+        self._seen.append(completion := stream.completion())
+        return completion
+
+    def values(self, result: Completion) -> list[float]:
+        """Numbers that are others for another text, or another count of tokens."""
+        return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
+
+    def readings(self) -> list[Reading]:
+        """The time between tokens, and how many there are."""
+        found = [Reading(TOKENS, self._seen[-1].tokens)] if self._seen else []
+        if between := [seen.between for seen in self._seen if seen.between is not None]:
+            found.append(Reading(BETWEEN_TOKENS, statistics.median(between)))
+        return found
+
+    def environment(self) -> dict[str, str]:
+        """Nothing: the protocol tells no version."""
+        return {}
+
+    def sized(self, batch: int) -> OpenaiTarget:
+        """The same request on a connection of its own, for a sweep."""
+        other = copy.copy(self)
+        other._server = self._server.another(batch)
+        return other
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._server.close()
+        self._request = b""
+        self._seen = []
+
+    def _require_ready(self) -> None:
+        answer, body = self._server.get(self._models)
+        if answer.status == 503:  # whatever else it says of its models, not all servers have that list
+            self._server.refuse("the server is not ready", answer, body, "not_ready")
+
+    def _make_request(self) -> None:
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        self._request = self._server.request("POST", self._path, self._body, headers)
+
+
+class _Stream:
+    """A completion as its events come in."""
+
+    def __init__(self, server: Server) -> None:
+        self.text = ""
+        self._server = server
+        self._pieces = 0
+        self._counted: int | None = None
+        self._first = self._last = 0.0
+        self._is_done = False
+        self._is_finished = False
+
+    def take(self, data: str | None) -> bool:
+        """The next event's data, or None at the end; whether there is more to come. Raises :class:`Failure`."""
+        if data is None:
+            return False
+        if self._is_done:
+            return True
+        if data == "[DONE]":
+            self._is_done = True
+            return True
+        event = document(data.encode(), _Event, "an event of the stream")
+        if event.error is not None:
+            said = self._server.hide(json.dumps(event.error)[:300])
+            raise Failure("error_answer", f"the stream broke off with an error: {said}")
+        if event.usage is not None and event.usage.completion_tokens is not None:
+            self._counted = event.usage.completion_tokens
+        for choice in event.choices[:1]:
+            delta = choice.delta or _Delta()
+            self._is_finished |= choice.finish_reason is not None
+            text = choice.text or delta.content or delta.reasoning_content or delta.reasoning or ""
+            if text:
+                self._last = perf_counter()
+                self._first = self._first or self._last
+                self._pieces += 1
+                self.text += text
+        return True
+
+    def completion(self) -> Completion:
+        """What all of it was. Raises :class:`Failure` where that is no completion."""
+        if not (self._is_done or self._is_finished):  # not every server says `[DONE]`
+            raise Failure("incomplete", "the stream ended before the completion did")
+        if not self.text:
+            raise Failure("wrong_answer", "the completion holds no text")
+        tokens = self._pieces if self._counted is None else self._counted
+        if tokens < 1:
+            raise Failure(
+                "wrong_answer", f"the server counts {tokens} tokens in a completion that holds text"
+            )
+        apart = self._pieces > 1 and tokens > 1
+        return Completion(self.text, tokens, (self._last - self._first) / (tokens - 1) if apart else None)
+
+
+def _asked(api: str, prompt: str | None, messages: Sequence[Any] | None) -> dict[str, Any]:
+    if (prompt is None) == (messages is None):
+        raise UsageError("prompt: give one of prompt and messages")
+    if messages is not None:
+        if api != "chat":
+            raise UsageError("messages: they are for `api: chat`; give a prompt")
+        return {"messages": convert(messages, list[dict[str, Any]], "messages")}
+    if not isinstance(prompt, str) or not prompt:
+        raise UsageError(f"prompt: `{prompt}` is no text; put it in quotes")
+    if api == "completions":
+        return {"prompt": prompt}
+    return {"messages": [{"role": "user", "content": prompt}]}

@@ -1,0 +1,38 @@
+"""Server-sent events, as far as streamed completions use them: the data of each event, as the bytes come in.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from infercanary.probe.targets import Failure
+
+_MAX_EVENT_BYTES = 1 << 20
+
+
+def events(pieces: Iterable[bytes]) -> Iterator[str]:
+    """The data of each event in a stream that comes in ``pieces``. Raises :class:`Failure`.
+
+    An event that its blank line does not end is dropped, as the standard has it.
+    """
+    rest = b""
+    data: list[str] = []
+    size = 0
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _MAX_EVENT_BYTES:
+            raise Failure("too_large", f"a line of the stream is longer than {_MAX_EVENT_BYTES} bytes")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                size += len(line)
+                if size > _MAX_EVENT_BYTES:
+                    raise Failure(
+                        "too_large", f"an event of the stream is larger than {_MAX_EVENT_BYTES} bytes"
+                    )
+                data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
+            elif not line and data:
+                yield "\n".join(data)
+                data, size = [], 0

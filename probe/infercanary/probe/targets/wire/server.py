@@ -1,0 +1,294 @@
+"""The options that every server target has: where the server is, what each request carries, and what bounds it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from infercanary.probe.deadline import one_line, printable
+from infercanary.probe.targets import Failure, Reason, Unsized
+from infercanary.probe.targets.wire.connection import Answer, Connection, untimed
+from infercanary.probe.timing import Phase
+from infercanary.settings import UsageError, convert
+
+T = TypeVar("T")
+
+REASONS: tuple[Reason, ...] = (
+    "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large",
+)  # fmt: skip
+"""What a server target names beside the reasons that any target has."""
+
+MAX_RESPONSE_BYTES = 64 << 20
+
+_MAX_SECRET_BYTES = 65536
+_OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
+_READY_PAUSES = 0.1, 2.0
+_SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
+_LEAST_HIDDEN = 6  # a shorter value would hide words that are no secret
+
+
+class HeaderFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A header's value that is in a file, such as a mounted secret; ``prefix`` comes before it (``"Bearer "``)."""
+
+    file: str
+    prefix: str = ""
+
+
+class Server:
+    """A server, and the one connection to it. Raises :class:`UsageError` for options that cannot be meant.
+
+    ``url``      ``http://`` or ``https://``, with a path where the server is behind one.
+    ``headers``  name → value, or ``{file: PATH, prefix: TEXT}``. Files are read again before each run, for tokens that
+                 are rotated; what was in them is in no message, in no log and in no report.
+    ``ca_file``  certificates (PEM) to trust instead of the system's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, Any] | None,
+        timeout_seconds: float,
+        ready_seconds: float,
+        keep_alive: bool,
+        ca_file: str | None,
+        max_response_bytes: int,
+    ) -> None:
+        self.host, self._port, self._is_tls, self.path = _parsed(url)
+        given = convert({} if headers is None else headers, dict[str, Any], "headers")
+        self._headers = {name: _header(name, value) for name, value in given.items()}
+        self._seconds = seconds("timeout_seconds", timeout_seconds)
+        self._ready_seconds = seconds("ready_seconds", ready_seconds, least=0.0)
+        if not isinstance(keep_alive, bool):
+            raise UsageError(f"keep_alive: `{keep_alive}` is neither true nor false")
+        self._keep_alive = keep_alive
+        if ca_file is not None and not (isinstance(ca_file, str) and self._is_tls):
+            raise UsageError("ca_file: name a file, and an https:// address in url")
+        self._ca_file = ca_file
+        self._most_bytes = whole("max_response_bytes", max_response_bytes, least=1024)
+        self._sent: dict[str, str] = {}
+        self._hidden: list[str] = []
+        self._connection: Connection | None = None
+
+    @property
+    def base(self) -> str:
+        """The path as one to put others below. Raises :class:`UsageError`."""
+        if "?" in self.path:
+            raise UsageError("url: it has a query (`?…`), and other addresses are made of it; leave that out")
+        return self.path.rstrip("/")
+
+    def open(self) -> None:
+        """Read the files; connect to nothing yet. Raises :class:`UsageError`."""
+        tls = None
+        if self._is_tls:
+            try:
+                tls = ssl.create_default_context(cafile=self._ca_file)
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(
+                    f"ca_file: `{self._ca_file}` cannot be read ({error.strerror or error}); give certificates as PEM"
+                ) from None
+        self._connection = Connection(
+            self.host, self._port, tls, self._seconds, self._most_bytes, self._keep_alive
+        )
+        self.refresh()
+
+    def another(self, batch: int) -> Server:
+        """The same server, with a connection of its own: for a sweep, in which a request has the size that it has.
+
+        Raises :class:`~infercanary.probe.targets.Unsized` for more samples than one.
+        """
+        if batch != 1:
+            raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
+        other = copy.copy(self)
+        other.open()
+        return other
+
+    def refresh(self) -> None:
+        """Read again the headers that are in files. Raises :class:`UsageError`."""
+        sent = {}
+        hidden = set()
+        for name, value in self._headers.items():
+            if isinstance(value, HeaderFile):
+                secret = _secret(name, value.file)
+                sent[name] = value.prefix + secret
+                hidden.add(secret)
+            else:
+                sent[name] = value
+                if _SECRETS.search(name):
+                    hidden.update((value, value.rpartition(" ")[2]))
+        self._sent = sent
+        self._hidden = sorted((text for text in hidden if len(text) >= _LEAST_HIDDEN), key=len, reverse=True)
+
+    def connect(self) -> None:
+        """Make the connection ready, so that the next request finds it as a client's pool would. Raises Failure."""
+        self._connected().open()
+
+    def until_ready(self, check: Callable[[], None]) -> None:
+        """Call ``check`` until it raises no more, for ``ready_seconds`` at most. Raises what it raised last.
+
+        Only a server that is not there yet is waited for: another :class:`Failure` is raised at once.
+        """
+        deadline = time.monotonic() + self._ready_seconds
+        pause, longest = _READY_PAUSES
+        while True:
+            try:
+                check()
+                return
+            except Failure as failure:
+                if failure.reason not in ("unreachable", "not_ready") or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(longest, 2 * pause)
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """A request for ``path`` as it goes over the wire; the user's headers come before those given here."""
+        own = {name.lower(): (name, value) for name, value in (headers or {}).items()}
+        own |= {name.lower(): (name, value) for name, value in self._sent.items()}
+        own.setdefault("host", ("Host", self._authority()))
+        own.setdefault("user-agent", ("User-Agent", "infercanary"))
+        own.setdefault("accept-encoding", ("Accept-Encoding", "identity"))
+        if not self._keep_alive:
+            own["connection"] = ("Connection", "close")
+        if body or method in ("POST", "PUT", "PATCH"):
+            own["content-length"] = ("Content-Length", str(len(body)))
+        lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in own.values()), "", ""]
+        return "\r\n".join(lines).encode("latin-1") + body
+
+    def ask(
+        self,
+        method: str,
+        request: bytes,
+        phase: Phase = untimed,
+        wait: str = "wait",
+        receive: str = "receive",
+    ) -> Answer:
+        """See :meth:`Connection.ask`."""
+        return self._connected().ask(method, request, phase, wait, receive)
+
+    def get(self, path: str) -> tuple[Answer, bytes]:
+        """The answer to a GET of ``path``, and its body."""
+        answer = self.ask("GET", self.request("GET", path))
+        return answer, answer.read()
+
+    def refuse(self, what: str, answer: Answer, body: bytes, reason: Reason = "error_answer") -> NoReturn:
+        """Raise the :class:`Failure` for an answer that says no: its status, and the first words of its body."""
+        said = self.hide(printable(body[:200].decode("utf-8", "replace").strip(), 200))
+        text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
+        if 300 <= answer.status < 400:
+            where = self.hide(printable(str(answer.headers.get("Location", "nowhere")), 200))
+            raise Failure(
+                reason, f"{text} to {where}; redirects are not followed: put the right address in url"
+            )
+        raise Failure(reason, f"{text}: {said}" if said else text)
+
+    def hide(self, text: str) -> str:
+        """``text`` without what the headers hold: a server may repeat a token in what it says of it."""
+        for hidden in self._hidden:
+            text = text.replace(hidden, "***")
+        return text
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+        self._sent, self._hidden = {}, []
+
+    def _connected(self) -> Connection:
+        assert self._connection is not None, "open() comes first"
+        return self._connection
+
+    def _authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self._port == (443 if self._is_tls else 80) else f"{host}:{self._port}"
+
+
+def document(body: bytes, kind: type[T], what: str) -> T:
+    """The JSON in ``body`` as ``kind``. Raises :class:`Failure`; NaN and infinity are let through, to be judged."""
+    try:
+        return msgspec.convert(json.loads(body), kind)
+    except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
+        raise Failure("malformed", f"{what} is not what the protocol has there: {one_line(error)}") from None
+
+
+def seconds(key: str, value: float, least: float = 0.001) -> float:
+    """``value`` as a time. Raises :class:`UsageError`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 86400:
+        raise UsageError(f"{key}: `{value}` is not a time; give seconds, {least:g} to 86400")
+    return float(value)
+
+
+def whole(key: str, value: int, least: int) -> int:
+    """``value`` as a whole number. Raises :class:`UsageError`."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**62:
+        raise UsageError(f"{key}: `{value}` is not a whole number from {least} on")
+    return value
+
+
+def _parsed(url: str) -> tuple[str, int, bool, str]:
+    """Host, port, whether it is TLS, and the path with its query."""
+    mend = "give http://HOST:PORT or https://HOST:PORT, maybe with a path"
+    if not isinstance(url, str) or not re.fullmatch(r"[\x21-\x7e]+", url):
+        raise UsageError(f"url: `{url}` is no address in ASCII; {mend}")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise UsageError(f"url: `{url}` is no address; {mend}") from None
+    if "@" in parts.netloc:  # not repeated: it may hold a password
+        raise UsageError("url: it holds a user or a password; put that into headers, from a file")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.fragment:
+        raise UsageError(f"url: `{url}` is no address of a server; {mend}")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    is_tls = parts.scheme == "https"
+    return parts.hostname, port or (443 if is_tls else 80), is_tls, path
+
+
+def _header(name: str, given: Any) -> str | HeaderFile:
+    """The header's value, or where it is. Raises :class:`UsageError`."""
+    if not re.fullmatch(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", name):
+        raise UsageError(f"headers: `{name}` is no name of a header; letters, digits and `-` make one")
+    if name.lower() in _OURS:
+        raise UsageError(f"headers.{name}: it follows from the request itself; leave it out")
+    if not isinstance(given, (str, Mapping)):
+        raise UsageError(f"headers.{name}: give text (in quotes), or a mapping with `file`")
+    value = given if isinstance(given, str) else convert(given, HeaderFile, f"headers.{name}")
+    if not _is_value(value if isinstance(value, str) else value.prefix):
+        raise UsageError(f"headers.{name}: it holds a character that no header can; use Latin letters")
+    return value
+
+
+def _is_value(text: str) -> bool:
+    return re.fullmatch(r"[\x20-\x7e\x80-\xff]*", text) is not None
+
+
+def _secret(name: str, path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            found = file.read(_MAX_SECRET_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "no path"
+        raise UsageError(
+            f"headers.{name}: `{path}` cannot be read ({why}); check the path and its permissions"
+        ) from None
+    text = found.decode("latin-1").strip()
+    if not text or len(found) > _MAX_SECRET_BYTES or not _is_value(text):
+        raise UsageError(f"headers.{name}: `{path}` does not hold one line with a value; write it there")
+    return text
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

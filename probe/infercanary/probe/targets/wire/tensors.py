@@ -1,0 +1,225 @@
+"""Tensors as the Open Inference Protocol (v2) sends them: in JSON, or little-endian in the binary extension.
+
+https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protocol and its binary tensor data extension.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from infercanary.probe.targets import Failure
+from infercanary.settings import UsageError
+
+MAX_VALUES = 1024
+
+_FORMATS = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b", "INT16": "h", "INT32": "i",
+    "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d", "BF16": "H",
+}  # fmt: skip
+"""Type → how :mod:`struct` writes one element. BF16 is the upper half of an FP32."""
+_OTHER_NAMES = {"float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
+_MAX_ELEMENTS = 1 << 24
+
+
+class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One input: its values are ``data``, or drawn from the seed (integers in ``[0, high)``).
+
+    What is left out is taken from what the server tells of the model.
+    """
+
+    name: str | None = None
+    shape: tuple[Annotated[int, Meta(ge=0)], ...] | None = None
+    dtype: str | None = None
+    high: Annotated[int, Meta(ge=1)] = 2
+    data: list[Any] | None = None
+    parameters: dict[str, str | int | bool | float] = {}
+
+
+class Tensor(NamedTuple):
+    """A tensor with its values in row-major order: numbers, and for BYTES ``bytes``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    values: Iterable[Any]
+
+
+def dtype_of(text: str, place: str) -> str:
+    """The protocol's name for ``text``, which may be ``FP32``, ``fp32`` or ``float32``. Raises :class:`UsageError`."""
+    name = _OTHER_NAMES.get(text, text.upper())
+    if name not in _FORMATS and name != "BYTES":
+        raise UsageError(f"{place}: `{text}` is no type of the protocol; it has BYTES, {', '.join(_FORMATS)}")
+    return name
+
+
+def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: TensorSpec, seed: int, place: str) -> Tensor:
+    """The input that ``spec`` describes. Raises :class:`UsageError`."""
+    count = math.prod(shape)
+    if count > _MAX_ELEMENTS:
+        raise UsageError(f"{place}.shape: {count} elements are too many; {_MAX_ELEMENTS} at most")
+    if spec.data is None:
+        if dtype == "BYTES":
+            raise UsageError(f"{place}: text cannot be drawn; give `data`, a list of {count}")
+        return Tensor(name, dtype, shape, list(_random(dtype, count, spec.high, seed)))
+    given = list(_flat(spec.data))
+    if len(given) != count:
+        raise UsageError(
+            f"{place}.data: {len(given)} values do not fill the shape {list(shape)}; give {count}"
+        )
+    try:
+        values = [_checked(dtype, value) for value in given]
+    except (ValueError, TypeError, OverflowError, struct.error):
+        raise UsageError(f"{place}.data: not all of it is {dtype}; mend it, or `dtype`") from None
+    return Tensor(name, dtype, shape, values)
+
+
+def to_json(tensor: Tensor) -> list[Any]:
+    """Its values for a JSON request, flat."""
+    if tensor.dtype == "BYTES":
+        return [value.decode("utf-8", "replace") for value in tensor.values]
+    return list(tensor.values)
+
+
+def to_bytes(tensor: Tensor) -> bytes:
+    """Its values as the binary extension has them."""
+    if tensor.dtype == "BYTES":
+        return b"".join(struct.pack("<I", len(value)) + value for value in tensor.values)
+    if tensor.dtype == "BF16":
+        return b"".join(struct.pack("<f", value)[2:] for value in tensor.values)
+    values = list(tensor.values)
+    return struct.pack(f"<{len(values)}{_FORMATS[tensor.dtype]}", *values)
+
+
+def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) -> Tensor:
+    """An output of a JSON answer, whose ``data`` may be flat or nested. Raises :class:`Failure`."""
+    values = list(_flat(data))
+    kinds: tuple[type, ...] = (str,) if dtype == "BYTES" else (int, float, type(None))
+    if not all(isinstance(value, kinds) for value in values):
+        raise Failure("wrong_shape", f"the output `{name}` holds something else than {dtype}")
+    if len(values) != math.prod(shape):
+        raise Failure(
+            "wrong_shape", f"the output `{name}` has {len(values)} values for the shape {list(shape)}"
+        )
+    if dtype == "BYTES":
+        values = [value.encode("utf-8", "surrogatepass") for value in values]
+    return Tensor(name, dtype, tuple(shape), values)
+
+
+def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tensor:
+    """An output of the binary extension. Raises :class:`Failure`."""
+    count = math.prod(shape)
+    if dtype == "BYTES":
+        values = list(_texts(data))
+        if len(values) != count:
+            raise Failure(
+                "wrong_shape", f"the output `{name}` has {len(values)} texts for the shape {list(shape)}"
+            )
+        return Tensor(name, dtype, tuple(shape), values)
+    if dtype not in _FORMATS:
+        raise Failure("wrong_shape", f"the output `{name}` is of the type `{dtype}`, which is none")
+    size = struct.calcsize(f"<{_FORMATS[dtype]}")
+    if len(data) != count * size:
+        raise Failure("wrong_shape", f"the output `{name}` has {len(data)} bytes for {dtype} {list(shape)}")
+    numbers = (value for (value,) in struct.iter_unpack(f"<{_FORMATS[dtype]}", data))
+    return Tensor(name, dtype, tuple(shape), map(_bf16, numbers) if dtype == "BF16" else numbers)
+
+
+def places(tensors: Sequence[Tensor]) -> list[float]:
+    """At most 1,024 evenly spread values of all ``tensors``; the last of them is NaN if any of all is not finite."""
+    step = max(1, -(-sum(math.prod(tensor.shape) for tensor in tensors) // MAX_VALUES))
+    chosen: list[float] = []
+    finite = True
+    position = 0
+    for tensor in tensors:
+        for value in tensor.values:
+            number = _number(value)
+            finite = finite and math.isfinite(number)
+            if position % step == 0:
+                chosen.append(number)
+            position += 1
+    if chosen and not finite:
+        chosen[-1] = math.nan
+    return chosen
+
+
+def of_text(text: bytes) -> float:
+    """A number in [0, 1) that another text all but surely does not have."""
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") / 2**32
+
+
+def _number(value: Any) -> float:
+    if value is None:  # how JSON has NaN, where a server is strict
+        return math.nan
+    if isinstance(value, bytes):
+        return of_text(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _random(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
+    """Of Python's generator only ``random()``, which is promised to give the same numbers in every version."""
+    draw = random.Random(seed).random  # noqa: S311 - inputs, no secrets
+    for _ in range(count):
+        if dtype == "BOOL":
+            yield draw() < 0.5
+        elif "INT" in dtype:
+            yield int(draw() * min(high, _highest(dtype) + 1))
+        else:
+            # Box-Muller. Six digits are short in JSON, and the same numbers in both encodings.
+            normal = math.sqrt(-2 * math.log(1 - draw())) * math.cos(2 * math.pi * draw())
+            yield float(f"{normal:.6g}")
+
+
+def _highest(dtype: str) -> int:
+    bits = 8 * struct.calcsize(f"<{_FORMATS[dtype]}")
+    return int((1 << bits) - 1 if dtype.startswith("U") else (1 << (bits - 1)) - 1)
+
+
+def _checked(dtype: str, value: Any) -> Any:
+    if dtype == "BYTES":
+        if not isinstance(value, str):
+            raise TypeError
+        return value.encode()
+    if isinstance(value, bool) != (dtype == "BOOL"):
+        raise TypeError
+    if dtype != "BF16":
+        struct.pack(f"<{_FORMATS[dtype]}", value)
+    return value if dtype == "BOOL" or "INT" in dtype else float(value)
+
+
+def _flat(data: Iterable[Any]) -> Iterator[Any]:
+    """The values in nested lists, in order; without recursion, since a server may nest as deeply as it likes."""
+    stack = [iter(data)]
+    while stack:
+        for value in stack[-1]:
+            if isinstance(value, list):
+                stack.append(iter(value))
+                break
+            yield value
+        else:
+            stack.pop()
+
+
+def _texts(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        if end > len(data) or at + 4 > len(data):
+            raise Failure("wrong_shape", "an output of texts ends within one of them")
+        yield data[at + 4 : end]
+        at = end
+
+
+def _bf16(half: int) -> float:
+    value: float = struct.unpack("<f", struct.pack("<I", half << 16))[0]
+    return value

@@ -1,0 +1,248 @@
+"""An experiment without Docker: real probes as processes of this host, hostile answers, and the reaper."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infercanary.exporter.ab import answer
+from infercanary.exporter.ab.answer import Arm, decisions, told
+from infercanary.exporter.ab.conditions import Conditions
+from infercanary.exporter.ab.experiment import Plan, run
+from infercanary.exporter.ab.interruption import Interrupted, Interruption
+from infercanary.exporter.ab.process import Host
+from infercanary.exporter.ab.progress import Progress
+from infercanary.exporter.ab.reaper import Reaper
+from infercanary.exporter.ab.turn import Needed, StartFailed, take
+from infercanary.settings import UsageError
+
+SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
+WORK = Path(__file__).parents[2] / "stack" / "ab"
+
+
+@pytest.fixture
+def reaper() -> Iterator[Reaper]:
+    with Reaper("0123456789ab") as made:
+        yield made
+        made.nothing_left()
+
+
+@pytest.fixture
+def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]:
+    """A side that runs the probe here, with these variables."""
+    monkeypatch.chdir(WORK)
+
+    def host(**variables: str) -> Host:
+        return Host(sys.executable, SETTINGS, "probe.yaml", Conditions(environment=variables), reaper)
+
+    return host
+
+
+def needed(seconds: float = 60, runs: int = 8) -> Needed:
+    return Needed(runs, "", seconds)
+
+
+def test_a_slower_side_is_told_and_nothing_runs_on(
+    host: Callable[..., Host], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Four times the work: whatever else this machine does meanwhile."""
+    a, b = host(WORK_BYTES="4e6"), host(WORK_BYTES="16e6")
+    plan = Plan(6, 300, needed())
+    result = run(a, b, plan, lambda pairs: decisions(pairs, plan.restarts), Interruption(), Progress())
+    assert result.ended == "clear"
+    assert [pair.a_first for pair in result.pairs[:4]] == [True, False, True, False]
+    arms = [Arm(name=side.name, starts=0, failed_starts=0, runs=0) for side in (a, b)]
+    each = told("work", result, arms[0], arms[1], plan.restarts)
+    assert each.compared.verdict == "regressed"
+    assert each.compared.shift is not None and each.compared.shift > 0.5
+    assert each.a.cold_start.keys() == set(answer.STEPS)
+    changed = {c.component for c in each.compared.causes.changes} if each.compared.causes else set()
+    assert "work_bytes" in changed
+    assert not psutil.Process().children(recursive=True) or all(
+        "reaper" in " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)
+    )
+    assert "start 1 of 12 at most, A: starting\n" in capfd.readouterr().err
+
+
+def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None:
+    with pytest.raises(UsageError) as error:
+        run(
+            host(),
+            host(WORK_FAILS="exit"),
+            Plan(3, 300, needed()),
+            lambda pairs: {},
+            Interruption(),
+            Progress(),
+        )
+    why = "it ended with exit code 7: no licence for this host"
+    assert str(error.value) == f"B, host ({sys.executable}): failed to start twice in a row: {why}"
+
+
+def test_settings_that_are_wrong_are_told_by_their_own_name(
+    host: Callable[..., Host], reaper: Reaper
+) -> None:
+    wrong = Host(
+        sys.executable, {"canaries": {"work": {"target": "work:Play"}}}, "mine.yaml", Conditions(), reaper
+    )
+    with pytest.raises(
+        StartFailed, match=r"exit code 2: infercanary: mine\.yaml: canaries\.work\.target: module `work` has"
+    ):
+        take(wrong, 1, needed(), time.monotonic() + 60, Interruption(), print)
+
+
+def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
+    interruption = Interruption()
+    with interruption.heeded():
+        threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        with pytest.raises(Interrupted):
+            take(
+                host(WORK_LOADS_SECONDS="60"),
+                1,
+                needed(),
+                time.monotonic() + 100,
+                interruption,
+                lambda what: None,
+            )
+    assert interruption.number == signal.SIGTERM
+    assert not [c for c in psutil.Process().children() if "infercanary.cli" in c.cmdline()]
+
+
+class Served:
+    """A side that is a server of this test's, and not a probe."""
+
+    name = "served"
+
+    def __init__(self, url: str) -> None:
+        self.urls = [url]
+        self.ends = 0
+
+    def start(self, number: int) -> Served:
+        return self
+
+    def ended(self) -> str:
+        return ""
+
+    def last_words(self) -> str:
+        return "\x1b[2Jhello"
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"x" * (5 << 20), "too large"),
+        (b"{" * 100_000, "malformed"),
+        (b'{"schema_version": 99}', "schema"),
+        (b"", "malformed"),
+    ],
+    ids=["huge", "nested", "newer", "empty"],
+)
+def test_what_is_no_report_is_refused_within_its_time(body: bytes, why: str) -> None:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        side = Served(f"http://127.0.0.1:{server.server_address[1]}")
+        begin = time.monotonic()
+        with pytest.raises(StartFailed, match=rf"no report \({why}: .*\?\[2Jhello"):
+            take(side, 1, needed(seconds=1), begin + 60, Interruption(), lambda what: None)
+        server.shutdown()
+    assert side.ends == 1
+    assert time.monotonic() - begin < 20
+
+
+def test_the_reaper_ends_processes_of_an_experiment_that_was_killed() -> None:
+    code = """
+    import subprocess, sys, time
+    from infercanary.exporter.ab.reaper import Reaper
+    with Reaper("0123456789ab") as reaper:
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        reaper.watch(child.pid)
+        print(child.pid, reaper._child.pid, flush=True)
+        time.sleep(600)
+    """
+    parent = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child, watcher = map(psutil.Process, map(int, parent.stdout.readline().split()))
+    try:
+        parent.kill()
+        parent.communicate(timeout=10)
+        psutil.wait_procs([child], timeout=20)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            watcher.kill()  # without Docker it would ask for minutes
+
+
+class FullDisk(http.server.BaseHTTPRequestHandler):
+    """Docker's API, as far as an experiment gets on a host whose disk is full: a test cannot fill a real one's."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if "/containers/json" in self.path:
+            self._send(200, [])
+        elif "/images/" in self.path:
+            self._send(200, {"Id": "sha256:1", "Size": 5, "Config": {"Labels": None}})
+        else:
+            self._send(200, {"ApiVersion": "1.41", "Version": "20.10"})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self._send(500, {"message": "mkdir /var/lib/docker/overlay2/5: no space left on device"})
+
+    def _send(self, status: int, answer: object) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_docker_without_room_is_told_in_one_line() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FullDisk) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        done = subprocess.run(
+            [sys.executable, "-m", "infercanary.cli", "ab", "old", "new"],
+            env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{server.server_address[1]}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        server.shutdown()
+    assert (done.returncode, done.stdout) == (2, "")
+    why = "Docker: mkdir /var/lib/docker/overlay2/5: no space left on device"
+    assert done.stderr.splitlines()[-2:] == [
+        f"infercanary: A failed to start ({why}); once more",
+        f"infercanary: A, old: failed to start twice in a row: {why}",
+    ]

@@ -1,0 +1,196 @@
+"""A real Prometheus with an hour in which everything happens: two services of two containers, an upgrade of one of
+them, a GPU, and trouble of each kind."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from infercanary.probe.report import LADDER
+
+ROOT = Path(__file__).parents[3]
+END = 1_700_006_400.0  # the end of a block of two hours
+START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
+EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
+
+OPEN = {
+    "canary": ["resnet18"],
+    "gpu": ["0"],
+    "device": ["cuda"],
+    "xid": ["79"],
+    "call": ["nvmlDeviceGetFieldValues"],
+}
+HOLDS = {"state": "failing", "verdict": "regressed", "cause": "image", "mode": "default"}
+"""Of state sets, the state that holds."""
+
+Labels = Mapping[str, str]
+
+
+def _metrics() -> Iterator[tuple[str, str, dict[str, list[str]]]]:
+    """Name, kind, and label → values, from the page that is made from the declarations."""
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    for name, facts in re.findall(r"^### `(infercanary_\w+)`\n\n(.+)$", page, flags=re.MULTILINE):
+        kind, _, *labels = facts.split(" · ")
+        values = {}
+        for label in labels:
+            first, *known = re.findall(r"`([^`]*)`", label)
+            values[first] = known or OPEN.get(first, [f"some {first}"])
+        yield name, kind, values
+
+
+def _value(name: str, labels: Labels, at: float) -> float | None:
+    """A gauge."""
+    for label, state in HOLDS.items():
+        if label in labels and not name.endswith("_info"):
+            return float(labels[label] == state)
+    if name.endswith("_timestamp_seconds"):
+        return UPGRADE
+    if name == "infercanary_up":
+        return float(labels["container"] != "search-2")
+    if re.search("_(success|discovery_up|store_up|successful|gpu_up)$", name):
+        return 0.0
+    if name.endswith("_ratio"):
+        return 0.05
+    return 0.02 + (at > UPGRADE) * 0.002 if name.endswith("_seconds") else 1.0
+
+
+def _environment(component: str, at: float) -> dict[str, str]:
+    version = "2.13.0" if component == "torch" and at > UPGRADE else "2.7.0"
+    return {"component": component, "version": version}
+
+
+def _container(service: str, container: str, at: float) -> dict[str, str]:
+    new = service == "search" and at > UPGRADE
+    name, digits = ("web:2", "b" * 64) if new else ("web:1", "a" * 64)
+    ids = {"image_id": f"sha256:{digits}", "image_digest": f"web@sha256:{digits}"}
+    return {"image": name, **ids, "container_id": f"{container}{digits}"[:12]}
+
+
+def _line(name: str, labels: Labels, value: float, at: float) -> str:
+    inner = ",".join(f'{key}="{text}"' for key, text in labels.items())
+    return f"{name}{{{inner}}} {value!r} {at}"
+
+
+def _lines(name: str, kind: str, values: Mapping[str, list[str]]) -> Iterator[str]:
+    """The hour's samples of a metric."""
+    family = name.removesuffix("_total") if kind == "counter" else name
+    yield f"# TYPE {family} {kind}"
+    whose = [{"service": s, "container": f"{s}-{n}"} for s, n in product(("search", "chat"), (1, 2))]
+    for owner, chosen in product([{}] if EXPORTERS_OWN.match(name) else whose, product(*values.values())):
+        own: Labels = {"job": "infercanary", "instance": "exporter:9797", **owner}
+        labels = {**own, **dict(zip(values, chosen, strict=True))}
+        series: dict[tuple[str, str], list[str]] = {}
+        for step in range(int((END - START) / STEP)):
+            at = START + step * STEP
+            for end, extra, value in _samples(name, kind, labels, at):
+                key = (end, json.dumps(extra))
+                series.setdefault(key, []).append(_line(f"{name}{end}", {**labels, **extra}, value, at))
+        for found in series.values():
+            yield from found
+
+
+def _samples(name: str, kind: str, labels: Labels, at: float) -> Iterator[tuple[str, Labels, float]]:
+    passed = at - START
+    if kind == "counter":
+        yield "", {}, passed / 10
+    elif kind == "histogram":
+        latency = 0.02 if at <= UPGRADE else 0.03
+        for bound in LADDER:
+            yield "_bucket", {"le": repr(bound)}, passed * (bound >= 0.02) * (0.5 if bound < latency else 1)
+        yield "_bucket", {"le": "+Inf"}, passed
+        yield "_sum", {}, passed * 0.02
+        yield "_count", {}, passed
+    elif name == "infercanary_environment_info":
+        place = labels["container"][-1]
+        yield "", _environment("torch", at), 1.0
+        yield "", {"component": "cpuset", "version": place}, 1.0
+        if labels["service"] == "search" and at > UPGRADE:
+            yield "", {"component": "env_OMP_PROC_BIND", "version": "close"}, 1.0
+    elif name == "infercanary_container_info":
+        yield "", _container(labels["service"], labels["container"], at), 1.0
+    else:
+        value = _value(name, labels, at)
+        if value is not None:
+            yield "", {}, value
+
+
+def _others() -> Iterator[str]:
+    """What is not InferCanary's own."""
+    own = {"job": "infercanary", "instance": "exporter:9797"}
+    firing = {"alertname": "InferCanaryImageRegressed", "alertstate": "firing", "severity": "warning"}
+    for name, kind, labels in (
+        ("ALERTS", "gauge", {**own, **firing, "service": "search", "canary": "resnet18"}),
+        ("process_cpu_seconds_total", "counter", own),
+        ("process_resident_memory_bytes", "gauge", own),
+        ("scrape_duration_seconds", "gauge", own),
+    ):
+        yield f"# TYPE {name.removesuffix('_total')} {kind}"
+        for step in range(int((END - START) / STEP)):
+            yield _line(name, labels, float(step), START + step * STEP)
+
+
+class Hour(NamedTuple):
+    """The Prometheus, and when it all was."""
+
+    url: str
+    start: float = START
+    upgrade: float = UPGRADE
+    end: float = END
+    step: float = STEP
+
+
+@pytest.fixture(scope="session")
+def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hour]:
+    """A real Prometheus with the hour in it, on a free port of loopback."""
+    for program in ("prometheus", "promtool"):
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    folder = tmp_path_factory.mktemp("prometheus")
+    with (folder / "hour.om").open("w", encoding="utf-8") as file:
+        for name, kind, values in _metrics():
+            file.writelines(f"{line}\n" for line in _lines(name, kind, values))
+        file.writelines(f"{line}\n" for line in _others())
+        file.write("# EOF\n")
+    made = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "hour.om", folder / "data"],
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stderr
+    (folder / "prometheus.yml").write_text("{}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    command += [f"--web.listen-address={address}", "--storage.tsdb.retention.time=100y", "--log.level=warn"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        _wait(f"http://{address}/-/ready", process, folder / "log")
+        yield Hour(f"http://{address}")
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(300):
+        assert process.poll() is None, log.read_text()
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return
+    raise AssertionError(log.read_text())

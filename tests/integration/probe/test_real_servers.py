@@ -1,0 +1,343 @@
+"""Against servers as people run them: MLServer, Triton, and Transformers' server with OpenAI's API, all on the CPU."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty import Faulty
+from real_servers import environment, free_port, serving
+from watching import Seen, fetch, until
+
+from infercanary.probe import HostClock
+from infercanary.probe.targets import BUILT_IN, Failure, attribute
+from infercanary.probe.targets.kserve import PARTS, KserveTarget
+from infercanary.probe.targets.openai import OpenaiTarget
+
+_REPEATS = 100
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # this machine has other work
+
+_MODEL = """\
+import numpy as np
+weights = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32) / 32
+
+
+def infer(x):
+    for _ in range(4):
+        x = np.tanh(x @ weights)
+    return x
+"""
+
+_MLSERVER = """\
+import sys
+sys.path.insert(0, {folder!r})
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+from dense_model import infer
+
+
+class Dense(MLModel):
+    async def predict(self, payload):
+        x = self.decode(payload.inputs[0], default_codec=NumpyCodec)
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("y", infer(x))])
+"""
+
+_TRITON = """\
+import sys
+sys.path[:0] = {folders!r}
+import triton_python_backend_utils as pb_utils
+from dense_model import infer
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", infer(x))]) for x in inputs]
+"""
+
+_TRITON_CONFIG = """\
+backend: "python"
+max_batch_size: 0
+input [{ name: "x" data_type: TYPE_FP32 dims: [ 1, 1024 ] }]
+output [{ name: "y" data_type: TYPE_FP32 dims: [ -1, 1024 ] }]
+instance_group [{ kind: KIND_CPU }]
+"""
+
+_TINY_LLAMA = """\
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+signs = sorted(pre_tokenizers.ByteLevel.alphabet())
+made = Tokenizer(models.BPE(vocab={sign: i for i, sign in enumerate(["<s>", "</s>", *signs])}, merges=[]))
+made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=258, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=4, max_position_embeddings=512, bos_token_id=0, eos_token_id=1, pad_token_id=1,
+)
+LlamaForCausalLM(config).save_pretrained("tiny")
+tokenizer.save_pretrained("tiny")
+"""
+
+
+@pytest.fixture(scope="module")
+def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    made = environment("mlserver", "mlserver==1.7.1")
+    folder = tmp_path_factory.mktemp("mlserver")
+    (folder / "dense_model.py").write_text(_MODEL)
+    (folder / "dense").mkdir()
+    (folder / "dense/runtime.py").write_text(_MLSERVER.format(folder=str(folder)))
+    tensors = {"inputs": [("x", [1, 1024])], "outputs": [("y", [-1, 1024])]}
+    settings: dict[str, Any] = {"name": "dense", "implementation": "runtime.Dense"}
+    for key, of in tensors.items():
+        settings[key] = [{"name": name, "datatype": "FP32", "shape": shape} for name, shape in of]
+    (folder / "dense/model-settings.json").write_text(json.dumps(settings))
+    http, grpc, metrics = free_port(), free_port(), free_port()
+    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
+    (folder / "settings.json").write_text(json.dumps({"host": "127.0.0.1", "parallel_workers": 0, **ports}))
+    url = f"http://127.0.0.1:{http}"
+    with serving([made / "bin/mlserver", "start", "."], f"{url}/v2/health/ready", folder, _ONE_THREAD):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server that the wheel of PyTriton carries, with its Python backend.
+
+    Its bindings are from before numpy 2: with that every output has no bytes (which the canary tells).
+    """
+    if sys.version_info >= (3, 13):
+        pytest.skip("the numpy that Triton's Python backend needs is not made for this Python")
+    if sys.platform != "linux":
+        pytest.skip("Triton is there for Linux only")
+    made = environment("triton", "nvidia-pytriton==0.7.0", "numpy==1.26.4", dependencies=False)
+    packages = next(made.glob("lib/python*/site-packages"))
+    home = packages / "pytriton/tritonserver"
+    stub = home / f"python_backend_stubs/3.{sys.version_info[1]}/triton_python_backend_stub"
+    shutil.copy(stub, home / "backends/python")
+    for program in (home / "bin/tritonserver", home / "backends/python" / stub.name):
+        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        if missing := [line.split()[0] for line in linked.splitlines() if "not found" in line]:
+            pytest.skip(f"{program.name} needs {', '.join(missing)}")
+    folder = tmp_path_factory.mktemp("triton")
+    (folder / "dense_model.py").write_text(_MODEL)
+    (folder / "models/dense/1").mkdir(parents=True)
+    (folder / "models/dense/config.pbtxt").write_text(_TRITON_CONFIG)
+    (folder / "models/dense/1/model.py").write_text(_TRITON.format(folders=[str(folder), str(packages)]))
+    port = free_port()
+    command = [
+        home / "bin/tritonserver", f"--model-repository={folder / 'models'}", f"--http-port={port}",
+        f"--backend-directory={home / 'backends'}", "--http-address=127.0.0.1", "--allow-grpc=false",
+        "--allow-metrics=false",
+    ]  # fmt: skip
+    with serving(command, f"http://127.0.0.1:{port}/v2/health/ready", folder, _ONE_THREAD):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    pytest.importorskip("torch")
+    made = environment("transformers", "transformers[serving]==5.23.0", beside=True)
+    folder = tmp_path_factory.mktemp("transformers")
+    (folder / "make.py").write_text(_TINY_LLAMA)
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), **_ONE_THREAD}
+    subprocess.run([made / "bin/python", "make.py"], cwd=folder, check=True, capture_output=True, timeout=300)
+    port = free_port()
+    command = [
+        made / "bin/transformers",
+        "serve",
+        "./tiny",
+        "--device=cpu",
+        "--host=127.0.0.1",
+        f"--port={port}",
+    ]
+    with serving(command, f"http://127.0.0.1:{port}/health", folder, offline):
+        yield f"http://127.0.0.1:{port}"
+
+
+def timings(target: Any) -> list[Any]:
+    target.open()
+    target.prepare()
+    return [HostClock().measure(target.run)[0] for _ in range(_REPEATS)]
+
+
+def told(target: Any) -> list[float]:
+    found: list[float] = target.values(HostClock().measure(target.run)[1])
+    return found
+
+
+@pytest.mark.parametrize("name", ["mlserver", "triton"])
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_the_phases_are_the_whole(
+    server: Faulty, request: pytest.FixtureRequest, name: str, keep_alive: bool
+) -> None:
+    target = KserveTarget(request.getfixturevalue(name), "dense", keep_alive=keep_alive)
+    shares = [sum(timing.phases.values()) / timing.wall for timing in timings(target)]
+    assert 0.98 <= statistics.median(shares) <= 1.0
+    assert max(shares) <= 1.0
+
+
+def test_the_phases_of_a_stream_are_the_whole(server: Faulty, transformers: str) -> None:
+    target = OpenaiTarget(f"{transformers}/v1", "./tiny", prompt="Once upon a time", max_tokens=16)
+    target.open()
+    found = [HostClock().measure(target.run) for _ in range(10)]
+    assert statistics.median(sum(t.phases.values()) / t.wall for t, _ in found[1:]) == pytest.approx(
+        1, abs=0.02
+    )
+    assert {completion.tokens for _, completion in found} == {16}
+    assert len({completion.text for _, completion in found}) == 1
+    for timing, completion in found:
+        assert 0 < completion.between <= timing.phases["tokens"] / 10
+
+
+def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encoding(
+    server: Faulty, mlserver: str, triton: str
+) -> None:
+    """Three independent ways for a tensor: JSON by MLServer, JSON and binary by Triton. They agree on each number."""
+    targets = {
+        "mlserver": KserveTarget(mlserver, "dense"),
+        "triton-json": KserveTarget(triton, "dense", binary=False),
+        "triton-binary": KserveTarget(triton, "dense"),
+    }
+    for target in targets.values():
+        target.open()
+    environments = [target.environment() for target in targets.values()]
+    assert [each["kserve_tensors"] for each in environments] == ["json", "json", "binary"]
+    assert environments[0]["kserve_server"] == "mlserver 1.7.1"
+    assert environments[1]["kserve_server"].startswith("triton 2.")
+    answers = [told(target) for target in targets.values()]
+    assert len(answers[0]) == 1024
+    assert answers[1] == pytest.approx(answers[0], rel=1e-5, abs=1e-6)
+    assert answers[2] == pytest.approx(answers[0], rel=1e-5, abs=1e-6)
+
+
+def test_tritons_own_times_are_within_what_is_measured_from_outside(server: Faulty, triton: str) -> None:
+    target = KserveTarget(triton, "dense")
+    target.open()
+    for _ in range(20):
+        HostClock().measure(target.run)
+    target.prepare()
+    walls = [HostClock().measure(target.run)[0].wall for _ in range(_REPEATS)]
+    parts = {reading.labels[0]: reading.value for reading in target.readings()}
+    assert tuple(parts) == PARTS
+    assert 0 < sum(parts.values()) < statistics.fmean(walls)
+    assert parts["compute_infer"] > 0.3 * statistics.fmean(walls), "the model is most of it"
+
+
+def test_a_canary_of_each_in_a_probe(
+    server: Faulty, started: Any, mlserver: str, triton: str, transformers: str
+) -> None:
+    canaries = {
+        "mlserver": KserveTarget(mlserver, "dense"),
+        "triton": KserveTarget(triton, "dense"),
+        "llm": OpenaiTarget(transformers, "./tiny", prompt="Once", api="completions", max_tokens=8),
+    }
+    probe = started(canaries)
+
+    def settled() -> Seen | None:
+        seen = fetch(probe.address)
+        return seen if all(seen.runs(canary, "ok") >= 3 for canary in canaries) else None
+
+    seen: Seen = until(settled, seconds=120)
+    for canary in canaries:
+        assert seen.value("infercanary_run_median_seconds", canary)
+        assert seen.value("infercanary_output_error_ratio", canary) in (0.0, None)
+        assert all(not run.phases.get("connect") for run in seen.report.runs if run.canary == canary)
+    assert seen.value("infercanary_server_seconds", "triton", "compute_infer")
+    assert seen.value("infercanary_server_seconds", "mlserver", "compute_infer") is None
+    assert seen.value("infercanary_output_tokens", "llm") == 8
+
+
+def test_an_unknown_model_and_a_server_without_binary_data(
+    server: Faulty, mlserver: str, triton: str
+) -> None:
+    for url in (mlserver, triton):
+        with pytest.raises(Failure, match=r"the model `nothing` is not ready: 40[04] ") as failure:
+            KserveTarget(url, "nothing", ready_seconds=0).open()
+        assert failure.value.reason == "not_ready"
+    target = KserveTarget(mlserver, "dense", binary=True)
+    target.open()
+    with pytest.raises(Failure) as failure:
+        HostClock().measure(target.run)
+    assert failure.value.reason == "error_answer"
+
+
+# What the pages say -------------------------------------------------------------------------------------------------
+
+PAGES = Path(__file__).parents[3] / "docs/targets"
+
+
+def unpack(page: str, folder: Path, port: int, replaced: int) -> None:
+    """The files of a page's example, in ``folder``, at another port."""
+    text = (PAGES / page).read_text()
+    files = re.findall(r"^`([\w./-]+)`:\n\n```\w+\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert "probe.yaml" in dict(files)
+    for name, content in files:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(re.sub(rf"(127\.0\.0\.1\D{{1,3}}){replaced}", rf"\g<1>{port}", content))
+    assert str(port) in (folder / "probe.yaml").read_text()
+
+
+def once(folder: Path, phases: list[str]) -> str:
+    """What ``infercanary probe --once`` prints: with these phases, and nothing amiss."""
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--config", "probe.yaml", "--once"],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "output_changed" not in done.stdout
+    shown = re.findall(
+        r"^  (?:phases     |           )  (\w+) +[\d.]+ [µm]?s +[\d.]+ %", done.stdout, re.MULTILINE
+    )
+    assert shown == phases, done.stdout
+    return done.stdout
+
+
+def test_the_page_of_kserve(tmp_path: Path) -> None:
+    made = environment("mlserver", "mlserver==1.7.1")
+    port = free_port()
+    unpack("kserve.md", tmp_path, port, 8080)
+    ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}
+    more = {f"MLSERVER_{name}_PORT": str(number) for name, number in ports.items()}
+    more |= {"MLSERVER_PARALLEL_WORKERS": "0", "MLSERVER_HOST": "127.0.0.1", **_ONE_THREAD}
+    assert "mlserver start ." in (PAGES / "kserve.md").read_text()
+    ready = f"http://127.0.0.1:{port}/v2/health/ready"
+    with serving([made / "bin/mlserver", "start", "."], ready, tmp_path, more):
+        told = once(tmp_path, ["send", "wait", "receive"])
+    assert "kserve_server mlserver 1.7.1" in told
+
+
+def test_the_page_of_http(tmp_path: Path) -> None:
+    port = free_port()
+    unpack("http.md", tmp_path, port, 8080)
+    with serving([sys.executable, "server.py"], f"http://127.0.0.1:{port}/", tmp_path):
+        once(tmp_path, ["send", "wait", "receive"])
+
+
+def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
+    assert "transformers serve ./tiny" in (PAGES / "openai.md").read_text()
+    unpack("openai.md", tmp_path, int(transformers.rpartition(":")[2]), 8000)
+    told = once(tmp_path, ["send", "first_token", "tokens"])
+    assert re.search(r"^  tokens       16 tokens, [\d.]+ [µm]?s from one to the next$", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", ["kserve.md", "http.md", "openai.md"])
+def test_the_pages_name_the_options_and_reasons_that_there_are(page: str) -> None:
+    text = (PAGES / page).read_text()
+    named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
+    factory = attribute(BUILT_IN[page.removesuffix(".md")])
+    assert set(inspect.signature(factory).parameters) <= named

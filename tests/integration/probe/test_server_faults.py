@@ -1,0 +1,234 @@
+"""What a server does wrong, at each target: every fault has its own reason, its own words, and an end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from faulty import Faulty
+from watching import MODULES, Seen, fetch, until
+
+from infercanary.probe import HostClock
+from infercanary.probe.targets import REASONS, Failure
+from infercanary.probe.targets.http import HttpTarget
+from infercanary.probe.targets.kserve import KserveTarget
+from infercanary.probe.targets.openai import OpenaiTarget
+
+QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
+
+
+def made(kind: str, server: Faulty, **options: Any) -> Any:
+    if kind == "kserve":
+        return KserveTarget(server.url, "double", **QUICK | options)
+    if kind == "openai":
+        return OpenaiTarget(f"{server.url}/v1", "m", prompt="Say it", **QUICK | options)
+    expect = {"json": {"score": 0.5}, "values": "/more"}
+    return HttpTarget(f"{server.url}/score?a=b", json={"n": 1}, expect=expect, **QUICK | options)
+
+
+def once(target: Any) -> list[float]:
+    """A run as the probe has it, with one repeat."""
+    target.prepare()
+    _, result = HostClock().measure(target.run)
+    found: list[float] = target.values(result)
+    if hasattr(target, "readings"):
+        target.readings()
+    return found
+
+
+COMMON = {
+    "error": ("error_answer", "500 Status"),
+    "redirect": ("error_answer", "307 Moved to http://elsewhere/v2; redirects are not followed"),
+    "slow": ("timed_out", "gave no whole answer within 0.6 s (timeout_seconds)"),
+    "drip": ("timed_out", "gave no whole answer within 0.6 s"),
+    "drip_head": ("timed_out", "gave no whole answer within 0.6 s"),
+    "reset": ("unreachable", "closed the connection without an answer (Connection reset by peer)"),
+    "closes": ("unreachable", "closed the connection without an answer"),
+    "half_body": ("incomplete", "broke off in the body of its answer"),
+    "half_chunk": ("incomplete", "broke off in the body of its answer"),
+    "endless": ("too_large", "larger than 200000 bytes (max_response_bytes)"),
+    "endless_head": ("malformed", "does not speak HTTP/1.1"),
+    "endless_continue": ("too_large", "larger than 200000 bytes"),
+    "junk": ("malformed", "does not speak HTTP/1.1"),
+}
+OF_JSON = {
+    "bad_json": ("malformed", "is not what the protocol has there: JSONDecodeError"),
+    "deep_json": ("malformed", "is not what the protocol has there: RecursionError"),
+}
+OF_BODIES = ("half_body", "half_chunk", "drip", "endless")
+FAULTS = [
+    *(("kserve", fault, *said) for fault, said in (COMMON | OF_JSON).items()),
+    *(("http", fault, *said) for fault, said in (COMMON | OF_JSON).items()),
+    *(("openai", fault, *said) for fault, said in COMMON.items() if fault not in OF_BODIES),
+    ("kserve", "other_json", "malformed", "is not what the protocol has there"),
+    ("kserve", "not_ready", "not_ready", "the server is not ready: 503 Status"),
+    ("kserve", "model_not_ready", "not_ready", "the model `double` is not ready"),
+    ("kserve", "wrong_shape", "wrong_shape", "the output `y` has the shape [1, 3], and [1, 4] in the metadata"),
+    ("kserve", "wrong_rank", "wrong_shape", "the output `y` has the shape [4], and [1, 4] in the metadata"),
+    ("kserve", "wrong_length", "wrong_shape", "the output `y` has 12 bytes for FP32 [1, 4]"),
+    ("kserve", "wrong_dtype", "wrong_shape", "the output `y` is FP64, and FP32 in the metadata"),
+    ("kserve", "missing_output", "wrong_shape", "the output `y` is missing"),
+    ("kserve", "other_output", "wrong_shape", "an output `z`, which the metadata has not"),
+    ("kserve", "wrong_size", "malformed", "the output `y` ends after the answer does"),
+    ("http", "wrong_answer", "wrong_answer", "the answer is not as expected at `/score`"),
+    ("http", "other_json", "wrong_answer", "the answer is not as expected at `/`"),
+    ("openai", "error_in_stream", "error_answer", "the stream broke off with an error: "),
+    ("openai", "stream_ends", "incomplete", "the stream ended before the completion did"),
+    ("openai", "stream_breaks", "incomplete", "broke off in the body of its answer"),
+    ("openai", "bad_json", "malformed", "the completion is not streamed: its type is application/json"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "fault", "reason", "words"), FAULTS, ids=[f"{f[0]}-{f[1]}" for f in FAULTS])
+def test_each_fault_has_its_reason_and_an_end(
+    server: Faulty, kind: str, fault: str, reason: str, words: str
+) -> None:
+    target = made(kind, server)
+    target.open()
+    good = once(target)
+    server.fault = fault
+    begin = time.monotonic()
+    with pytest.raises(Failure) as failure:
+        once(target)
+    assert time.monotonic() - begin < 10, "the deadline is for the whole exchange"
+    assert (failure.value.reason, words in str(failure.value)) == (reason, True), str(failure.value)
+    assert "\n" not in str(failure.value)
+    server.fault = ""
+    assert once(target) == good, "a broken connection is not used again"
+    target.close()
+
+
+@pytest.mark.parametrize("fault", ["not_finite", "null"])
+@pytest.mark.parametrize("binary", [True, False])
+def test_what_is_not_finite_is_seen_whatever_the_encoding(server: Faulty, fault: str, binary: bool) -> None:
+    target = made("kserve", server, binary=binary)
+    target.open()
+    server.fault = fault
+    *_, last = once(target)
+    assert last != last
+
+
+@pytest.mark.parametrize("kind", ["kserve", "http", "openai"])
+def test_nothing_listens(server: Faulty, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    server.url = f"http://127.0.0.1:{port}"
+    with pytest.raises(Failure, match=rf"no connection to 127.0.0.1:{port}: Connection refused") as failure:
+        made(kind, server).open()
+    assert failure.value.reason == "unreachable"
+
+
+def test_a_name_that_no_one_has(server: Faulty) -> None:
+    target = HttpTarget("http://no-such-host.invalid/", **QUICK)
+    with pytest.raises(Failure, match=r"the host `no-such-host\.invalid` is not found") as failure:
+        target.open()
+    assert failure.value.reason == "unreachable"
+
+
+def test_a_server_that_takes_no_connection(server: Faulty) -> None:
+    """A full backlog: the kernel drops what asks for a connection."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        port = listener.getsockname()[1]
+        fill = [socket.socket() for _ in range(4)]
+        for each in fill:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.1", port))
+        begin = time.monotonic()
+        with pytest.raises(Failure, match=r"it timed out \(timeout_seconds\)") as failure:
+            HttpTarget(f"http://127.0.0.1:{port}/", **QUICK).open()
+        assert failure.value.reason == "unreachable"
+        assert time.monotonic() - begin < 5
+        for each in fill:
+            each.close()
+
+
+def test_opening_waits_for_a_server_that_is_not_ready_yet(server: Faulty) -> None:
+    server.fault = "not_ready"
+    ready = threading.Timer(0.5, setattr, (server, "fault", ""))
+    ready.start()
+    begin = time.monotonic()
+    made("kserve", server, ready_seconds=30).open()
+    assert 0.4 < time.monotonic() - begin < 10
+    ready.join()
+    server.fault = "loading"
+    with pytest.raises(Failure, match="the server is not ready: 503") as failure:
+        made("openai", server).open()
+    assert failure.value.reason == "not_ready"
+
+
+# In a probe ---------------------------------------------------------------------------------------------------------
+
+
+def failures(seen: Seen, canary: str = "c") -> dict[str, float]:
+    family = seen.families["infercanary_run_failures_total"]
+    return {p.labels[1]: p.value for p in family.points if p.labels[0] == canary and p.value}  # type: ignore[misc]
+
+
+def test_each_fault_is_counted_under_its_reason_and_is_over_with_the_fault(
+    started: Any, server: Faulty
+) -> None:
+    probe = started({"c": made("kserve", server)}, timeout_seconds=20)
+    until(lambda: fetch(probe.address).value("infercanary_output_error_ratio", "c") == 0.0)
+    before = failures(fetch(probe.address))
+    expected = {
+        "error": "error_answer", "slow": "timed_out", "reset": "unreachable", "half_body": "incomplete",
+        "not_ready": "not_ready", "wrong_shape": "wrong_shape", "junk": "malformed", "endless": "too_large",
+        "not_finite": "not_finite", "wrong_answer": "wrong_answer",
+    }  # fmt: skip
+    assert set(expected.values()) == set(REASONS) - {"raised"}
+    for fault, reason in expected.items():
+        server.fault = fault
+        seen = until(lambda: failures(s := fetch(probe.address)).get(reason, 0) > before.get(reason, 0) and s)  # noqa: B023
+        last = [run for run in seen.report.runs if run.canary == "c"][-1]
+        if fault == "wrong_answer":
+            assert last.outcome == "ok" and "output_changed" in last.tags
+        else:
+            assert seen.state("c") == "failing"
+            assert last.outcome == (reason if reason in ("timed_out", "not_finite") else "raised")
+            assert last.detail
+        if fault not in ("wrong_answer", "not_finite"):
+            assert seen.value("infercanary_run_median_seconds", "c") is None
+            assert seen.value("infercanary_server_seconds", "c", "queue") is None
+        server.fault = ""
+        seen = until(lambda: fetch(probe.address).state("c") == "steady" and fetch(probe.address))
+        # The fault may have been met by one more run, in its middle, and not by any other reason.
+        before = failures(seen)
+    until(lambda: fetch(probe.address).value("infercanary_server_seconds", "c", "queue"))
+    assert set(before) <= {*expected.values()}
+
+
+def test_a_server_that_is_killed_and_comes_back(started: Any) -> None:
+    def start() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, MODULES / "faulty.py", str(port)], stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"serves\n"
+        process.stdout.close()
+        return process
+
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = start()
+    try:
+        probe = started({"c": KserveTarget(f"http://127.0.0.1:{port}", "double", **QUICK)})
+        until(lambda: fetch(probe.address).state("c") == "steady")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        seen = until(lambda: failures(s := fetch(probe.address)).get("unreachable") and s)
+        assert set(failures(seen)) == {"unreachable"}
+        assert f"no connection to 127.0.0.1:{port}: Connection refused" in until(
+            lambda: [r.detail for r in fetch(probe.address).report.runs][-1]
+        )
+        process = start()
+        until(lambda: fetch(probe.address).state("c") == "steady")
+        assert os.getpid() != process.pid
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,393 @@
+"""The targets that ask a server: what goes over the wire, connection by connection, and what must never show."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import ssl
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty import INPUT, OUTPUT, Faulty
+from watching import fetch, until
+
+from infercanary.probe import HostClock
+from infercanary.probe.targets import Failure
+from infercanary.probe.targets.http import HttpTarget
+from infercanary.probe.targets.kserve import KserveTarget
+from infercanary.probe.targets.openai import OpenaiTarget
+from infercanary.probe.timing import Timing
+from infercanary.settings import UsageError
+
+QUICK: dict[str, Any] = {"timeout_seconds": 5, "ready_seconds": 0}
+
+
+def opened(target: Any) -> Any:
+    target.open()
+    target.prepare()
+    return target
+
+
+def measured(target: Any) -> tuple[Timing, Any]:
+    return HostClock().measure(target.run)
+
+
+def inferences(server: Faulty) -> list[tuple[str, dict[str, str], bytes]]:
+    return [request for request in server.requests if request[0].startswith("POST")]
+
+
+# The connection -----------------------------------------------------------------------------------------------------
+
+
+def test_one_connection_is_kept_and_made_before_what_is_timed(server: Faulty) -> None:
+    target = opened(KserveTarget(server.url, "double", **QUICK))
+    timings = [measured(target)[0] for _ in range(5)]
+    target.prepare()
+    timings.append(measured(target)[0])
+    assert server.connections == 1
+    assert all(list(timing.phases) == ["send", "wait", "receive"] for timing in timings)
+    assert all(sum(timing.phases.values()) <= timing.wall for timing in timings)
+
+
+def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:
+    target = opened(HttpTarget(server.url, keep_alive=False, **QUICK))
+    for _ in range(3):
+        assert set(measured(target)[0].phases) == {"connect", "send", "wait", "receive"}
+    assert server.connections == 3
+    assert all(headers["connection"] == "close" for _, headers, _ in server.requests)
+
+
+def test_a_connection_that_the_server_closes_while_it_is_idle_is_made_again(server: Faulty) -> None:
+    """Also where the server closes it at the moment in which it is used, which no client can see beforehand."""
+    target = opened(HttpTarget(server.url, **QUICK))
+    server.fault = "closes_unannounced"
+    for _ in range(20):
+        assert measured(target)[1]
+    assert server.connections >= 20
+
+
+def test_ipv6_and_other_addresses_of_one_host(server: Faulty) -> None:
+    """`localhost` may be ::1 first, where nothing listens."""
+    target = opened(HttpTarget(f"http://localhost:{server.port}/score", **QUICK))
+    assert target.values(measured(target)[1]) == [200.0]
+    assert server.requests[-1][1]["host"] == f"localhost:{server.port}"
+
+
+def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    if (openssl := shutil.which("openssl")) is None:
+        pytest.skip("openssl makes the certificate")
+    pem = folder / "server.pem"
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(folder / "key.pem"), "-out", str(pem)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem, folder / "key.pem")
+    return pem, context
+
+
+def test_tls_with_a_certificate_that_is_trusted_or_is_not(server: Faulty, tmp_path: Path) -> None:
+    pem, context = certificate(tmp_path)
+    with Faulty(tls=context) as trusted:
+        target = opened(KserveTarget(trusted.url, "double", ca_file=str(pem), **QUICK))
+        for _ in range(3):
+            timing, result = measured(target)
+            assert "connect" not in timing.phases
+            assert len(target.values(result)) == 4
+        assert trusted.connections == 1
+        fresh = opened(HttpTarget(trusted.url, ca_file=str(pem), keep_alive=False, **QUICK))
+        assert "connect" in measured(fresh)[0].phases
+        with pytest.raises(Failure, match=r"its certificate is not trusted \(.*; ca_file\)") as failure:
+            HttpTarget(trusted.url, **QUICK).open()
+        assert failure.value.reason == "unreachable"
+    with pytest.raises(UsageError, match=r"ca_file: `/no/such\.pem` cannot be read"):
+        HttpTarget("https://127.0.0.1:1", ca_file="/no/such.pem", **QUICK).open()
+
+
+# Headers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
+    server: Faulty, tmp_path: Path, started: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-token-4711\n")
+    headers = {"Authorization": {"file": str(token), "prefix": "Bearer "}, "X-Tenant": "search"}
+    server.extensions = []
+    with caplog.at_level(logging.DEBUG):
+        probe = started({"c": KserveTarget(server.url, "double", headers=headers, **QUICK)})
+        until(lambda: fetch(probe.address).state("c") == "steady")
+        assert inferences(server)[-1][1]["authorization"] == "Bearer first-token-4711"
+        assert inferences(server)[-1][1]["x-tenant"] == "search"
+        token.write_text("wrong")
+        seen = until(lambda: fetch(probe.address).state("c") == "failing" and fetch(probe.address))
+        probe.stop()
+    (detail,) = {run.detail for run in seen.report.runs if run.outcome == "raised"}
+    assert detail.endswith('401 Status: {"error": "no user has Bearer wrong"}')  # too short to be a secret
+    token.write_text("second-token-4711")
+    target = opened(HttpTarget(server.url, headers=headers, expect={"status": 404}, **QUICK))
+    with pytest.raises(Failure):
+        measured(target)
+    told = repr(target.environment()) + caplog.text + json.dumps([run.detail for run in seen.report.runs])
+    assert "token-4711" not in told
+
+
+def test_what_a_server_repeats_of_a_secret_is_hidden(server: Faulty, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-1234567890")
+    target = OpenaiTarget(f"{server.url}/v1", "m", prompt="Say it", key_file=str(tmp_path / "key"), **QUICK)
+    target = opened(target)
+    assert server.requests[-1][1]["authorization"] == "Bearer sk-1234567890"
+    original = Faulty._error
+
+    def repeats(self: Faulty, connected: Any) -> None:
+        self._json(connected, {"error": "bad key sk-1234567890"}, 401)
+
+    try:
+        Faulty._error = repeats  # type: ignore[method-assign]
+        server.fault = "error"
+        with pytest.raises(Failure, match=r'401 Status: \{"error": "bad key \*\*\*"\}'):
+            measured(target)
+    finally:
+        Faulty._error = original  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"cannot be read \(No such file or directory\)"),
+        ("", "does not hold one line with a value"),
+        ("a\nb", "does not hold one line with a value"),
+        ("x" * 70_000, "does not hold one line with a value"),
+    ],
+    ids=["missing", "empty", "lines", "large"],
+)
+def test_a_file_that_holds_no_token(tmp_path: Path, content: str | None, words: str) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    target = HttpTarget("http://127.0.0.1:1", headers={"Authorization": {"file": str(path)}}, **QUICK)
+    with pytest.raises(UsageError, match=rf"^headers.Authorization: `{path}` {words}"):
+        target.open()
+
+
+# Open Inference Protocol --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("binary", [True, False, None])
+def test_tensors_go_and_come_in_either_encoding(server: Faulty, binary: bool | None) -> None:
+    target = opened(KserveTarget(server.url, "double", binary=binary, seed=3, **QUICK))
+    _, result = measured(target)
+    line, headers, body = inferences(server)[-1]
+    assert line == "POST /v2/models/double/infer HTTP/1.1"
+    if binary is False:
+        (given,) = json.loads(body)["inputs"]
+        sent = given["data"]
+        assert given == {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": sent}
+        assert headers["content-type"] == "application/json"
+    else:
+        head = json.loads(body[: int(headers["inference-header-content-length"])])
+        assert head["parameters"] == {"binary_data_output": True}
+        sent = list(struct.unpack("<4f", body[-16:]))
+    assert target.values(result) == pytest.approx([2 * value for value in sent], rel=1e-6)
+    assert target.environment() == {
+        "kserve_server": "faulty 1", "kserve_platform": "test", "kserve_model_versions": "1",
+        "kserve_tensors": "json" if binary is False else "binary",
+    }  # fmt: skip
+
+
+def test_a_server_behind_a_path_with_a_version_and_an_odd_name(server: Faulty) -> None:
+    target = opened(KserveTarget(f"{server.url}/gate/", "a b/ü", version=7, **QUICK))
+    measured(target)
+    assert inferences(server)[-1][0] == "POST /gate/v2/models/a%20b%2F%C3%BC/versions/7/infer HTTP/1.1"
+
+
+def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
+    target = opened(KserveTarget(server.url, "double", **QUICK))
+    for _ in range(3):
+        measured(target)
+    told = {reading.labels: reading.value for reading in target.readings()}
+    assert told == {("queue",): pytest.approx(1e-6), ("compute_infer",): pytest.approx(5e-6)}
+    target.prepare()
+    assert target.readings() == [], "nothing was asked meanwhile"
+    server.fault = "no_stats"
+    target.prepare()
+    assert measured(target)[1] and target.readings() == [], "the run is as good without them"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "model", "words"),
+    [
+        (None, {"inputs": []}, r"inputs: the server does not tell those of `double`; give name, shape and dtype"),
+        (None, {"inputs": [INPUT | {"shape": [-1, 4]}]},
+         r"inputs\[0\].shape: the server leaves sizes open in the shape \[-1, 4\] of `x`; give it"),
+        ([{}], {"inputs": [INPUT | {"datatype": "FP7"}]}, r"inputs\[0\].dtype: `FP7` is no type of the protocol"),
+        ([{}], {"inputs": [INPUT | {"datatype": "BYTES"}]}, r"inputs\[0\]: text cannot be drawn; give `data`"),
+        ([{"name": "z"}], {}, r"inputs\[0\].name: the model has no input `z`; it has x"),
+        ([{}, {}], {}, r"inputs\[1\]: it needs a `name`; the server tells 1 inputs"),
+        ([{"name": "x", "shape": [2]}], {"inputs": None}, r"inputs\[0\].dtype: the server does not tell that of `x`"),
+        ([{"data": [1, 2, 3]}], {}, r"inputs\[0\].data: 3 values do not fill the shape \[1, 4\]; give 4"),
+        ([{"data": [1, 2, 3, "four"]}], {}, r"inputs\[0\].data: not all of it is FP32"),
+        ([{"data": [1, 2, 3, 300], "dtype": "uint8"}], {}, r"inputs\[0\].data: not all of it is UINT8"),
+        ([{"shape": [4096, 4097]}], {}, r"inputs\[0\].shape: 16781312 elements are too many"),
+    ],
+)  # fmt: skip
+def test_inputs_that_cannot_be_made(server: Faulty, inputs: Any, model: dict[str, Any], words: str) -> None:
+    server.model |= model
+    with pytest.raises(UsageError, match=f"^{words}"):
+        KserveTarget(server.url, "double", inputs=inputs, **QUICK).open()
+
+
+def test_inputs_that_the_user_gives(server: Faulty) -> None:
+    server.model |= {"inputs": [INPUT | {"shape": [-1, 4]}], "outputs": [OUTPUT | {"shape": [-1, -1]}]}
+    inputs = [{"shape": [1, 4], "data": [[1.5, 2], [3, 4]], "parameters": {"content_type": "np"}}]
+    target = opened(KserveTarget(server.url, "double", inputs=inputs, binary=False, **QUICK))
+    assert target.values(measured(target)[1]) == [3.0, 4.0, 6.0, 8.0]
+    (given,) = json.loads(inferences(server)[-1][2])["inputs"]
+    assert given["parameters"] == {"content_type": "np"}
+    server.fault = "wrong_shape"  # which the metadata leaves open, and the first answer does not
+    with pytest.raises(Failure, match=r"is FP32 \[1, 3\], and was FP32 \[1, 4\] in the first answer"):
+        target.values(measured(target)[1])
+
+
+def test_a_server_without_metadata_is_asked_all_the_same(server: Faulty) -> None:
+    server.model = {"error": "unknown"}
+    target = opened(
+        KserveTarget(
+            server.url, "double", inputs=[{"name": "x", "shape": [1, 4], "dtype": "float32"}], **QUICK
+        )
+    )
+    assert len(target.values(measured(target)[1])) == 4
+
+
+def test_once_shows_them_too(server: Faulty, tmp_path: Path) -> None:
+    (tmp_path / "probe.yaml").write_text(
+        f"canaries: {{c: {{target: kserve, options: {{url: '{server.url}', model: double}}}}}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--once", "--config", "probe.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told = " ".join(done.stdout.split())
+    assert (
+        " server queue 1.000 µs compute_infer 5.000 µs of one inference, by its own clock; within wait "
+        in told
+    )
+    assert "kserve_server faulty 1" in done.stdout
+    server.fault = "error"
+    (tmp_path / "probe.yaml").write_text(
+        f"canaries: {{c: {{target: http, options: {{url: '{server.url}', ready_seconds: 0}}}}}}"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--once", "--config", "probe.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "cannot be opened: the answer is not 200: 500 Status: " in " ".join(done.stdout.split())
+
+
+# OpenAI -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+@pytest.mark.parametrize("has_usage", [True, False])
+def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
+    server: Faulty, api: Any, has_usage: bool
+) -> None:
+    server.has_usage = has_usage
+    target = opened(OpenaiTarget(server.url, "m", prompt="Say it", api=api, max_tokens=4, seed=7, **QUICK))
+    timing, completion = measured(target)
+    assert (completion.text, completion.tokens) == ("Once upon a time", 4)
+    assert set(timing.phases) == {"send", "first_token", "tokens"}
+    assert sum(timing.phases.values()) <= timing.wall
+    # The server waits 2 ms before each event; how much of it passes before `send` has returned, the kernel decides.
+    assert timing.phases["send"] + timing.phases["first_token"] >= 0.002 * (2 if api == "chat" else 1)
+    assert timing.wall >= 0.002 * (6 if api == "chat" else 5)
+    assert 0 < completion.between <= (timing.wall - timing.phases["send"]) / 3
+    told = {reading.metric.name: reading.value for reading in target.readings()}
+    assert told == {
+        "infercanary_output_tokens": 4, "infercanary_between_tokens_seconds": completion.between
+    }  # fmt: skip
+    line, _, body = inferences(server)[-1]
+    asked = json.loads(body)
+    prompt = {"messages": [{"role": "user", "content": "Say it"}]} if api == "chat" else {"prompt": "Say it"}
+    assert line == f"POST /v1/{'chat/' if api == 'chat' else ''}completions HTTP/1.1"
+    assert asked == {
+        "model": "m", **prompt, "max_tokens": 4, "temperature": 0, "seed": 7, "stream": True,
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["Twice", " upon", " a", " time"], ["Once", " upon", " a time"]])
+def test_another_text_or_another_count_is_another_output(
+    server: Faulty, started: Any, words: list[str]
+) -> None:
+    """The second is the same text in fewer tokens."""
+    probe = started({"c": OpenaiTarget(server.url, "m", prompt="Say it", **QUICK)})
+    until(lambda: fetch(probe.address).value("infercanary_output_error_ratio", "c") == 0.0)
+    assert fetch(probe.address).value("infercanary_output_tokens", "c") == 4
+    server.words = words
+    seen = until(lambda: fetch(probe.address).value("infercanary_tagged_runs_total", "c", "output_changed")
+                 and fetch(probe.address))  # fmt: skip
+    assert seen.value("infercanary_output_error_ratio", "c") > 0.1
+    assert seen.value("infercanary_run_failures_total", "c", "wrong_answer") >= 1
+
+
+def test_more_keys_and_messages_of_a_request(server: Faulty) -> None:
+    messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Say it"}]
+    target = opened(OpenaiTarget(server.url, "m", messages=messages, body={"ignore_eos": True}, **QUICK))
+    measured(target)
+    asked = json.loads(inferences(server)[-1][2])
+    assert (asked["messages"], asked["ignore_eos"]) == (messages, True)
+
+
+# Any other ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_numbers_that_an_answer_holds(server: Faulty, tmp_path: Path) -> None:
+    expect = {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]}
+    target = opened(HttpTarget(f"{server.url}/score?k=1", expect=expect, **QUICK))
+    assert target.values(measured(target)[1]) == [1.0, 2.0, 3.0, 0.5]
+    assert server.requests[-1][0] == "GET /score?k=1 HTTP/1.1"
+    body = tmp_path / "request.bin"
+    body.write_bytes(bytes(range(256)))
+    target = opened(HttpTarget(server.url, body_file=str(body), **QUICK))
+    assert target.values(measured(target)[1]) == [200.0]
+    assert server.requests[-1][::2] == ("POST / HTTP/1.1", bytes(range(256)))
+    for values, words in (
+        ("/none", "nothing at `/none`"),
+        ("/labels", "something else than numbers at `/labels`"),
+    ):
+        target = opened(HttpTarget(server.url, expect={"values": values}, **QUICK))
+        with pytest.raises(Failure, match=words) as failure:
+            target.values(measured(target)[1])
+        assert failure.value.reason == "wrong_shape"
+
+
+def test_a_body_that_must_be_exact(server: Faulty) -> None:
+    exact = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
+    target = opened(HttpTarget(server.url, expect={"body": exact}, **QUICK))
+    assert target.values(measured(target)[1]) == [200.0]
+    server.fault = "wrong_answer"
+    with pytest.raises(Failure, match=r'the body is not the expected one, but: \{"score": 0.9') as failure:
+        target.values(measured(target)[1])
+    assert failure.value.reason == "wrong_answer"
+
+
+def test_a_status_that_is_expected(server: Faulty) -> None:
+    server.fault = "error"
+    target = opened(HttpTarget(server.url, body="x", expect={"status": 500}, **QUICK))
+    assert target.values(measured(target)[1]) == [500.0]
+
+
+def test_null_among_numbers_is_not_finite(server: Faulty) -> None:
+    server.model = {"scores": [1.0, None, 3.0]}
+    target = opened(HttpTarget(f"{server.url}/v2/models/m", expect={"values": "/scores"}, **QUICK))
+    assert math.isnan(target.values(measured(target)[1])[-1])

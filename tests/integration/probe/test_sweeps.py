@@ -1,0 +1,294 @@
+"""Sweeps by a probe in a process of its own, of real torch models on the CPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scripted import Scripted
+from watching import MODULES, Seen, fetch, until
+
+torch = pytest.importorskip("torch")
+
+DOCS = Path(__file__).parents[3] / "docs/sweeps.md"
+
+
+class Started:
+    """A probe's process and what it says."""
+
+    def __init__(self, folder: Path, settings: str) -> None:
+        import socket
+
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        config = folder / "probe.yaml"
+        config.write_text(f"listen: {self.address.removeprefix('http://')}\ncontrols: false\n{settings}")
+        self.log = (folder / "log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(config)],
+            cwd=MODULES, stdout=self.log, stderr=self.log, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    def until(self, condition: Callable[[Seen], Any], seconds: float = 90.0) -> Seen:
+        def seen() -> Seen | None:
+            assert self.process.poll() is None, self.output()
+            try:
+                now = fetch(self.address)
+            except OSError:
+                return None
+            return now if condition(now) else None
+
+        found: Seen = until(seen, "it did not happen", seconds)
+        return found
+
+    def output(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Started]]:
+    started: list[Started] = []
+
+    def begin(settings: str) -> Started:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Started(folder, settings))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait()
+        each.log.close()
+
+
+def settings(sweep: str, model: str = "swept:layers", width: int = 1024, cap: float = 1.0) -> str:
+    return f"""\
+interval_seconds: 0.2
+duty_cap: {cap}
+canaries:
+  c:
+    target: torch
+    options: {{model: '{model}', inputs: [{{shape: [1, {width}]}}]}}
+    sweep: {{{sweep}}}
+"""
+
+
+def point(seen: Seen, batch: int, concurrency: int = 1) -> tuple[float, float]:
+    """Latency and rate."""
+    labels = "c", str(batch), str(concurrency)
+    latency = seen.value("infercanary_sweep_latency_seconds", *labels)
+    rate = seen.value("infercanary_sweep_samples_per_second", *labels)
+    assert latency is not None and rate is not None, labels
+    return latency, rate
+
+
+def missing(seen: Seen, reason: str) -> float:
+    return seen.value("infercanary_sweep_missing_points_total", "c", reason) or 0.0
+
+
+def has_swept(seen: Seen) -> bool:
+    return seen.value("infercanary_sweep_timestamp_seconds", "c") is not None
+
+
+def test_throughput_against_latency(start: Callable[[str], Started]) -> None:
+    probe = start(settings("batches: [1, 4, 64], concurrency: [1, 2], seconds: 4, every_seconds: 1"))
+    before = time.time()
+    first = probe.until(has_swept)
+
+    for load in ((1, 1), (4, 1), (64, 1), (1, 2)):
+        latency, rate = point(first, *load)
+        # A mean is half of the median at least: so the rate has a bound, however busy the machine is.
+        assert 0 < rate * latency <= 2.0 * load[0] * load[1] * 1.05
+
+    def grows(seen: Seen) -> bool:
+        """Not in each sweep, where others use the same CPUs."""
+        slow, fast = point(seen, 1), point(seen, 64)
+        return fast[0] > slow[0] and fast[1] > 1.5 * slow[1]
+
+    seen = probe.until(grows, seconds=150)  # more samples take longer, and more of them are done in a second
+    assert "infercanary_sweep_peak_memory_bytes" not in {f.name for f in seen.report.families if f.points}, (
+        "nothing is invented on a CPU"
+    )
+    assert before < (seen.value("infercanary_sweep_timestamp_seconds", "c") or 0) <= time.time()
+    assert 1.0 < (first.value("infercanary_sweep_busy_seconds_total", "c") or 0) < 6.0
+    assert all(missing(seen, reason) == 0 for reason in ("raised", "out_of_memory", "timed_out"))
+    # Runs went on meanwhile, undisturbed by points that are over.
+    assert seen.runs("c", "ok") >= 5
+    assert not any("beside_sweep" in run.tags for run in seen.report.runs)
+    probe.process.send_signal(signal.SIGTERM)
+    assert probe.process.wait(20) == 0, probe.output()
+
+
+def test_a_size_that_raises_or_does_not_fit_costs_only_itself(start: Callable[[str], Started]) -> None:
+    sweep = "batches: [1, 4, 8], seconds: 4, every_seconds: 1"
+    raising = start(settings(sweep, "swept:raises", 8))
+    full = start(settings(sweep, "swept:too_large", 8))
+    seen = raising.until(has_swept)
+    assert missing(seen, "raised") >= 1
+    assert point(seen, 1)[1] > 0 and point(seen, 8)[1] > 0, "the others are there"
+    assert seen.value("infercanary_sweep_latency_seconds", "c", "4", "1") is None
+    assert seen.runs("c", "raised") == 0 and seen.state("c") in ("warming", "steady")
+    assert "canary c: sweep of batch 4: raised: ValueError: no such size" in raising.output()
+    seen = full.until(has_swept)
+    assert missing(seen, "out_of_memory") >= 2 and missing(seen, "raised") == 0, full.output()
+    assert point(seen, 1)[1] > 0
+    assert seen.value("infercanary_sweep_latency_seconds", "c", "8", "1") is None, "it would be larger still"
+    assert "canary c: sweep of batch 4: out_of_memory: RuntimeError: " in full.output()
+    assert seen.runs("c", "ok") >= 1 and seen.state("c") in ("warming", "steady")
+
+
+def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(start: Callable[[str], Started]) -> None:
+    probe = start(settings("batches: [1, 4], seconds: 3, every_seconds: 1", "swept:hangs", 8))
+    seen = probe.until(lambda s: missing(s, "timed_out") == 1)
+    ran = seen.runs("c", "ok")
+    seen = probe.until(lambda s: s.runs("c", "ok") >= ran + 3)
+    beside = [run for run in seen.report.runs if "beside_sweep" in run.tags]
+    assert len(beside) >= 3, "what runs beside it is told apart"
+    assert point(seen, 1)[1] > 0
+    begin = time.monotonic()
+    probe.process.send_signal(signal.SIGTERM)
+    assert probe.process.wait(20) == 0, probe.output()
+    assert time.monotonic() - begin < 9.0
+    assert "canary c: its sweep still hangs; the thread ends with the process" in probe.output()
+
+
+def test_the_cap_is_held_with_sweeps_and_runs_go_on(start: Callable[[str], Started]) -> None:
+    """A cap of 20 %, of which the sweep asks for all: it gets half, and comes every 8 s, not every 4 s."""
+    probe = start(settings("batches: [1, 16], seconds: 0.8, every_seconds: 4", cap=0.2))
+
+    def swept(seen: Seen) -> float:
+        return seen.value("infercanary_sweep_busy_seconds_total", "c") or 0.0
+
+    begin = time.monotonic()
+    first = probe.until(lambda s: swept(s) > 0)
+    assert time.monotonic() - begin >= 8.0, "what it takes is saved first"
+    assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(8.0)
+    # A run that others disturb may take longer than was planned: that is paid back, as what a sweep takes too long is.
+    seen = probe.until(
+        lambda s: swept(s) > swept(first) + 0.8 and (s.value("infercanary_duty_ratio") or 1.0) <= 0.2,
+        seconds=150,
+    )
+    assert swept(seen) <= 0.1 * (time.monotonic() - begin) + 0.8
+    assert seen.value("infercanary_duty_cap_ratio") == 0.2
+    assert seen.runs("c", "ok") >= 20, "verdicts need them"
+
+
+def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
+    from infercanary.probe import Sweep, TorchTarget
+
+    slow = Scripted(open="hang")
+    probe = started(
+        {"c": TorchTarget(torch.nn.Linear(8, 8).eval(), torch.ones(1, 8)), "slow": slow},
+        sweeps={"c": Sweep(batches=(1,), seconds=1, every_seconds=1)},
+        open_timeout_seconds=1,
+    )
+    # Due every two seconds, and runs have gone on for four.
+    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("c", "ok") >= 40 and s, seconds=60)
+    assert seen.value("infercanary_sweep_busy_seconds_total", "c") == 0
+    assert all("beside_opening" in run.tags for run in seen.report.runs if run.canary == "c")
+    slow.go_on.set()
+    until(lambda: has_swept(fetch(probe.address)), seconds=60)
+    probe.stop()
+
+
+def test_once_does_not_sweep(tmp_path: Path) -> None:
+    config = tmp_path / "probe.yaml"
+    config.write_text(settings("batches: [1, 4], every_seconds: 1", "swept:raises", 8))
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary.cli", "probe", "--once", "--config", str(config)],
+        cwd=MODULES, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "sweep" not in done.stdout + done.stderr
+
+
+def test_in_a_servers_pool_with_the_servers_own_model(started: Any) -> None:
+    from infercanary.probe import Sweep, TorchTarget
+
+    model = torch.nn.Linear(64, 64).eval()
+    with ThreadPoolExecutor(2) as pool:
+        probe = started(
+            {"c": TorchTarget(model, torch.ones(1, 64))},
+            executor=pool,
+            sweeps={"c": Sweep(batches=(1, 8), concurrency=(2,), seconds=4, every_seconds=1)},
+        )
+        seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=60)
+        assert point(seen, 8)[1] > point(seen, 1)[1]
+        assert point(seen, 1, 2)[1] > 0
+        probe.stop()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None,
+    reason="torch.compile needs a C++ compiler: apt-get install g++",
+)
+def test_a_compiled_model_has_one_size(
+    started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from infercanary.probe import Sweep, TorchTarget
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    probe = started(
+        {"c": TorchTarget(torch.nn.Linear(8, 8).eval(), torch.ones(2, 8), mode="compile")},
+        sweeps={"c": Sweep(batches=(1, 2), concurrency=(2,), seconds=4, every_seconds=1)},
+    )
+    seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=120)
+    assert point(seen, 2)[1] > 0 and point(seen, 2, 2)[1] > 0
+    assert missing(seen, "unsupported") >= 1
+    assert "sweep of batch 1: unsupported: torch.compile would compile the model again" in caplog.text
+    probe.stop()
+    torch._dynamo.reset()
+
+
+def test_the_example_in_the_docs_is_one() -> None:
+    """Each block of settings there, as a probe would read it."""
+    from infercanary.probe.config import Config
+    from infercanary.settings import convert
+
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    assert blocks
+    for block in blocks:
+        config = convert(yaml.safe_load(block), Config, "docs/sweeps.md")
+        assert any(canary.sweep is not None for canary in config.canaries.values())
+
+
+@pytest.mark.parametrize("kind", ["http", "kserve", "openai"])
+def test_requests_to_a_server_at_a_time(started: Any, server: Any, kind: str) -> None:
+    from infercanary.probe import Sweep
+    from infercanary.probe.targets import make
+
+    options: dict[str, dict[str, Any]] = {
+        "http": {"url": server.url},
+        "kserve": {"url": server.url, "model": "double"},
+        "openai": {"url": f"{server.url}/v1", "model": "tiny", "prompt": "Hi"},
+    }
+    probe = started(
+        {"c": make(kind, options[kind] | {"timeout_seconds": 5})},
+        sweeps={"c": Sweep(batches=(2,), concurrency=(1, 3), seconds=4, every_seconds=1)},
+    )
+    before = server.connections
+    seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=60)
+    probe.stop()
+    assert point(seen, 1)[1] > 0 and point(seen, 1, 3)[1] > 0
+    assert missing(seen, "unsupported") >= 1, "a request has the size that it has"
+    assert missing(seen, "raised") == 0
+    assert server.connections >= before + 4, "each has its own"
+    assert seen.runs("c", "ok") >= 1

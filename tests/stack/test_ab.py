@@ -1,0 +1,368 @@
+"""`infercanary ab` as a person runs it, with real containers; and that nothing of it is left, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from harness import ENVIRONMENT, ROOT, compose, eventually, run
+
+HERE = Path(__file__).parent / "ab"
+REPOSITORY = "infercanary-ab-test"
+BASE = f"{REPOSITORY}:base"
+LABEL = "infercanary.ab"
+QUICK = ("--restarts", "3", "--runs", "8", "--start-timeout", "60")
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self.out)
+        return told
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """Builds an image on the base's with these lines of a Dockerfile; all are gone afterwards."""
+    if not run("docker", "images", "--quiet", "infercanary-example:dev"):
+        compose("build", "--quiet", "classify", seconds=900)
+    context = tmp_path_factory.mktemp("ab")
+    shutil.copytree(ROOT / "probe", context / "probe", ignore=shutil.ignore_patterns("__pycache__"))
+    for path in HERE.iterdir():
+        if path.is_file():
+            shutil.copy(path, context)
+    run("docker", "build", "--quiet", "--tag", BASE, str(context), seconds=300)
+
+    def build(tag: str, *lines: str) -> str:
+        name = f"{REPOSITORY}:{tag}"
+        text = "\n".join([f"FROM {BASE}", *lines, ""])
+        subprocess.run(
+            ["docker", "build", "--quiet", "--tag", name, "-"],
+            input=text, text=True, capture_output=True, check=True, timeout=120, env=ENVIRONMENT,
+        )  # fmt: skip
+        return name
+
+    yield build
+    tags = run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split()
+    run("docker", "rmi", "--force", *tags)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> str:
+    """A probe.yaml that names the target of fixed work."""
+    path = tmp_path / "probe.yaml"
+    path.write_text('canaries: {work: {target: "work:Work"}}\n')
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """Of any experiment: neither container nor process, after each test; and no network at any time."""
+    before = networks()
+    yield
+    eventually("no container of an experiment is left", 30, lambda: not containers())
+    eventually("no process of an experiment is left", 30, lambda: not processes())
+    assert {name for name in networks() - before if LABEL in name} == set()
+
+
+def containers(*filters: str) -> list[str]:
+    """Those of experiments, running or not."""
+    chosen = [word for each in (f"label={LABEL}", *filters) for word in ("--filter", each)]
+    return run("docker", "ps", "--all", "--quiet", *chosen).split()
+
+
+def networks() -> set[str]:
+    return set(run("docker", "network", "ls", "--format", "{{.Name}} {{.Labels}}").splitlines())
+
+
+def processes() -> list[str]:
+    """Experiments, their reapers and their probes on this host."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        if "infercanary.exporter.ab" in line or "infercanary.cli ab" in line or "/dev/stdin" in line:
+            found.append(line)
+    return found
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "infercanary.cli", "ab", *arguments]
+
+
+def ab(*arguments: str, seconds: float = 900, **options: Any) -> Ended:
+    """The command, run to its end."""
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, timeout=seconds, check=False, cwd=HERE, **options
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def begun() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the command and returns when its first container runs."""
+    children: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        child = subprocess.Popen(
+            command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=HERE
+        )
+        children.append(child)
+        eventually("a container runs", 60, lambda: child.poll() is not None or containers("status=running"))
+        assert child.poll() is None, child.communicate()
+        return child
+
+    yield begin
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+        child.communicate()
+
+
+def test_the_same_image_is_not_called_slower(images: Callable[..., str], settings: str) -> None:
+    ended = ab(BASE, BASE, "--config", settings, *QUICK, "--json", "--cpus", "1", "--memory", "512m")
+    assert ended.code in (0, 3), ended
+    told = ended.json
+    assert told["verdict"] in ("equivalent", "inconclusive")
+    assert told["exit_code"] == ended.code
+    assert told["canary"] == "work"
+    assert (
+        told["a"]["image_id"]
+        == told["b"]["image_id"]
+        == run("docker", "inspect", "--format", "{{.Id}}", BASE).strip()
+    )
+    assert told["a"]["starts"] == told["b"]["starts"] >= 3
+    assert told["a"]["image_bytes"] > 1e6
+    assert {"first_report", "load", "first_run", "time_to_steady"} == set(told["a"]["cold_start"])
+    assert [pair["first"] for pair in told["pairs"]][:3] == ["A", "B", "A"][: len(told["pairs"])]
+    assert told["causes"] is None or not told["causes"]["changes"]
+    assert "start 1 of 6 at most, A: starting\n" in ended.err
+    assert "left" in ended.err
+
+
+def test_a_slower_image_ends_with_1_and_says_why(
+    images: Callable[..., str], settings: str, tmp_path: Path
+) -> None:
+    slower = images("slower", "ENV WORK_BYTES=32e6")
+    page = tmp_path / "report.html"
+    ended = ab(
+        BASE,
+        slower,
+        "--config",
+        settings,
+        "--restarts",
+        "6",
+        "--runs",
+        "8",
+        "--html",
+        str(page),
+        "--cpus",
+        "1",
+    )
+    assert ended.code == 1, ended
+    assert ended.out.startswith("work: regressed ")
+    assert "work_bytes 8000000 → 32000000" in " ".join(ended.out.split())
+    assert "compute" in ended.out and "cold start" in ended.out and "▲" in ended.out
+    text = page.read_text()
+    assert '<article class="regressed">' in text and "Starts, in order of time" in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
+def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
+    images: Callable[..., str],
+) -> None:
+    """It runs every 30 s at 1 % by its own settings: 8 runs of 6 starts would take 24 minutes."""
+    begin = time.monotonic()
+    ended = ab(BASE, images("again", "LABEL again=1"), *QUICK, "--json", "--env", "WORK_BYTES=4e6")
+    assert ended.code in (0, 3), ended
+    assert time.monotonic() - begin < 400
+    assert ended.json["a"]["runs"] >= 24 or ended.json["notes"]
+    assert not [note for note in ended.json["notes"] if "older" in note]
+
+
+def test_a_container_that_dies_is_told_in_one_line_with_its_last_words(
+    images: Callable[..., str], settings: str
+) -> None:
+    dying = images("dying", "ENV WORK_FAILS=exit")
+    ended = ab(BASE, dying, "--config", settings, *QUICK)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.splitlines()[-1] == (
+        f"infercanary: B, {dying}: failed to start twice in a row: it ended with exit code 7: no licence for this host"
+    )
+    assert "B failed to start (it ended with exit code 7: no licence for this host); once more" in ended.err
+
+
+def test_a_canary_that_fails_is_told_in_one_line(images: Callable[..., str]) -> None:
+    failing = images("failing", "ENV WORK_FAILS=raise")
+    ended = ab(failing, BASE, *QUICK)
+    assert ended.code == 2
+    last = ended.err.splitlines()[-1]
+    assert last.startswith(f"infercanary: A, {failing}: failed to start twice in a row: canary work fails: ")
+    assert "no such kernel" in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ((BASE, "infercanary-ab-test:none"), "image infercanary-ab-test:none: not here, and cannot be pulled ("),
+        ((BASE, "Not A Name"), "image Not A Name: not here, and cannot be pulled ("),
+        ((BASE, BASE, "--volume", "no-such-volume:/x"), "--volume no-such-volume: no such volume; make it "),
+        ((BASE, BASE, "--volume", "/no/such/folder:/x"), "Docker refuses the container: "),
+        ((BASE, BASE, "--canary", "play"), f"A, {BASE}: failed to start twice in a row: it has no canary `play`"),
+    ],
+)  # fmt: skip
+def test_what_docker_does_not_have(images: Callable[..., str], arguments: tuple[str, ...], line: str) -> None:
+    ended = ab(*arguments, *QUICK)
+    assert ended.code == 2, ended
+    assert ended.out == ""
+    assert ended.err.splitlines()[-1].startswith(f"infercanary: {line}"), ended.err
+    assert "no-such-volume" not in run("docker", "volume", "ls", "--quiet").split()
+
+
+def test_without_a_probe_it_says_so(images: Callable[..., str]) -> None:
+    ended = ab(BASE, BASE, "--command", "sleep 600", "--start-timeout", "3")
+    assert ended.code == 2
+    assert "failed to start twice in a row: no report (" in ended.err.splitlines()[-1]
+    assert "within 3 s (--start-timeout)" in ended.err.splitlines()[-1]
+
+
+def test_the_budget_is_kept(images: Callable[..., str], settings: str) -> None:
+    begin = time.monotonic()
+    ended = ab(BASE, BASE, "--config", settings, "--runs", "200", "--budget", "10", "--json")
+    assert ended.code == 3
+    assert time.monotonic() - begin < 60
+    assert (ended.json["ended"], ended.json["verdict"], ended.json["canaries"]) == (
+        "budget",
+        "inconclusive",
+        [],
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_cleans_up_and_prints_what_is_known(
+    images: Callable[..., str],
+    settings: str,
+    begun: Callable[..., subprocess.Popen[str]],
+    number: int,
+    code: int,
+) -> None:
+    child = begun(BASE, BASE, "--config", settings, "--json")
+    [volume] = volumes(containers())
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == code, err
+    assert (json.loads(out)["ended"], json.loads(out)["exit_code"]) == ("interrupted", code)
+    assert containers() == []
+    assert volume not in run("docker", "volume", "ls", "--quiet").split()
+    assert "Traceback" not in err
+
+
+def test_a_killed_experiment_leaves_nothing(
+    images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = begun(BASE, BASE, "--config", settings)
+    [volume] = volumes(containers())
+    child.kill()
+    child.wait(10)
+    eventually("its container is gone", 30, lambda: not containers())
+    eventually(
+        "its volume is gone", 10, lambda: volume not in run("docker", "volume", "ls", "--quiet").split()
+    )
+    eventually("its reaper is gone", 30, lambda: not processes())
+
+
+def test_what_is_left_where_the_reaper_was_killed_too_goes_at_the_next_start(
+    images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
+) -> None:
+    child = begun(BASE, BASE, "--config", settings)
+    [reaper] = [
+        p for p in psutil.Process(child.pid).children() if "infercanary.exporter.ab.reaper" in p.cmdline()
+    ]
+    reaper.kill()
+    child.kill()
+    child.wait(10)
+    time.sleep(2)
+    left = containers()
+    assert left
+    ended = ab(BASE, "infercanary-ab-test:none")
+    assert ended.code == 2
+    assert "removed 1 container(s) that an experiment before this one left when it was killed" in ended.err
+    assert not set(left) & set(containers())
+
+
+def test_an_experiment_beside_this_one_is_left_alone(
+    images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
+) -> None:
+    begun(BASE, BASE, "--config", settings, "--runs", "200")
+    running = containers("status=running")
+    assert ab(BASE, "infercanary-ab-test:none").code == 2
+    assert containers("status=running") == running
+
+
+def test_a_full_disk_costs_the_report_and_leaves_nothing(
+    images: Callable[..., str], settings: str, tmp_path: Path
+) -> None:
+    """The answer is printed all the same; where even that is not possible, one line says so."""
+    full = tmp_path / "full"
+    full.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(full))
+    try:
+        (full / "filler").write_bytes(b"x" * 12_288)
+        environment = {**os.environ, "TMPDIR": str(full)}
+        arguments = (BASE, BASE, "--config", settings, *QUICK)
+        ended = ab(*arguments, "--html", str(full / "report.html"), env=environment)
+        assert ended.code == 2
+        assert ended.out.startswith("work: ")
+        why = "cannot be written (No space left on device); name another place"
+        assert ended.err.splitlines()[-1] == f"infercanary: --html {full / 'report.html'}: {why}"
+        assert [path.name for path in full.iterdir()] == ["filler"]
+        with Path("/dev/full").open("w") as out:
+            done = subprocess.run(
+                command(*arguments),
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=300,
+                check=False,
+                cwd=HERE,
+            )
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == (
+            "infercanary: ab: the answer cannot be printed (No space left on device); free some room"
+        )
+    finally:
+        run("umount", str(full))
+
+
+def test_a_manual_install_against_an_image(images: Callable[..., str], settings: str) -> None:
+    ended = ab("--host-python", sys.executable, BASE, "--config", settings, *QUICK, "--json")
+    assert ended.code in (0, 1, 3), ended
+    told = ended.json
+    assert told["a"]["name"] == f"host ({sys.executable})"
+    assert told["a"]["image_bytes"] is None
+    for side in ("a", "b"):
+        assert told[side]["mean"] > 0 and told[side]["sd"] > 0
+        assert told[side]["swing"].keys() >= {"first_report", "first_run"}
+
+
+def volumes(ids: list[str]) -> list[str]:
+    """The anonymous volumes of containers."""
+    [found] = [json.loads(run("docker", "inspect", "--format", "{{json .Mounts}}", id_)) for id_ in ids]
+    return [mount["Name"] for mount in found]

@@ -1,0 +1,49 @@
+"""The list of queries that may give nothing: each of them is there, and once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grafana import empty
+from grafana.queries import queries
+
+ROOT = Path(__file__).parents[3]
+LISTED = [place for places in empty.EMPTY.values() for place in places]
+
+
+def _recordings() -> set[str]:
+    files = (ROOT / "prometheus/rules").glob("*.y*ml")
+    groups = [group for path in files for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    return {f"recording {rule['record']}" for group in groups for rule in group["rules"] if "record" in rule}
+
+
+PLACES = {f"{query.dashboard}: {query.place}" for query in queries()} | _recordings()
+PANELS = {place.rpartition(" ")[0] for place in PLACES if ": panel " in place}
+
+
+@pytest.mark.parametrize("place", LISTED)
+def test_what_is_listed_is_there(place: str) -> None:
+    assert place in PLACES | PANELS
+
+
+def test_each_is_listed_once() -> None:
+    assert {place: times for place, times in Counter(LISTED).items() if times > 1} == {}
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("gpu-host: panel SM clock B", empty.NO_GPU),
+        ("self: panel Samplers B", empty.WELL),
+        ("self: panel Samplers A", None),
+        ("fleet: panel Latency of each service A", None),
+        ("alert InferCanaryProbeDown", empty.NO_ALERT),
+        ("recording fleet:infercanary_up:avg", None),
+    ],
+)
+def test_why(place: str, why: str | None) -> None:
+    assert empty.why(place) == why

@@ -1,0 +1,96 @@
+"""Asking a Prometheus: what is no Prometheus, or refuses, is told in one line."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from grafana import prometheus
+from grafana.prometheus import Prometheus, Refused
+from infercanary.settings import UsageError
+
+Serve = Callable[[int, bytes], tuple[Prometheus, list[str]]]
+"""From a status and a body to a Prometheus that always answers so, and what it was asked."""
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers = []
+
+    def start(status: int, body: bytes) -> tuple[Prometheus, list[str]]:
+        asked: list[str] = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked.append(f"{self.path} {self.rfile.read(int(self.headers['Content-Length'])).decode()}")
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return Prometheus(f"http://127.0.0.1:{server.server_port}/"), asked
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_series_and_remarks(serve: Serve) -> None:
+    result = [{"metric": {"a": "b"}, "values": [[1, "2"], [3, "NaN"]]}]
+    body = {"status": "success", "infos": ["odd"], "data": {"resultType": "matrix", "result": result}}
+    there, asked = serve(200, json.dumps(body).encode())
+    answer = there.over("x > 1", 0, 60, 15)
+    assert answer.results[0].labels == {"a": "b"}
+    assert answer.results[0].points[0] == (1.0, 2.0)
+    assert answer.remarks == ["odd"]
+    assert asked == ["/api/v1/query_range query=x+%3E+1&start=0&end=60&step=15"]
+
+
+def test_a_query_that_is_refused(serve: Serve) -> None:
+    there, _ = serve(400, b'{"status": "error", "error": "parse error"}')
+    with pytest.raises(Refused, match=r"^parse error$"):
+        there.at("x{", 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"<html>"),
+        (404, b"not here"),
+        (200, b"[]"),
+        (200, b"{}"),
+        (200, b"\xff"),
+        (200, b'{"status": "success"}'),
+    ],
+)
+def test_what_is_no_prometheus(serve: Serve, status: int, body: bytes) -> None:
+    there, _ = serve(status, body)
+    with pytest.raises(
+        UsageError, match=f"^{there.url}: answers, but not as Prometheus does; check the address$"
+    ):
+        there.at("x", 0)
+
+
+def test_an_answer_without_end_is_not_read_to_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "MAX_BYTES", 1 << 20)
+    there, _ = serve(200, b" " * (2 << 20))
+    with pytest.raises(UsageError, match="more than 1 MiB for one query; ask for less time"):
+        there.at("x", 0)
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:9090", "ftp://127.0.0.1", "http//x"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(UsageError, match=r"not an address; write it as http://127\.0\.0\.1:9090"):
+        Prometheus(url)

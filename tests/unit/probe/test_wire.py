@@ -1,0 +1,346 @@
+"""Formats of the server targets: tensors, streams of events, JSON pointers; and readings and failures of any target."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.probe.histogram import Tally
+from infercanary.probe.record import FAILURES, Record
+from infercanary.probe.report import Metric
+from infercanary.probe.round import Round
+from infercanary.probe.runner import Runner
+from infercanary.probe.targets import REASONS, Failure, Reading
+from infercanary.probe.targets.http import _missing, _numbers, _parsed
+from infercanary.probe.targets.wire.events import events
+from infercanary.probe.targets.wire.server import Server
+from infercanary.probe.targets.wire.tensors import (
+    TensorSpec,
+    drawn,
+    dtype_of,
+    from_bytes,
+    from_json,
+    of_text,
+    places,
+    to_bytes,
+    to_json,
+)
+from infercanary.probe.timing import HostClock, Phase
+from infercanary.settings import UsageError
+
+DTYPES = [
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+]
+
+
+# Tensors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "BF16"])
+def test_a_drawn_tensor_comes_back_from_both_encodings(dtype: str) -> None:
+    spec = TensorSpec(high=100)
+    tensor = drawn("x", dtype, (3, 7), spec, 5, "inputs[0]")
+    sent = [float(value) for value in tensor.values]
+    assert len(set(sent)) > (1 if dtype == "BOOL" else 10)
+    binary = from_bytes("x", dtype, (3, 7), to_bytes(tensor))
+    precision = {"FP16": 1e-3, "BF16": 1e-2, "FP32": 1e-6}.get(dtype, 0)
+    assert [float(value) for value in binary.values] == pytest.approx(sent, rel=precision)
+    nested = [to_json(tensor)[i : i + 7] for i in range(0, 21, 7)]
+    told = from_json("x", dtype, (3, 7), json.loads(json.dumps(nested)))
+    assert [float(value) for value in told.values] == sent
+
+
+def test_what_is_drawn_is_the_same_for_ever() -> None:
+    """Another draw would be another output, and look like an upgrade's fault."""
+    floats = drawn("x", "FP32", (4,), TensorSpec(), 0, "").values
+    assert list(floats) == [0.0963716, -0.0585001, -0.989426, -0.575358]
+    assert list(drawn("x", "INT64", (6,), TensorSpec(high=1000), 1, "").values) == [
+        134,
+        847,
+        763,
+        255,
+        495,
+        449,
+    ]
+    many = list(drawn("x", "FP32", (20_000,), TensorSpec(), 2, "").values)
+    assert sum(many) / 20_000 == pytest.approx(0, abs=0.03)
+    assert sum(value * value for value in many) / 20_000 == pytest.approx(1, abs=0.05)
+
+
+def test_integers_fit_their_type() -> None:
+    assert max(drawn("x", "INT8", (5000,), TensorSpec(high=10**9), 0, "").values) == 127
+    assert max(drawn("x", "UINT8", (5000,), TensorSpec(high=10**9), 0, "").values) == 255
+
+
+def test_texts() -> None:
+    tensor = drawn("x", "BYTES", (2,), TensorSpec(data=["ä", ""]), 0, "")
+    assert to_bytes(tensor) == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
+    assert list(from_bytes("x", "BYTES", (2,), to_bytes(tensor)).values) == ["ä".encode(), b""]
+    assert to_json(tensor) == ["ä", ""]
+    assert places([from_json("x", "BYTES", (1,), ["a"])]) == [of_text(b"a")] != [of_text(b"b")]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "data"),
+    [("FP32", b"\0" * 7), ("FP7", b"\0" * 8),
+     ("BYTES", b"\x05\0\0\0abc"), ("BYTES", b"\x05\0"), ("BYTES", b"\0\0\0\0")],
+)  # fmt: skip
+def test_bytes_that_are_no_such_tensor(dtype: str, data: bytes) -> None:
+    with pytest.raises(Failure) as failure:
+        from_bytes("y", dtype, (2,), data)
+    assert failure.value.reason == "wrong_shape"
+
+
+@given(st.binary(max_size=64), st.sampled_from([*DTYPES, "BF16", "BYTES"]), st.integers(0, 9))
+def test_no_bytes_break_it(data: bytes, dtype: str, count: int) -> None:
+    try:
+        found = places([from_bytes("y", dtype, (count,), data)])
+    except Failure:
+        return
+    assert len(found) == count
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=8,
+)
+
+
+@given(st.lists(_JSON, max_size=4), st.sampled_from([*DTYPES, "BYTES"]), st.integers(0, 5))
+def test_no_json_breaks_it(data: list[Any], dtype: str, count: int) -> None:
+    try:
+        found = places([from_json("y", dtype, (count,), data)])
+    except Failure:
+        return
+    assert len(found) == count
+
+
+def test_places_are_spread_over_all_outputs_and_tell_of_all_that_is_not_finite() -> None:
+    first, second = [float(i) for i in range(3000)], [float(-i) for i in range(3000)]
+    tensors = [from_json("a", "FP32", (3000,), first), from_json("b", "FP32", (30, 100), second)]
+    found = places(tensors)
+    assert len(found) == 1000 and found[:2] == [0.0, 6.0] and found[500:502] == [0.0, -6.0]
+    second[7] = math.inf  # at no place that is chosen
+    assert math.isnan(places([tensors[0], from_json("b", "FP32", (3000,), second)])[-1])
+    huge = from_json("c", "FP64", (1,), [10**400])
+    assert math.isnan(places([huge])[-1])
+
+
+def test_deep_lists_are_flattened_without_recursion() -> None:
+    deep: list[Any] = [1.0]
+    for _ in range(100_000):
+        deep = [deep]
+    assert list(from_json("y", "FP32", (1,), deep).values) == [1.0]
+    while deep and isinstance(deep[0], list):  # nor is it freed by recursion
+        deep = deep[0]
+
+
+def test_types_have_two_names() -> None:
+    assert [dtype_of(text, "") for text in ("FP32", "fp32", "float32", "int64", "bfloat16", "bytes", "bool")] == [
+        "FP32", "FP32", "FP32", "INT64", "BF16", "BYTES", "BOOL",
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match=r"^inputs\[0\].dtype: `float31` is no type of the protocol"):
+        dtype_of("float31", "inputs[0].dtype")
+
+
+def test_bf16_is_the_upper_half_of_a_float() -> None:
+    assert list(from_bytes("y", "BF16", (2,), struct.pack("<HH", 0x3F80, 0xC040)).values) == [1.0, -3.0]
+
+
+# Events -------------------------------------------------------------------------------------------------------------
+
+
+STREAM = (
+    b": hello\n\ndata: one\n\nevent: x\r\nid: 7\r\ndata:two\r\ndata: lines\r\n\r\n\n\n"
+    b"data: \xc3\xa4\n\ndata: dropped"
+)
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_events_are_the_same_however_the_stream_is_cut(cuts: list[int]) -> None:
+    ends = [0, *sorted(cuts), len(STREAM)]
+    pieces = [STREAM[a:b] for a, b in pairwise(ends)]
+    assert list(events(pieces)) == ["one", "two\nlines", "ä"]
+
+
+@pytest.mark.parametrize("piece", [b"x" * 65536, b"data: " + b"x" * 60000 + b"\n"], ids=["line", "event"])
+def test_an_endless_event(piece: bytes) -> None:
+    with pytest.raises(Failure) as failure:
+        list(events([piece] * 100))
+    assert failure.value.reason == "too_large"
+
+
+# JSON ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pointer", "found"),
+    [("/a/0", [1.0]), ("/a", [1.0, 2.0, 3.0]), ("/b~1c/~0", [4.0]), ("", None), ("/a/3", None), ("/a/-1", None),
+     ("/a/00000000000000000000", [1.0]), ("/t", None), ("/big", [math.inf])],
+)  # fmt: skip
+def test_pointers(pointer: str, found: list[float] | None) -> None:
+    document = {"a": [1, [2, 3]], "b/c": {"~": 4}, "t": "text", "big": 10**400}
+    if found is None:
+        with pytest.raises(Failure) as failure:
+            list(_numbers(document, _parsed(pointer)))
+        assert failure.value.reason == "wrong_shape"
+    else:
+        assert list(_numbers(document, _parsed(pointer))) == found
+
+
+@pytest.mark.parametrize(
+    ("expected", "told", "place"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, None),
+        ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 2, "d": 3}]}}, None),
+        ({"a": {"b": 1}}, {"a": {"b": 2}}, "/a/b"),
+        ({"a": 1}, {}, "/a"),
+        ([1, 2], [1, 2, 3], "/"),
+        ({"a": True}, {"a": 1}, "/a"),
+        ({"a": None}, {"a": None}, None),
+        ({1: "x"}, {"1": "x"}, None),
+        (1, 1.0, None),
+    ],
+)
+def test_a_part_of_json(expected: Any, told: Any, place: str | None) -> None:
+    assert _missing(expected, told) == place
+
+
+# Requests -----------------------------------------------------------------------------------------------------------
+
+
+def server(url: str, **headers: Any) -> Server:
+    made = Server(url, headers, 1, 0, True, None, 1024)
+    made.open()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("http://h:8000", "h:8000"), ("http://h/", "h"), ("https://h", "h"), ("https://h:444", "h:444"),
+     ("http://[::1]:8", "[::1]:8")],
+)  # fmt: skip
+def test_a_request_names_its_host(url: str, host: str) -> None:
+    head = server(url).request("GET", "/v2").decode()
+    assert (
+        head
+        == f"GET /v2 HTTP/1.1\r\nHost: {host}\r\nUser-Agent: infercanary\r\nAccept-Encoding: identity\r\n\r\n"
+    )
+
+
+def test_the_users_headers_come_first() -> None:
+    head = server("http://h", **{"host": "model.example.org", "CONTENT-TYPE": "text/x"}).request(
+        "POST", "/", b"ab", {"Content-Type": "application/json"}
+    )
+    lines = head.decode().split("\r\n")
+    assert lines[1:] == [
+        "CONTENT-TYPE: text/x", "host: model.example.org", "User-Agent: infercanary", "Accept-Encoding: identity",
+        "Content-Length: 2", "", "ab",
+    ]  # fmt: skip
+
+
+# What any target may raise and tell ---------------------------------------------------------------------------------
+
+
+def test_a_failure_is_one_printable_line_with_a_reason() -> None:
+    failure = Failure("not_ready", "a\nb\x1b[31m" + "x" * 1000)
+    assert str(failure).startswith("a b [31mxxx") and len(str(failure)) == 400
+    with pytest.raises(ValueError, match="`broken` is no reason of a failure; there are raised, "):
+        Failure("broken", "")  # type: ignore[arg-type]
+
+
+def counted(tally: Tally, metric: Metric) -> dict[tuple[str, ...], Any]:
+    (family,) = (family for family in tally.families() if family.name == metric.name)
+    return {point.labels: point.value for point in family.points}
+
+
+def test_each_failure_is_counted_once() -> None:
+    tally = Tally()
+    record = Record("c", tally, ("not_ready",))
+    assert set(counted(tally, FAILURES)) == {
+        ("c", reason) for reason in ("raised", "timed_out", "not_finite", "wrong_answer", "not_ready")
+    }
+    for done in (
+        Round("raised", reason="not_ready"), Round("raised", reason="too_large"), Round("raised"), Round("busy"),
+        Round("timed_out"), Round("timed_out", reason="timed_out"),
+    ):  # fmt: skip
+        record.failed(done)
+    expected = {
+        "not_ready": 1,
+        "too_large": 1,
+        "raised": 1,
+        "timed_out": 2,
+        "not_finite": 0,
+        "wrong_answer": 0,
+    }
+    assert counted(tally, FAILURES) == {("c", reason): count for reason, count in expected.items()}
+    assert {labels[1] for labels in counted(tally, FAILURES)} <= set(REASONS)
+
+
+PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
+
+
+class Told:
+    """A target with readings, as anybody may write it."""
+
+    def __init__(self, *readings: Any) -> None:
+        self.clock = HostClock()
+        self.calls: list[str] = []
+        self._readings = readings
+
+    def prepare(self) -> None:
+        self.calls.append("prepare")
+
+    def run(self, phase: Phase) -> None:
+        self.calls.append("run")
+
+    def values(self, result: None) -> list[float]:
+        return [1.0]
+
+    def readings(self) -> list[Any]:
+        self.calls.append("readings")
+        return list(self._readings)
+
+
+def test_readings_are_taken_around_a_run() -> None:
+    target = Told(*(Reading(PACE, i, (str(i),)) for i in range(100)))
+    runner = Runner("c", target, 10.0)  # type: ignore[arg-type]
+    done = runner.run(3)
+    runner.close(1, False)
+    assert target.calls == ["prepare", "run", "run", "run", "readings"]
+    assert len(done.readings) == 64
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading(Metric("m", "counter", "X.", ("canary",)), 1.0),
+        Reading(Metric("m", "gauge", "X.", ("other",)), 1.0),
+        Reading(PACE, 1.0),
+        Reading(PACE, math.nan, ("a",)),
+    ],
+)
+def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
+    runner = Runner("c", Told(reading), 10.0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the reading "):
+        runner.run(1)
+    runner.close(1, False)
