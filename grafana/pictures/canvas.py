@@ -17,7 +17,7 @@ from PIL import Image
 
 from grafana.pictures.fields import FADED, INK
 
-PAGE, PAPER, EDGE, GRID = "#f4f5f5", "#ffffff", "#dcdee1", "#ebecee"
+PAGE, PAPER, EDGE, GRID = "#e8ebee", "#ffffff", "#dcdee1", "#ebecee"
 
 _DOTS = (
     150  # an inch, of which a page's pixels are 100: sharp on a screen with two dots to a pixel, and small

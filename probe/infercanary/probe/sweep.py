@@ -314,8 +314,8 @@ class Sweeping:
             return
         self._hang_told = True
         log.error(
-            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_sweep and no verdict rests on "
-            "them: restart the process, and leave that point out",
+            "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_sweep and no verdict rests "
+            "on them: restart the process, and leave that point out",
             self._canary.name,
         )
         if self._in_pool and self._pool is not None:
