@@ -226,7 +226,8 @@ def _time_axis(axes: Axes, content: Content) -> None:
     axes.set_xlim(start, end)
     steps = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 7 * 86400)
     step = next((step for step in steps if (end - start) / step <= 7), steps[-1])
-    places = np.arange(math.ceil(start / step) * step, end + 1, step)
+    # None so near the end that its words would cross the panel's edge.
+    places = np.arange(math.ceil(start / step) * step, end - 0.03 * (end - start), step)
     form = "%H:%M" if step < 86400 else "%m-%d"
     axes.set_xticks(
         places, [datetime.fromtimestamp(at, timezone.utc).strftime(form) for at in places.tolist()]

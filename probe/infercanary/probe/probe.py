@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 
+import msgspec
+
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
@@ -441,7 +443,8 @@ class Probe:
                 previous = self._last or self._first
                 window = Window(done, lateness, self._first, previous, quiet, before, after)
                 clock = window.sm_clock if canary.device.startswith("cuda") else None
-                runs.append(self._run(canary, done, started_at - lateness, started_at, tags(window), clock))
+                run = self._run(canary, done, started_at - lateness, started_at, tags(window))
+                runs.append(msgspec.structs.replace(run, sm_clock=clock, waited=window.waited))
                 before = self._last = after
             lateness = 0.0  # a later canary of the round waits for the one before by intent
         self._observe_environment()
@@ -473,7 +476,6 @@ class Probe:
         scheduled_at: float,
         started_at: float,
         disturbed: tuple[str, ...],
-        sm_clock: float | None = None,
     ) -> Run:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
@@ -493,7 +495,6 @@ class Probe:
             detail=done.detail,
             controls=dict(done.controls),
             output_error=done.output_error,
-            sm_clock=sm_clock,
         )
 
     def _sample(self) -> Values:

@@ -50,6 +50,18 @@ class Window(NamedTuple):
         ]
         return sum(clocks) / len(clocks) if clocks else None
 
+    @property
+    def waited(self) -> float | None:
+        """Seconds of a repeat for which the canary's thread waited for a CPU that another process had.
+
+        What its own process computed meanwhile is taken off, and what a CPU quota held back; None where unknown.
+        """
+        usage = self.done.usage
+        if usage.run_queue_seconds is None or not self.done.timings:
+            return None
+        own = max(0.0, self.grown("infercanary_process_cpu_seconds_total") - usage.cpu_seconds)
+        return max(0.0, usage.run_queue_seconds - _throttled(self) - own) / len(self.done.timings)
+
 
 def values(families: Iterable[Family]) -> Values:
     """The plain numbers of ``families``."""

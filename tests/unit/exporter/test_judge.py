@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from infercanary.exporter.judge.causes import Start
@@ -266,3 +267,19 @@ def test_only_steady_runs_that_ended_well_count() -> None:
         assert settled([Sample(**{**said, **changes})]) == []
     said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
     assert settled([Sample(**{**said, "tags": ("preempted",)})])
+
+
+@pytest.mark.parametrize(
+    ("waited", "cause"), [(0.021, "host"), (0.010, "both"), (0.0, "image"), (None, "image")]
+)
+def test_waiting_for_cpus_that_others_had_is_the_hosts(waited: float | None, cause: str) -> None:
+    """From 20 to 42 ms, with controls that stand still: how much of it was in the run queue tells."""
+    starts = history("old", "old", "old", "new", seconds=0.042)
+    before, after = (0.0005 if waited is not None else None), waited
+    starts = [
+        Start(start.generation, [msgspec.structs.replace(sample, waited=waits) for sample in start.samples])
+        for start in starts
+        for waits in [after if start.generation.image_id == "new" else before]
+    ]
+    told = judge(starts, [], "c")
+    assert (told.state, told.causes.cause) == ("regressed", cause)

@@ -17,6 +17,7 @@ from infercanary.probe.report import LADDER, HistogramValue, Metric
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import STATES, TAGS, Values, Window, tags, values
+from infercanary.probe.timing import Timing
 
 Sample: TypeAlias = "Mapping[str, float | Mapping[tuple[str, ...], float]]"
 
@@ -274,3 +275,18 @@ def test_every_metric_that_a_rule_names_is_some_samplers() -> None:
     named = set(re.findall(r'"(infercanary_\w+)"', inspect.getsource(rules)))
     assert len(named) >= 12
     assert named <= declared
+
+
+def test_waiting_for_others_is_less_what_the_own_process_computed_and_its_quota_held_back() -> None:
+    cpu = "infercanary_process_cpu_seconds_total"
+    window = around({THROTTLED: 1.0, cpu: 50.0}, {THROTTLED: 1.1, cpu: 50.7}, waited=1.0)
+    usage = ThreadUsage(cpu_seconds=0.4, run_queue_seconds=1.0)
+    repeats = [Timing(0.3, {})] * 5
+    done = window.done._replace(timings=repeats, usage=usage)
+    # A second in the queue; 0.1 s of it by the quota, and for 0.3 s other threads of the process had the CPU.
+    assert window._replace(done=done).waited == pytest.approx((1.0 - 0.1 - 0.3) / 5)
+    alone = done._replace(usage=usage._replace(run_queue_seconds=0.2))
+    assert window._replace(done=alone).waited == 0
+    unknown = done._replace(usage=usage._replace(run_queue_seconds=None))
+    assert window._replace(done=unknown).waited is None
+    assert window.waited is None, "it did not run"

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,7 @@ def _experiment(
             )
         daemon.check(same.mounts)
         reaper = stack.enter_context(Reaper(identity))
+        stack.enter_context(_swept(daemon, reaper))
         sides: list[Side] = []
         arms = []
         for letter, name in zip("ab", names, strict=True):
@@ -216,15 +218,8 @@ def _experiment(
             arms.append(
                 Arm(name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0)
             )
-        with _swept(daemon, reaper):
-            result = experiment.run(
-                sides[0],
-                sides[1],
-                plan,
-                lambda pairs: answer.decisions(pairs, plan.restarts),
-                interruption,
-                progress,
-            )
+        judged = partial(answer.decisions, most=plan.restarts)
+        result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)
         return result, (arms[0], arms[1])
 
 

@@ -122,6 +122,9 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     host = host_part(
         shift, {n: s for n, s in controls.items() if n in _IN_STEP}, beside, waits="preempted" in tags
     )
+    waiting = waiting_part(shift, pairs)
+    if waiting is not None and (host is None or abs(waiting.log) > abs(host.log)):
+        host = waiting
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
     newest_before, newest_after = (
         _newest(pair.before for pair in pairs),
@@ -166,6 +169,19 @@ def host_part(
         return siblings
     flat = [*known, *([siblings] if siblings is not None else [])]
     return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
+
+
+def waiting_part(shift: Shift, pairs: Sequence[Pair]) -> Shift | None:
+    """The part of ``shift`` that is waiting for CPUs that other processes had; None where it is none, or not known.
+
+    What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
+    scheduler takes its CPU away.
+    """
+    running = _shift(pairs, _running)
+    if not math.isfinite(running.se):
+        return None
+    waiting = Shift(shift.log - running.log, running.se, running.df)
+    return waiting if _has_moved(waiting) and waiting.log * shift.log > 0 else None
 
 
 def phase_shares(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -263,6 +279,13 @@ Value = Callable[[Sample], "float | None"]
 
 def _median(sample: Sample) -> float | None:
     return sample.median
+
+
+def _running(sample: Sample) -> float | None:
+    """What it took without waiting for a CPU."""
+    if sample.median is None or sample.waited is None or sample.waited >= sample.median:
+        return None
+    return sample.median - sample.waited
 
 
 def _control(name: str) -> Value:

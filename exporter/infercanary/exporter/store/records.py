@@ -57,6 +57,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tags: tuple[str, ...] = ()
     output_error: float | None = None
     runs: int = 1
+    waited: float | None = None
 
     @property
     def failed(self) -> bool:
@@ -78,6 +79,7 @@ def kept(run: Run) -> Sample:
         sm_clock=run.sm_clock,
         tags=run.tags,
         output_error=run.output_error,
+        waited=run.waited,
     )
 
 
@@ -92,6 +94,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
         tags.update(dict.fromkeys(sample.tags, sample.runs))
     runs = sum(sample.runs for sample in samples)
     clocks = [sample.sm_clock for sample in samples if sample.sm_clock is not None]
+    waits = [sample.waited for sample in samples if sample.waited is not None]
     return Sample(
         sequence=samples[-1].sequence,
         canary=samples[-1].canary,
@@ -105,6 +108,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
         tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= runs)),
         output_error=max((s.output_error for s in samples if s.output_error is not None), default=None),
         runs=runs,
+        waited=median(waits) if waits else None,
     )
 
 
