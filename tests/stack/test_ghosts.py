@@ -195,7 +195,9 @@ def model(fault: str = "none", **options: Any) -> dict[str, Any]:
 
 def steady(ghosts: Ghosts, tag: str) -> None:
     for name in REPLICAS:
-        ghosts.probe("steady", name=name, image=tag, canaries={"model": model(seconds=0.05)})
+        ghosts.probe(
+            "steady", "--cpuset-cpus", "1", name=name, image=tag, canaries={"model": model(seconds=0.05)}
+        )
 
 
 def shop(ghosts: Ghosts, tag: str) -> None:
@@ -346,7 +348,13 @@ def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
 @pytest.fixture(scope="module")
 def upgraded(ghosts: Ghosts) -> float:
     """A slow image of one service, and a neighbour that comes as another is rebuilt; the time of it."""
-    for service in ("limited", "faulty", "wheel", "unnamed"):  # they have told, and the CPUs are needed
+    for service in (
+        "limited",
+        "faulty",
+        "wheel",
+        "unnamed",
+        *REPLICAS,
+    ):  # they have told, and the CPUs are needed
         run("docker", "rm", "--force", f"{PROJECT}-{service}")
     shop(ghosts, BASE)
     ghosts.runs("shop", 26)

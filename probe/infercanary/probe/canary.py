@@ -182,7 +182,9 @@ class Canary:
 
     def _judge(self, ran: Repeats, lateness: float) -> Round:
         intended = max(0.0, lateness) + ran.intended
-        done = Round("ok", "", ran.timings, usage=ran.usage, intended=intended, readings=ran.readings)
+        done = Round(
+            "ok", "", ran.timings, usage=ran.usage, waits=ran.waits, intended=intended, readings=ran.readings
+        )
         if not all(map(math.isfinite, ran.values)):
             return done._replace(outcome="not_finite", detail="the output holds NaN or infinity")
         if self._reference is None:

@@ -163,9 +163,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them, and
     ``controls`` those of each control that ran after it. Times are Unix seconds; ``scheduled_at`` is the intended
     start, ``started_at`` the actual one. ``output_error`` is the relative error of the output against the first
-    steady one. ``sm_clock`` (Hz) is the mean SM clock of the GPUs just before and after. ``waited`` is for how long in
-    a repeat its thread waited for a CPU that another process had, on average. ``boot_id`` is empty, or that of an
-    earlier probe of this container whose journal was found.
+    steady one. ``sm_clock`` (Hz) is the mean SM clock of the GPUs just before and after. ``waited`` is how much of
+    the median latency was waiting for CPUs that other processes had. ``boot_id`` is empty, or that of an earlier probe
+    of this container whose journal was found.
     """
 
     sequence: int

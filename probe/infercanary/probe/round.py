@@ -28,6 +28,8 @@ class Round(NamedTuple):
     """Relative error of the output against the first steady one."""
     usage: ThreadUsage = ThreadUsage()
     """Of the thread that ran the repeats."""
+    waits: Sequence[float | None] = ()
+    """Of each repeat, for how long that waited for CPUs that other processes had; None where unknown."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None
@@ -48,6 +50,15 @@ class Round(NamedTuple):
     def latencies(self) -> tuple[float, ...]:
         """Wall seconds of each repeat."""
         return tuple(timing.wall for timing in self.timings)
+
+    @property
+    def waited(self) -> float | None:
+        """By how much such waiting raised the median of the latencies; None where it is not known."""
+        waits = [wait for wait in self.waits if wait is not None]
+        if not self.timings or len(waits) != len(self.timings):
+            return None
+        running = [max(0.0, t.wall - wait) for t, wait in zip(self.timings, waits, strict=True)]
+        return max(0.0, statistics.median(self.latencies) - statistics.median(running))
 
     @property
     def phases(self) -> dict[str, float]:

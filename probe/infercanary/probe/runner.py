@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
@@ -55,6 +55,8 @@ class Repeats(NamedTuple):
     """Of the last repeat's output."""
     usage: ThreadUsage
     """Of the thread that ran the repeats, while it ran them."""
+    waits: list[float | None]
+    """Seconds of each repeat's wall time that its thread waited for CPUs that other processes had."""
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     readings: list[Reading]
@@ -196,6 +198,7 @@ class Runner:
         aside = self._prepare()
         self._usage = ThreadUsage()
         timing, result = self._measure()
+        used = [self._usage]
         batch = getattr(self._target.clock, "batch", 1)
         # To the end of the first of its inferences.
         intended = perf_counter() - begin - aside - (batch - 1) * timing.wall
@@ -203,10 +206,13 @@ class Runner:
         while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
             timing, result = self._measure()
             timings.append(timing)
+            used.append(self._usage)
         usage = self._usage
+        each = (now - before for before, now in pairwise([ThreadUsage(), *used]))
+        waits = [None if one.waited is None else one.waited / batch for one in each]
         values = self._with_target(self._target.values, result)
         numbers = [float(value) for value in islice(values, _MAX_VALUES)]
-        return Repeats(timings, numbers, usage, intended, self._read())
+        return Repeats(timings, numbers, usage, waits, intended, self._read())
 
     def _prepare(self) -> float:
         """What the target does before a run, if anything; the seconds that took."""

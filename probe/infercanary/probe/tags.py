@@ -52,15 +52,11 @@ class Window(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """Seconds of a repeat for which the canary's thread waited for a CPU that another process had.
+        """Seconds of the latency that were waiting for CPUs that other processes had; None where unknown.
 
-        What its own process computed meanwhile is taken off, and what a CPU quota held back; None where unknown.
+        The kernel counts a thread that its quota holds back as waiting too, and does not tell the two apart.
         """
-        usage = self.done.usage
-        if usage.run_queue_seconds is None or not self.done.timings:
-            return None
-        own = max(0.0, self.grown("infercanary_process_cpu_seconds_total") - usage.cpu_seconds)
-        return max(0.0, usage.run_queue_seconds - _throttled(self) - own) / len(self.done.timings)
+        return None if _throttled(self) > 0 else self.done.waited
 
 
 def values(families: Iterable[Family]) -> Values:

@@ -119,17 +119,19 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     if not siblings or beside is None or not math.isfinite(beside.se):
         beside = None
     tags = risen_tags(pairs)
+    newest = [_newest(getattr(pair, side) for pair in pairs) for side in ("before", "after")]
+    # Of several threads the one that runs the canary tells only its own waiting.
+    waiting = _waiting(shift, pairs) if all(_threads(each) == "1" for each in newest) else None
     host = host_part(
-        shift, {n: s for n, s in controls.items() if n in _IN_STEP}, beside, waits="preempted" in tags
+        shift,
+        {n: s for n, s in controls.items() if n in _IN_STEP},
+        beside,
+        waits="preempted" in tags and waiting is None,
     )
-    waiting = waiting_part(shift, pairs)
-    if waiting is not None and (host is None or abs(waiting.log) > abs(host.log)):
-        host = waiting
+    if waiting is not None and _has_moved(waiting) and waiting.log * shift.log > 0:
+        host = waiting if host is None or abs(waiting.log) > abs(host.log) else host
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
-    newest_before, newest_after = (
-        _newest(pair.before for pair in pairs),
-        _newest(pair.after for pair in pairs),
-    )
+    newest_before, newest_after = newest
     return Causes(
         host=_part(host),
         image=_part(image),
@@ -169,19 +171,6 @@ def host_part(
         return siblings
     flat = [*known, *([siblings] if siblings is not None else [])]
     return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
-
-
-def waiting_part(shift: Shift, pairs: Sequence[Pair]) -> Shift | None:
-    """The part of ``shift`` that is waiting for CPUs that other processes had; None where it is none, or not known.
-
-    What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
-    scheduler takes its CPU away.
-    """
-    running = _shift(pairs, _running)
-    if not math.isfinite(running.se):
-        return None
-    waiting = Shift(shift.log - running.log, running.se, running.df)
-    return waiting if _has_moved(waiting) and waiting.log * shift.log > 0 else None
 
 
 def phase_shares(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -252,6 +241,16 @@ def slower_starts(pairs: Sequence[Pair], canary: str) -> dict[str, tuple[float, 
             if least > _COLD_START * most and least - most > _COLD_START_SECONDS:
                 found[step] = (median(before), median(after))
     return found
+
+
+def _waiting(shift: Shift, pairs: Sequence[Pair]) -> Shift | None:
+    """The part of ``shift`` that is waiting for CPUs that other processes had; None where it is not known.
+
+    What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
+    scheduler takes its CPU away.
+    """
+    running = _shift(pairs, _running)
+    return Shift(shift.log - running.log, running.se, running.df) if math.isfinite(running.se) else None
 
 
 def _cause(shift: Shift, host: Shift | None) -> str:
@@ -335,6 +334,12 @@ def _newest(sides: Iterable[Sequence[Start]]) -> Generation:
 def _output_error(before: Generation, after: Generation, canary: str) -> float | None:
     old, new = before.outputs.get(canary), after.outputs.get(canary)
     return relative_error(new, old) if old and new else None
+
+
+def _threads(generation: Generation) -> str:
+    """How many the engine computes with; one where no engine tells."""
+    names = ("torch_intra_op_threads", "onnx_intra_op_threads")
+    return next((generation.environment[name] for name in names if name in generation.environment), "1")
 
 
 def _device(generation: Generation) -> str:

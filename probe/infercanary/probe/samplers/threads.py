@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from operator import add, sub
@@ -120,6 +121,15 @@ class ThreadUsage(NamedTuple):
     voluntary: int = 0
     involuntary: int = 0
     migrations: int | None = 0
+    process_cpu_seconds: float = 0.0
+    """Of all threads of the process, this one too."""
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds in the run queue while other processes had the CPU: less what other threads of its own computed."""
+        if self.run_queue_seconds is None:
+            return None
+        return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
 
     def __add__(self, other: ThreadUsage) -> ThreadUsage:  # type: ignore[override] # a tuple's + would join the two
         return self._with(other, add)
@@ -142,6 +152,7 @@ def thread_usage(proc: str = "/proc/thread-self") -> ThreadUsage:
         usage.ru_nvcsw,
         usage.ru_nivcsw,
         _moves(_read(f"{proc}/sched")),
+        time.process_time(),
     )
 
 
