@@ -1,8 +1,8 @@
 """Real upgrades in real Docker, judged by the real exporter: what was said of each, and after how many runs.
 
-One service, of which the example server's image is upgraded again and again, each time from the image before; two others
-go on beside it with their own. First the same image is restarted (20 times by default), under a load of requests that
-varies: nothing may be called there, and that is where the judge learns how much restarts differ here. It prints a
+One service, of which the example server's image is upgraded again and again, each time from the image before; two
+others go on beside it with their own. First the same image is restarted (20 times by default), under a load of requests
+that varies: nothing may be called there, and that is where the judge learns how much restarts differ here. It prints a
 table, and exits with 1 where a verdict, a cause or a named component is not the right one.
 
 Needs Docker, and the image ``infercanary-example:dev`` (``docker compose build``). Containers are named

@@ -148,6 +148,8 @@ class Probe:
         self.boot_id = ""
         self.cursor = ""
         self.sequence = -1
+        # Runs from before that time are of a server that it no longer watches.
+        self.since = container.watched_since
         # Its last starts by boot id, for the judge.
         self.generations: dict[str, Generation] = {}
         # What the judge had found when that was last written.
@@ -234,18 +236,22 @@ class Collector:
         The one with another id, or that watches one with another id, is another container, whatever its name.
         """
         wanted = {(container.service, container.name): container for container in containers}
+        replaced: set[Key] = set()
         for key, known in list(self.probes.items()):
             if key not in wanted or wanted[key].ids != known.container.ids:
                 self._stop_polling(key)
                 self._exposition.forget(key)
                 del self.probes[key]
                 self._cpusets_changed = True
+                replaced.add(key)
         # Starts are spread, so that a thousand probes do not answer in the same instant.
         spread = min(self.config.poll_seconds, 0.005 * len(wanted))
         for key, container in wanted.items():
             probe = self.probes.get(key)
             if probe is None:
                 probe = self.probes[key] = Probe(container)
+                if container.watched_id and key in replaced:
+                    probe.since = time.time()  # it may have been created while the one before still served
             elif probe.container == container:
                 continue
             elif probe.container.url != container.url:
@@ -324,7 +330,7 @@ class Collector:
             boot_id = run.boot_id or report.boot_id
             if boot_id != probe.boot_id:
                 probe.boot_id, probe.sequence = boot_id, -1
-            if run.sequence > probe.sequence and run.started_at >= probe.container.watched_since:
+            if run.sequence > probe.sequence and run.started_at >= probe.since:
                 probe.sequence = run.sequence
                 fresh.append(summary)
                 starts.setdefault(boot_id, []).append(run)

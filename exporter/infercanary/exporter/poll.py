@@ -29,6 +29,7 @@ Failure = Literal[
 ]
 
 _MAX_OPAQUE = 512  # characters of a boot id or cursor
+_MAX_TIME = 2.0**33  # Unix seconds, in the year 2242
 
 
 class PollError(Exception):
@@ -68,6 +69,8 @@ def digest(
         _check_schema(body)
     if not 0 <= report.lost_runs <= 2**53:
         raise PollError("malformed", f"lost_runs is {report.lost_runs}")
+    if not 0 <= report.started_at <= _MAX_TIME:
+        raise PollError("malformed", f"started_at is {report.started_at}")
     if not all(len(text) <= _MAX_OPAQUE and text.isprintable() for text in (report.boot_id, report.cursor)):
         raise PollError("malformed", "boot_id or cursor is too long or not printable")
     accepted = accept(report, limits, reserved)

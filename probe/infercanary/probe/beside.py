@@ -31,6 +31,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _WELL_SECONDS = 60.0  # after which a probe that ends had started well
 _END_SECONDS = 5.0
 _USAGE = 2
+_BY_THE_KERNEL = 0x80  # SI_KERNEL, sigaction(2)
 
 
 class _Probe:
@@ -47,7 +48,11 @@ class _Probe:
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
         self.due, self._started = None, time.monotonic()
-        self.pid = _spawn(self._command, own_group=True)
+        try:
+            self.pid = _spawn(self._command, own_group=True)
+        except OSError as error:  # no process or no memory is left for it, and the server needs both
+            self._again(f"the probe cannot be started ({error.strerror})")
+            return
         with suppress(OSError):
             # Where memory runs out, the kernel ends the probe and not the server. proc(5), oom_score_adj.
             Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
@@ -56,15 +61,14 @@ class _Probe:
         """It did, with this exit code: when it is tried again."""
         self.pid = None
         if code == _USAGE:
-            log.error("the probe's settings are wrong; the server goes on without it")
-            return
-        if time.monotonic() - self._started > _WELL_SECONDS:
+            # Most likely for good; but a model, a secret or a GPU may still be on its way.
+            self._pause = _LONGEST_PAUSE
+        elif time.monotonic() - self._started > _WELL_SECONDS:
             self._pause = _FIRST_PAUSE
-        log.warning(
-            "the probe ended with exit code %d; it is started again in %g s, and the server goes on",
-            code,
-            self._pause,
-        )
+        self._again(f"the probe ended with exit code {code}")
+
+    def _again(self, why: str) -> None:
+        log.warning("%s; it is started again in %g s, and the server goes on", why, self._pause)
         self.due = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
@@ -119,10 +123,10 @@ def command(path: str, server: tuple[str, ...]) -> int:
         if came is not None and came.si_signo == signal.SIGCHLD:
             ended = _reaped()
             code = ended.get(child)
-            if probe.pid in ended and code is None:
+            if probe.pid in ended:
                 probe.ended(ended[probe.pid])
-        # The terminal has sent its Ctrl-C to the server too.
-        elif came is not None and not (came.si_signo == signal.SIGINT and sys.stdin.isatty()):
+        # The terminal's own Ctrl-C, which the kernel sends, has come to the server too.
+        elif came is not None and not (came.si_signo == signal.SIGINT and came.si_code == _BY_THE_KERNEL):
             os.kill(child, came.si_signo)
         if code is None and probe.due is not None and time.monotonic() >= probe.due:
             probe.start()

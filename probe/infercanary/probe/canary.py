@@ -109,6 +109,7 @@ class Canary:
             return
         except DeadlineExceeded:
             if self._opening_since is not None and perf_counter() >= self._opening_since + self._open_timeout:
+                self._runner.opening_hangs()
                 self._fail(
                     f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
                 )

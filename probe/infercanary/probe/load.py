@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from time import perf_counter, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any, Literal, NamedTuple
 
 from infercanary.probe.deadline import one_line
@@ -71,6 +71,8 @@ class Measurement:
         self._load = load
         self._seconds = seconds
         self._pool = pool
+        self.ended_at: float | None = None
+        """When :meth:`measure` was through (monotonic), also one that was given up."""
         self._until = 0.0
         self._give_way = min(_GIVE_WAY_SECONDS, _GIVE_WAY_SHARE * seconds)
         self._over = threading.Event()
@@ -96,6 +98,7 @@ class Measurement:
         for copy in copies:
             with suppress(BaseException):
                 copy.close()
+        self.ended_at = monotonic()
         return found
 
     def give_up(self) -> bool:

@@ -216,8 +216,9 @@ def relative_error(values: Sequence[float], reference: Sequence[float]) -> float
     """
     if len(values) != len(reference):
         return 1.0
-    scale = math.sqrt(math.fsum(r * r for r in reference)) if all(map(math.isfinite, reference)) else math.nan
-    apart = math.sqrt(math.fsum((v - r) ** 2 for v, r in zip(values, reference, strict=True)))
+    # Neither overflows on the way, as squares of a target's numbers may.
+    scale = math.hypot(*reference) if all(map(math.isfinite, reference)) else math.nan
+    apart = math.dist(values, reference)
     if apart == 0.0:
         return 0.0
     error = apart / scale if scale > 0 else math.inf

@@ -102,13 +102,25 @@ class Runner:
         self._worker = Worker(f"infercanary-{name}")
         self._phase_names: set[str] = set()
         self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
+        self._opening_told = False
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
         self._usage = ThreadUsage()  # of the threads that ran this round's repeats
 
     def begin_opening(self) -> None:
         """Load and warm up. Raises :class:`StillBusy` while an earlier call hangs."""
+        self._opening_told = False
         self._worker.begin(self._open)
+
+    def opening_hangs(self) -> None:
+        """Tell the server, once, where what was begun is past its deadline and holds a thread of its pool."""
+        if self._opening_told or self._pool is None:
+            return
+        self._opening_told = True
+        if self._turn is not None:
+            self._turn.cancel()
+        if self._entered is not None:
+            self._pool.lost_a_thread()
 
     def opened(self, seconds: float) -> Opened:
         """What :meth:`begin_opening` gave, after ``seconds`` at most. Raises as the target and the worker do."""

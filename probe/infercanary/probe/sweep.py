@@ -158,7 +158,8 @@ class Sweeping:
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
         self._measurement: Measurement | None = None  # under way
-        self._given_up_at: float | None = None  # a measurement that still holds its thread, or did just now
+        self._given_up_at: float | None = None  # a measurement that still holds its thread, or did just now:
+        self._given_up: Measurement | None = None
         self._in_pool = False  # and a thread of the server's pool
         self._hang_told = False
         self._left: list[Load] | None = None  # of the sweep under way, from here on
@@ -194,7 +195,9 @@ class Sweeping:
             return 0.0
         took = 0.0
         if self._given_up_at is not None:  # what was given up went on, until some moment
-            took, self._given_up_at = now - self._given_up_at, None
+            ended_at = self._given_up.ended_at if self._given_up is not None else None
+            took = max(0.0, (now if ended_at is None else ended_at) - self._given_up_at)
+            self._given_up_at = self._given_up = None
         if now >= self.due and self._canary.is_fit:
             if self._left is None:
                 self._begin(now)
@@ -257,6 +260,7 @@ class Sweeping:
             return 0.0
         except DeadlineExceeded:
             self._given_up_at, self._in_pool = time.monotonic(), measurement.give_up()
+            self._given_up = measurement
             self._hang_told = False
             found = Missing(
                 "timed_out", f"no end within its {self._share:.3g} s; give the sweep more seconds"

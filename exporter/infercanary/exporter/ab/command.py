@@ -143,6 +143,11 @@ def command(
     settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")
     if host_python and settings is None:
         raise UsageError("--host-python: needs --config or --model: what to run on the host")
+    if host_python and (cpus is not None or memory or volume or gpus not in ("", "all")):
+        raise UsageError(
+            "--host-python: --cpus, --memory, --volume and single GPUs cannot be kept on the host; leave them out, "
+            "or use --cpuset-cpus"
+        )
     same = Conditions(
         cpus=conditions.cpus(cpus),
         cpuset=conditions.cpuset(cpuset_cpus),

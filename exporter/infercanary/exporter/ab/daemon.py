@@ -63,7 +63,7 @@ class Daemon:
 
     def __init__(self, identity: str, seconds: float) -> None:
         self._identity = identity
-        self._until = time.time() + seconds + _GRACE_SECONDS
+        self._seconds = seconds
         try:
             self._client = client()
         except _UNREACHED as error:
@@ -121,7 +121,7 @@ class Daemon:
                 labels={
                     LABEL: self._identity,
                     OWNER_LABEL: owner(os.getpid()),
-                    UNTIL_LABEL: f"{self._until:.0f}",
+                    UNTIL_LABEL: f"{time.time() + self._seconds + _GRACE_SECONDS:.0f}",
                     ENABLE_LABEL: "false",  # not for an exporter on this host
                 },
                 healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
@@ -150,12 +150,13 @@ class Daemon:
         return container
 
     def sweep(self) -> bool:
-        """Remove what is left of this experiment; whether Docker could be asked."""
+        """Remove what is left of this experiment; whether nothing is, as Docker says."""
+        mine = {"label": f"{LABEL}={self._identity}"}
         try:
-            remove(self._client, {"label": f"{LABEL}={self._identity}"}, lambda labels: True)
+            remove(self._client, mine, lambda labels: True)
+            return not self._client.containers(all=True, filters=mine)
         except _UNREACHED:
             return False
-        return True
 
     def sweep_stale(self) -> int:
         """Remove what experiments left whose process and reaper were killed: how many there were."""
@@ -265,8 +266,8 @@ def remove_one(client: docker.APIClient, id_: str) -> None:
 
 
 def owner(pid: int) -> str:
-    """What names a process for good: the host, its number, and when it started."""
-    return f"{socket.gethostname()} {pid} {_started(pid)}"
+    """What names a process for good: where it runs, its number, and when it started."""
+    return f"{_place()} {pid} {_started(pid)}"
 
 
 def is_stale(labels: Mapping[str, str], now: float) -> bool:
@@ -274,11 +275,19 @@ def is_stale(labels: Mapping[str, str], now: float) -> bool:
     until = labels.get(UNTIL_LABEL, "")
     if until.isascii() and until.isdigit() and now > int(until):
         return True
-    host, _, process = labels.get(OWNER_LABEL, "").partition(" ")
+    place, _, process = labels.get(OWNER_LABEL, "").partition(" ")
     pid, _, started = process.partition(" ")
-    if host != socket.gethostname() or not (pid.isascii() and pid.isdigit()) or not started:
+    if place != _place() or not (pid.isascii() and pid.isdigit()) or not started:
         return False
     return _started(int(pid)) != started
+
+
+def _place() -> str:
+    """The host and its process namespace: jobs that share a host's name have numbers of their own."""
+    namespace = ""
+    with suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return f"{socket.gethostname()}/{namespace}"
 
 
 def last_line(text: bytes) -> str:

@@ -91,7 +91,7 @@ class Needed(NamedTuple):
     runs: int
     canary: str
     start_seconds: float
-    """Within which the first run must be there."""
+    """Within which the first run must be there, and each one after the one before."""
 
 
 Told = Callable[[str], None]
@@ -133,7 +133,8 @@ class _Asked:
         self._why = "nothing answers"
         self._runs: dict[str, list[Run]] = {}
         self._first_report = 0.0
-        self._good = False
+        self._good = 0
+        self._progressed = begin  # when the last steady run came
 
     def turn(self) -> Turn:
         self._tell("starting")
@@ -147,8 +148,10 @@ class _Asked:
                 return self._done(self._last)
             if why := self._running.ended():
                 raise StartFailed(_with(why, self._running.last_words()))
-            if not self._good and time.monotonic() - self._begin > self._needed.start_seconds:
-                what = "no steady run" if self._last is not None else f"no report ({self._why})"
+            if time.monotonic() - self._progressed > self._needed.start_seconds:
+                what = f"no report ({self._why})" if self._last is None else "no steady run"
+                if self._good:
+                    what = "no more steady runs"
                 why = f"{what} within {self._needed.start_seconds:g} s (--start-timeout)"
                 raise StartFailed(_with(why, self._running.last_words()))
             pause = self._pause()
@@ -189,7 +192,9 @@ class _Asked:
                 raise StartFailed(f"canary {name} is not steady after {len(runs)} runs")
         done = {name: min(self._needed.runs, self._count(samples)) for name, samples in good.items()}
         least = min(done.values(), default=0)
-        self._good = any(good.values())
+        # Of the slowest canary: one that hangs is not made good by another.
+        if (slowest := min(map(len, good.values()), default=0)) > self._good:
+            self._good, self._progressed = slowest, time.monotonic()
         if any(self._runs.values()):
             self._tell(f"{least} of {self._needed.runs} runs" if least else "warming up")
         else:

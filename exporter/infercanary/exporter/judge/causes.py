@@ -121,7 +121,7 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     tags = risen_tags(pairs)
     newest = [_newest(getattr(pair, side) for pair in pairs) for side in ("before", "after")]
     # Of several threads the one that runs the canary tells only its own waiting.
-    waiting = _waiting(shift, pairs) if all(_threads(each) == "1" for each in newest) else None
+    waiting = _waiting(pairs) if all(_threads(each) == "1" for each in newest) else None
     host = host_part(
         shift,
         {n: s for n, s in controls.items() if n in _IN_STEP},
@@ -243,14 +243,16 @@ def slower_starts(pairs: Sequence[Pair], canary: str) -> dict[str, tuple[float, 
     return found
 
 
-def _waiting(shift: Shift, pairs: Sequence[Pair]) -> Shift | None:
-    """The part of ``shift`` that is waiting for CPUs that other processes had; None where it is not known.
+def _waiting(pairs: Sequence[Pair]) -> Shift | None:
+    """The part of the shift that is waiting for CPUs that other processes had; None where it is not known.
 
     What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
     scheduler takes its CPU away.
     """
     running = _shift(pairs, _running)
-    return Shift(shift.log - running.log, running.se, running.df) if math.isfinite(running.se) else None
+    # Of the same runs, and weighted alike: those that a quota held back are in neither.
+    whole = _shift(pairs, lambda sample: sample.median if _running(sample) is not None else None)
+    return Shift(whole.log - running.log, running.se, running.df) if math.isfinite(running.se) else None
 
 
 def _cause(shift: Shift, host: Shift | None) -> str:

@@ -120,15 +120,15 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
     if upgrade is None:
         last = starts[-1].generation if starts else None
         return Judgement(
-            state="no_baseline", candidate_image=_name(last), restart_sd=restarts.sd, runs=_count(starts)
+            state="no_baseline", candidate_image=image_name(last), restart_sd=restarts.sd, runs=_count(starts)
         )
     reading = _read(upgrade, restarts)
     reached = max((len(start.samples) for start in upgrade.after), default=0)
     told = Judgement(
         state=reading.state,
         upgraded_at=upgrade.at,
-        baseline_image=_name(upgrade.before[-1].generation if upgrade.before else None),
-        candidate_image=_name(upgrade.after[-1].generation),
+        baseline_image=image_name(upgrade.before[-1].generation if upgrade.before else None),
+        candidate_image=image_name(upgrade.after[-1].generation),
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
         runs=_count(upgrade.after),
@@ -393,7 +393,7 @@ def _last_run(start: Start) -> float:
     return start.samples[-1].started_at if start.samples else start.generation.started_at
 
 
-def _name(generation: Generation | None) -> str:
+def image_name(generation: Generation | None) -> str:
     """What people call the image: its reference, and enough of the id to tell two of one tag apart."""
     if generation is None:
         return ""

@@ -286,6 +286,7 @@ class Judging:
             try:
                 self._judge_one(store, service, canary, starts)
             except StoreError:
+                del self._seen[service, canary]  # it is judged again once the store works
                 raise
             except Exception:
                 # Ours to mend; until then it must cost this canary only.
@@ -320,5 +321,6 @@ class Judging:
                     break
                 if all(start.generation.service != other for start in self._others):
                     found = {g.container: Start(g, settled(s)) for g, s in store.generations(other, name)}
-                    self._others += [start for start in found.values() if start.generation.image_id][:1]
+                    alive = [start for start in found.values() if start.generation.image_id and start.samples]
+                    self._others += sorted(alive, key=lambda start: start.samples[-1].started_at)[-1:]
         return [start for start in self._others if start.generation.service != service][:_SIBLINGS]

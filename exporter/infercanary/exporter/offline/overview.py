@@ -19,7 +19,7 @@ import msgspec
 
 from infercanary.exporter.drift import FEWEST
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import settled
+from infercanary.exporter.judge.judge import image_name, settled
 from infercanary.exporter.store.records import Generation
 from infercanary.exporter.store.store import Store, StoreError
 from infercanary.settings import UsageError
@@ -30,7 +30,12 @@ _ENGINES = {
     "onnxruntime-gpu": "ONNX Runtime",
     "tensorrt": "TensorRT",
 }
-_DEVICES = ("torch_cuda_device", "onnx_cuda_device", "tensorrt_cuda_device", "cpu_model")  # the first that is known
+_DEVICES = (
+    "torch_cuda_device",
+    "onnx_cuda_device",
+    "tensorrt_cuda_device",
+    "cpu_model",
+)  # the first that is known
 _MAX_BYTES = 16 << 30
 _WHICH = "give the file that the exporter's --store names"
 
@@ -91,8 +96,7 @@ def _kind(generation: Generation) -> tuple[str, str, str]:
         f"{name} {environment[component]}" for component, name in _ENGINES.items() if component in environment
     )
     device = next((environment[component] for component in _DEVICES if environment.get(component)), "")
-    image = generation.image or generation.image_key.removeprefix("sha256:")[:12]
-    return image, " + ".join(engines), device
+    return image_name(generation), " + ".join(engines), device
 
 
 def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> Kind | None:
@@ -111,7 +115,7 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> Kind | None:
         engine=engine,
         device=device,
         starts=len(levels),
-        runs=sum(sample.runs for start in starts for sample in start.samples),
+        runs=sum(s.runs for start in starts if len(start.samples) >= FEWEST for s in start.samples),
         median=median(levels),
         deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
         p90=quantiles(every, n=10, method="inclusive")[8],

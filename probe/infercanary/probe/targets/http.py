@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from infercanary.probe.deadline import printable
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document
@@ -116,7 +115,7 @@ class HttpTarget:
         """The numbers that ``expect.values`` points to; only the status where there are none."""
         expect = self._expect
         if expect.body is not None and result != expect.body.encode():
-            said = printable(self._server.hide(result[:100].decode("utf-8", "replace")), 100)
+            said = self._server.said(result, 100)
             raise Failure("wrong_answer", f"the body is not the expected one, but: {said}")
         if expect.json is UNSET and not self._pointers:
             return [float(expect.status)]

@@ -236,7 +236,7 @@ class _Stream:
             return True
         event = document(data.encode(), _Event, "an event of the stream")
         if event.error is not None:
-            said = self._server.hide(json.dumps(event.error)[:300])
+            said = self._server.said(json.dumps(event.error).encode(), 300)
             raise Failure("error_answer", f"the stream broke off with an error: {said}")
         if event.usage is not None and event.usage.completion_tokens is not None:
             self._counted = event.usage.completion_tokens

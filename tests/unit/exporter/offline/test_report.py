@@ -67,9 +67,9 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     rows = json.loads(run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--canary", "resnet*", "--json"))
     with_cpu.close()
     assert [(row["host"], row["image"], row["device"], row["starts"]) for row in rows] == [
-        ("gpu-host", "search:1", "H100", 1),
-        ("cpu-host", "search:1", "EPYC", 3),
-        ("cpu-host", "search:2", "EPYC", 1),
+        ("gpu-host", "search:1 (search:1)", "H100", 1),
+        ("cpu-host", "search:1 (search:1)", "EPYC", 3),
+        ("cpu-host", "search:2 (search:2)", "EPYC", 1),
     ]
     gpu, old, new = rows
     assert gpu["engine"] == "torch 2.7.0 + ONNX Runtime 1.20" and gpu["slower"] == 0
@@ -80,7 +80,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     text = run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--html", "report.html")
     assert re.search(r"^other\n  █{24}   10\.0\d ms +fastest\n", text, re.MULTILINE)
     assert re.search(r"^  █{2}  +4\.00\d ms +fastest\n", text, re.MULTILINE)
-    assert "cpu-host · classify · search:1 · torch 2.7.0 · EPYC" in text
+    assert "cpu-host · classify · search:1 (search:1) · torch 2.7.0 · EPYC" in text
     page = (tmp_path / "report.html").read_text()
     assert (
         "H100" in page and page.count('<td class="bar"><svg') == 4 and "http" not in page.split("</style>")[1]

@@ -153,7 +153,11 @@ class Connection:
             why = getattr(unknown, "strerror", None) or one_line(unknown)
             raise Failure("unreachable", f"the host `{self._host}` is not found: {why}") from None
         for family, kind, protocol, _, address in addresses:
-            made = socket.socket(family, kind, protocol)
+            try:
+                made = socket.socket(family, kind, protocol)
+            except OSError as failed:  # such as IPv6 that is switched off
+                error = failed
+                continue
             try:
                 made.settimeout(_left(deadline))
                 made.connect(address)

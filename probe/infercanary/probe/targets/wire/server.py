@@ -183,10 +183,10 @@ class Server:
 
     def refuse(self, what: str, answer: Answer, body: bytes, reason: Reason = "error_answer") -> NoReturn:
         """Raise the :class:`Failure` for an answer that says no: its status, and the first words of its body."""
-        said = self.hide(printable(body[:200].decode("utf-8", "replace").strip(), 200))
+        said = self.said(body, 200)
         text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
         if 300 <= answer.status < 400:
-            where = self.hide(printable(str(answer.headers.get("Location", "nowhere")), 200))
+            where = printable(self.hide(str(answer.headers.get("Location", "nowhere"))), 200)
             raise Failure(
                 reason, f"{text} to {where}; redirects are not followed: put the right address in url"
             )
@@ -197,6 +197,10 @@ class Server:
         for hidden in self._hidden:
             text = text.replace(hidden, "***")
         return text
+
+    def said(self, body: bytes, most: int) -> str:
+        """The first characters of ``body``; a secret in it is hidden first, since half of one would not be found."""
+        return printable(self.hide(body[: most + _MAX_SECRET_BYTES].decode("utf-8", "replace")).strip(), most)
 
     def close(self) -> None:
         """Close the connection."""
@@ -238,17 +242,18 @@ def whole(key: str, value: int, least: int) -> int:
 def _parsed(url: str) -> tuple[str, int, bool, str]:
     """Host, port, whether it is TLS, and the path with its query."""
     mend = "give http://HOST:PORT or https://HOST:PORT, maybe with a path"
+    shown = "it" if "@" in str(url) else f"`{url}`"  # what is before an @ may be a password
     if not isinstance(url, str) or not re.fullmatch(r"[\x21-\x7e]+", url):
-        raise UsageError(f"url: `{url}` is no address in ASCII; {mend}")
+        raise UsageError(f"url: {shown} is no address in ASCII; {mend}")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError(f"url: `{url}` is no address; {mend}") from None
+        raise UsageError(f"url: {shown} is no address; {mend}") from None
     if "@" in parts.netloc:  # not repeated: it may hold a password
         raise UsageError("url: it holds a user or a password; put that into headers, from a file")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.fragment:
-        raise UsageError(f"url: `{url}` is no address of a server; {mend}")
+        raise UsageError(f"url: {shown} is no address of a server; {mend}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     is_tls = parts.scheme == "https"
     return parts.hostname, port or (443 if is_tls else 80), is_tls, path
