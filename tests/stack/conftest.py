@@ -53,9 +53,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    """`docker compose up` of the shipped file; gone afterwards, with its volumes and networks."""
+    """`docker compose up` of the shipped file; gone afterwards, with its volumes and networks.
+
+    Each module has its own: what a restart of Docker or of Prometheus left behind is not the next one's.
+    """
     remove_containers()  # they would hold the networks
     compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
     try:

@@ -298,7 +298,7 @@ def test_an_image_that_knows_nothing_of_it(
                 > 2
             ),
         )
-        main, *others = run("docker", "top", name, "-o", "args").splitlines()[1:]
+        main, *others = run("docker", "top", name, "-o", "pid,args").splitlines()[1:]
         assert "infercanary beside" in main
         assert any("http.server" in each for each in others) and any(
             "probe --config" in each for each in others
