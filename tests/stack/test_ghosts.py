@@ -195,9 +195,7 @@ def model(fault: str = "none", **options: Any) -> dict[str, Any]:
 
 def steady(ghosts: Ghosts, tag: str) -> None:
     for name in REPLICAS:
-        ghosts.probe(
-            "steady", "--cpuset-cpus", "1", name=name, image=tag, canaries={"model": model(seconds=0.05)}
-        )
+        ghosts.probe("steady", name=name, image=tag, canaries={"model": model(seconds=0.05)})
 
 
 def shop(ghosts: Ghosts, tag: str) -> None:
