@@ -34,6 +34,7 @@ _PHASE_SHARE = 0.25  # of the change, from which on a phase is named
 _TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
 _LEVEL = 0.95
 _SIGMAS = 2.6
+_WAITING = 0.5  # of a shift, from which on waiting for CPUs is taken to have made all of it
 _MOST = 0.75  # of a shift: who made so much of it made it
 _COLD_START = 1.25  # slower by a quarter
 _COLD_START_SECONDS = 1.0  # and by so much
@@ -129,7 +130,9 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
         waits="preempted" in tags and waiting is None,
     )
     if waiting is not None and _has_moved(waiting) and waiting.log * shift.log > 0:
-        host = waiting if host is None or abs(waiting.log) > abs(host.log) else host
+        # Who waits for half of it finds cold caches each time, and computes slower for that too.
+        felt = shift if waiting.log >= _WAITING * shift.log else waiting
+        host = felt if host is None or abs(felt.log) > abs(host.log) else host
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
     newest_before, newest_after = newest
     return Causes(
