@@ -27,8 +27,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from images import BASE, docker, slower
+
 ROOT = Path(__file__).parents[1]
-BASE = "infercanary-example:dev"
 REPOSITORY = "infercanary-ab-benchmark"
 HOG = f"{REPOSITORY}-hog"
 CONFIG = """
@@ -36,23 +37,6 @@ canaries:
   resnet18:
     target: torch
     options: {model: "model:build", inputs: [{shape: [1, 3, 224, 224]}], device: cpu}
-"""
-# Before each inference, in the model itself: a share of what it takes on this machine.
-SLOWER = """
-import time
-
-_build = build
-
-
-def build():
-    def wait(module, inputs):
-        end = time.perf_counter() + {seconds}
-        while time.perf_counter() < end:
-            pass
-
-    model = _build()
-    model.register_forward_pre_hook(wait)
-    return model
 """
 
 
@@ -66,20 +50,11 @@ class Case(NamedTuple):
     hog: bool = False
 
 
-def docker(*arguments: str, text: str | None = None) -> str:
-    """Run a command of Docker's; its output."""
-    done = subprocess.run(["docker", *arguments], input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"docker {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
 def build(tag: str, seconds: float) -> str:
     """An image whose model waits so long before each inference: its name."""
     lines = [f"FROM {BASE}", "ENV OMP_NUM_THREADS=1", f"LABEL built-for={tag}"]
     if seconds:
-        code = " ".join(f"'{line}'" for line in SLOWER.format(seconds=seconds).splitlines())
-        lines += ["USER root", f"RUN printf '%s\\n' {code} >> model.py", "USER 10001"]
+        lines.append(slower(seconds))
     docker("build", "--quiet", "--tag", f"{REPOSITORY}:{tag}", "-", text="\n".join(lines) + "\n")
     return f"{REPOSITORY}:{tag}"
 

@@ -29,32 +29,15 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from images import BASE, docker, slower
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
 
 from load import load
 
 NAME = "infercanary-upgrades"
 SERVICE, SIBLINGS = f"{NAME}-service", (f"{NAME}-sibling-1", f"{NAME}-sibling-2")
-BASE = "infercanary-example:dev"
 RUNS = 26  # of a start: the second look is at 24
-
-# Before each inference, in the model itself.
-_SLOWER = """
-import time
-
-_build = build
-
-
-def build():
-    def wait(module, inputs):
-        end = time.perf_counter() + {seconds}
-        while time.perf_counter() < end:
-            pass
-
-    model = _build()
-    model.register_forward_pre_hook(wait)
-    return model
-"""
 
 
 class Step(NamedTuple):
@@ -72,17 +55,13 @@ def steps(median: float) -> list[Step]:
     """Each from the one before; ``median`` is the base's latency in seconds."""
     base = "ENV OMP_NUM_THREADS=1"
 
-    def slower(share: float) -> str:
-        code = " ".join(f"'{line}'" for line in _SLOWER.format(seconds=share * median).splitlines())
-        return f"{base}\nUSER root\nRUN printf '%s\\n' {code} >> model.py\nUSER 10001"
-
     rebuilt = f"{base}\nLABEL rebuilt={{}}"
     back = ("improved",)
     return [
         Step("identical rebuild", rebuilt.format(1), ("equivalent", "inconclusive")),
-        Step("5 % slower", slower(0.05), ("regressed",), "image"),
+        Step("5 % slower", f"{base}\n{slower(0.05 * median)}", ("regressed",), "image"),
         Step("rollback from it", rebuilt.format(1), back, "image", "rollback"),
-        Step("30 % slower", slower(0.30), ("regressed",), "image"),
+        Step("30 % slower", f"{base}\n{slower(0.30 * median)}", ("regressed",), "image"),
         Step("rollback from it", rebuilt.format(1), back, "image", "rollback"),
         Step("two threads, not one", "ENV OMP_NUM_THREADS=2", back, "image", "intra-op threads 1 → 2"),
         Step("one thread, not two", rebuilt.format(1), ("regressed",), "image", "intra-op threads 2 → 1"),
@@ -102,14 +81,6 @@ def steps(median: float) -> list[Step]:
             hog=True,
         ),
     ]
-
-
-def docker(*arguments: str, text: str | None = None) -> str:
-    """Run a command of Docker's; its output."""
-    done = subprocess.run(["docker", *arguments], input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"docker {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout.strip()
 
 
 def built(lines: str) -> str:

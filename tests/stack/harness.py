@@ -26,11 +26,12 @@ OWN_LABEL = "infercanary.test=beside-the-stack"
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
 
 
-def run(*command: str, seconds: float = 120, **environment: str) -> str:
-    """A command's standard output; its whole output in the failure where it fails."""
+def run(*command: str, seconds: float = 120, text: str | None = None, **environment: str) -> str:
+    """A command's standard output, given ``text``; its whole output in the failure where it fails."""
     done = subprocess.run(
-        command, cwd=ROOT, env={**ENVIRONMENT, **environment}, capture_output=True, text=True, timeout=seconds
-    )
+        command, cwd=ROOT, env={**ENVIRONMENT, **environment}, input=text, capture_output=True, text=True,
+        timeout=seconds,
+    )  # fmt: skip
     assert done.returncode == 0, f"{' '.join(command)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -38,6 +39,11 @@ def run(*command: str, seconds: float = 120, **environment: str) -> str:
 def compose(*arguments: str, seconds: float = 120, **environment: str) -> str:
     """`docker compose` on the shipped file."""
     return run("docker", "compose", *arguments, seconds=seconds, **environment)
+
+
+def build(tag: str, dockerfile: str) -> None:
+    """An image of a Dockerfile that needs no files."""
+    run("docker", "build", "--quiet", "--tag", tag, "-", text=dockerfile)
 
 
 def services() -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from harness import ENVIRONMENT, ROOT, compose, eventually, run
+from harness import ROOT, build, compose, eventually, run
 
 HERE = Path(__file__).parent / "ab"
 REPOSITORY = "infercanary-ab-test"
@@ -49,16 +49,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., s
             shutil.copy(path, context)
     run("docker", "build", "--quiet", "--tag", BASE, str(context), seconds=300)
 
-    def build(tag: str, *lines: str) -> str:
+    def derived(tag: str, *lines: str) -> str:
         name = f"{REPOSITORY}:{tag}"
-        text = "\n".join([f"FROM {BASE}", *lines, ""])
-        subprocess.run(
-            ["docker", "build", "--quiet", "--tag", name, "-"],
-            input=text, text=True, capture_output=True, check=True, timeout=120, env=ENVIRONMENT,
-        )  # fmt: skip
+        build(name, "\n".join([f"FROM {BASE}", *lines, ""]))
         return name
 
-    yield build
+    yield derived
     tags = run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}", REPOSITORY).split()
     run("docker", "rmi", "--force", *tags)
 

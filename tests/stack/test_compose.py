@@ -13,7 +13,7 @@ import time
 import urllib.request
 
 import pytest
-from harness import ENVIRONMENT, EXPORTER, Stack, compose, eventually, get, run, services
+from harness import EXPORTER, Stack, build, compose, eventually, get, run, services
 
 SERVICES = ("classify", "moderate")
 P50 = "histogram_quantile(0.5, sum by (service, le) (rate(infercanary_latency_seconds_bucket[1m])))"
@@ -97,11 +97,7 @@ def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
     )
     assert stack.value("infercanary_up", service="classify") == 1
 
-    dockerfile = "FROM infercanary-example:dev\nENV UPGRADED=1\n"
-    subprocess.run(
-        ["docker", "build", "--tag", "infercanary-example:next", "-"],
-        input=dockerfile, text=True, check=True, capture_output=True, env=ENVIRONMENT, timeout=120,
-    )  # fmt: skip
+    build("infercanary-example:next", "FROM infercanary-example:dev\nENV UPGRADED=1\n")
     compose("up", "--detach", "--no-build", "--no-deps", "--wait", service, EXAMPLE_TAG="next")
     [(after, _)] = eventually(
         "it is found again",

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 import yaml
-from harness import ENVIRONMENT, PROMETHEUS, ROOT, Stack, compose, eventually
+from harness import PROMETHEUS, ROOT, Stack, build, compose, eventually
 
 from grafana import empty
 from grafana.prometheus import Answer, Prometheus
@@ -85,10 +85,7 @@ def scene(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sc
     pace.write_text(yaml.safe_dump({"services": environment}))
     files = os.pathsep.join(map(str, (ROOT / "docker-compose.yml", pace)))
     up = ("up", "--detach", "--no-build", "--no-deps", "--wait")
-    subprocess.run(
-        ["docker", "build", "--tag", "infercanary-example:slower", "-"],
-        input=SLOWER, text=True, check=True, capture_output=True, env=ENVIRONMENT, timeout=120,
-    )  # fmt: skip
+    build("infercanary-example:slower", SLOWER)
     try:
         compose(*up, *PORTS, COMPOSE_FILE=files)
         with under_load(SIBLING):

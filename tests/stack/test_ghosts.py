@@ -19,13 +19,13 @@ import pytest
 import yaml
 from harness import (
     ALERTMANAGER,
-    ENVIRONMENT,
     EXPORTER,
     OWN_LABEL,
     PROJECT,
     PROMETHEUS,
     ROOT,
     Stack,
+    build,
     compose,
     eventually,
     get,
@@ -181,14 +181,6 @@ def impatient(folder: Path) -> Path:
     return override
 
 
-def image(reference: str, lines: str = "") -> None:
-    """An image on the example's."""
-    subprocess.run(
-        ["docker", "build", "--tag", reference, "-"],
-        input=f"FROM {BASE}\n{lines}\n", text=True, check=True, capture_output=True, env=ENVIRONMENT, timeout=120,
-    )  # fmt: skip
-
-
 def model(fault: str = "none", **options: Any) -> dict[str, Any]:
     return {"target": "models:Model", "options": {"fault": fault, **options}}
 
@@ -227,7 +219,7 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
     here = Ghosts(stack, folder, impatient(folder))
     library = folder / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", str(NVML / "nvml.c"), "-o", str(library)], check=True)
-    image(REBUILT, "LABEL rebuilt=1")
+    build(REBUILT, f"FROM {BASE}\nLABEL rebuilt=1\n")
     run("docker", "tag", BASE, MUTABLE)
     compose("--profile", "broken", "build", "--quiet", "broken-upgrade", seconds=600)
     try:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from harness import OWN_LABEL, PROJECT, ROOT, Stack, eventually, remove_containers, run
+from harness import OWN_LABEL, PROJECT, ROOT, Stack, build, eventually, remove_containers, run
 
 IMAGE = "infercanary-example:dev"
 SOCKET = "unix:///run/infercanary/probe.sock"
@@ -344,10 +344,7 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(
     run("docker", "rm", "--force", server)
     eventually("it is not polled", 20, lambda: stack.value("infercanary_up", container=name) == 0)
     tag = "infercanary-search:next"
-    subprocess.run(
-        ["docker", "build", "--quiet", "--tag", tag, "-"], input=f"FROM {PLAIN}\nENV NEXT=1\n".encode(), check=True,
-        stdout=subprocess.DEVNULL, timeout=60,
-    )  # fmt: skip
+    build(tag, f"FROM {PLAIN}\nENV NEXT=1\n")
     try:
         run("docker", "run", "--detach", "--name", server, "--label", OWN_LABEL, *inside, tag, *serve)
         assert identity(tag)["image_id"] != info["image_id"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import re
@@ -15,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from infercanary.probe.targets import Failure
 from infercanary.probe.targets.wire.connection import Answer
-from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document
+from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -37,7 +36,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: str | tuple[str, ...] = ()
 
 
-class HttpTarget:
+class HttpTarget(OverHttp):
     """Sends one fixed request.
 
     ``url``      the whole address; ``method`` is POST where there is a body, else GET.
@@ -50,8 +49,6 @@ class HttpTarget:
     ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
     has them. Phases: ``connect``, ``send``, ``wait``, ``receive``.
     """
-
-    reasons = REASONS
 
     def __init__(
         self,
@@ -133,12 +130,6 @@ class HttpTarget:
     def environment(self) -> dict[str, str]:
         """Nothing: what answers there is not known."""
         return {}
-
-    def sized(self, batch: int) -> HttpTarget:
-        """The same request on a connection of its own, for a sweep."""
-        other = copy.copy(self)
-        other._server = self._server.another(batch)
-        return other
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,7 +5,6 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import msgspec
 from infercanary.probe.report import Metric
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.connection import Answer
-from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document, whole
+from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
 from infercanary.probe.targets.wire.tensors import (
     Tensor,
     TensorSpec,
@@ -94,7 +93,7 @@ class _Stats(msgspec.Struct):
     model_stats: list[_ModelStats]
 
 
-class KserveTarget:
+class KserveTarget(OverHttp):
     """Asks a server for one inference over HTTP, with fixed inputs.
 
     ``url``      where the server is; what comes before ``/v2`` in its addresses.
@@ -109,8 +108,6 @@ class KserveTarget:
     ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
     has them. Phases: ``connect``, ``send``, ``wait``, ``receive``.
     """
-
-    reasons = REASONS
 
     def __init__(
         self,
@@ -215,12 +212,6 @@ class KserveTarget:
             "kserve_model_versions": " ".join(self._of_model.versions or []) or "unknown",
             "kserve_tensors": "binary" if self._is_binary else "json",
         }
-
-    def sized(self, batch: int) -> KserveTarget:
-        """The same request on a connection of its own, for a sweep."""
-        other = copy.copy(self)
-        other._server = self._server.another(batch)
-        return other
 
     def close(self) -> None:
         """Close the connection."""

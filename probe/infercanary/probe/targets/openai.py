@@ -5,7 +5,6 @@ https://platform.openai.com/docs/api-reference/chat-streaming
 
 from __future__ import annotations
 
-import copy
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import msgspec
 from infercanary.probe.report import Metric
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.events import events
-from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, REASONS, Server, document, whole
+from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -74,7 +73,7 @@ class Completion(NamedTuple):
     """Seconds from one token to the next; None where there are not two that came apart."""
 
 
-class OpenaiTarget:
+class OpenaiTarget(OverHttp):
     """Streams one completion of a fixed prompt, at temperature 0.
 
     ``url``         of the API, with its version: ``http://HOST:8000/v1``.
@@ -89,8 +88,6 @@ class OpenaiTarget:
     ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
     has them. Phases: ``connect``, ``send``, ``first_token`` (until the first text is there), ``tokens`` (the rest).
     """
-
-    reasons = REASONS
 
     def __init__(
         self,
@@ -190,12 +187,6 @@ class OpenaiTarget:
     def environment(self) -> dict[str, str]:
         """Nothing: the protocol tells no version."""
         return {}
-
-    def sized(self, batch: int) -> OpenaiTarget:
-        """The same request on a connection of its own, for a sweep."""
-        other = copy.copy(self)
-        other._server = self._server.another(batch)
-        return other
 
     def close(self) -> None:
         """Close the connection."""

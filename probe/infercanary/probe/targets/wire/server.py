@@ -22,6 +22,7 @@ from infercanary.probe.timing import Phase
 from infercanary.settings import UsageError, convert
 
 T = TypeVar("T")
+S = TypeVar("S", bound="OverHttp")
 
 REASONS: tuple[Reason, ...] = (
     "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large",
@@ -215,6 +216,19 @@ class Server:
     def _authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self._port == (443 if self._is_tls else 80) else f"{host}:{self._port}"
+
+
+class OverHttp:
+    """What every target for a server has: why its runs fail, and connections apart for a sweep."""
+
+    reasons = REASONS
+    _server: Server
+
+    def sized(self: S, batch: int) -> S:
+        """The same request on a connection of its own, for a sweep."""
+        other = copy.copy(self)
+        other._server = self._server.another(batch)
+        return other
 
 
 def document(body: bytes, kind: type[T], what: str) -> T:
