@@ -32,13 +32,14 @@ from load import load  # noqa: E402 - the example is no package
 class Turns:
     """One side's turns: the latencies (s) of each, and what its probe says of its duty."""
 
-    def __init__(self, probe: bool) -> None:
+    def __init__(self, probe: bool, rate: float) -> None:
         self._probe = probe
+        self._rate = rate
         self.latencies: list[list[float]] = []
         self.busy = self.elapsed = 0.0
 
-    def take(self, seconds: float) -> None:
-        """Start a server, let it settle, load it for ``seconds``, end it."""
+    def take(self, settle: float, seconds: float) -> None:
+        """Start a server, load it for ``settle`` seconds that do not count and ``seconds`` that do, end it."""
         port, probe_port = _free_port(), _free_port()
         environment = {
             "HOST": "127.0.0.1",
@@ -55,13 +56,16 @@ class Turns:
         )
         try:
             _wait_for(f"http://127.0.0.1:{port}/healthz")
-            time.sleep(3)  # the canary warms up once, at the start; it is the steady state that is measured
+            # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
+            # steady state, which is measured.
+            asyncio.run(load(f"http://127.0.0.1:{port}/predict", settle, rate=self._rate))
+            report = f"http://127.0.0.1:{probe_port}/report"
+            before = _values(report)["infercanary_busy_seconds_total"] if self._probe else 0.0
             self.latencies.append(
-                asyncio.run(load(f"http://127.0.0.1:{port}/predict", seconds, rate=0, warm_up=20))
+                asyncio.run(load(f"http://127.0.0.1:{port}/predict", seconds, rate=self._rate))
             )
             if self._probe:
-                values = _values(f"http://127.0.0.1:{probe_port}/report")
-                self.busy += values["infercanary_busy_seconds_total"]
+                self.busy += _values(report)["infercanary_busy_seconds_total"] - before
                 self.elapsed += seconds
         finally:
             child.terminate()
@@ -115,14 +119,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--turns", type=int, default=8, help="turns of each side (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=45, help="load in a turn (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=4, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=120, help="load in a turn (default: %(default)s)")
+    parser.add_argument(
+        "--settle", type=float, default=30, help="load before it that does not count (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rate", type=float, default=0, help="requests a second; 0: back to back (default), the hardest"
+    )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
     args = parser.parse_args()
-    probed, plain = Turns(probe=not args.null), Turns(probe=False)
+    probed, plain = Turns(not args.null, args.rate), Turns(False, args.rate)
     for i in range(args.turns):
         for side in (probed, plain) if i % 2 == 0 else (plain, probed):
-            side.take(args.seconds)
+            side.take(args.settle, args.seconds)
         print(f"turn {i + 1} of {args.turns}", file=sys.stderr, flush=True)
     name = "no probe either" if args.null else "with the probe"
     counts = [sum(map(len, side.latencies)) for side in (probed, plain)]
