@@ -30,6 +30,9 @@ class Window(NamedTuple):
     """Before the first run of the round: what a GPU is busy with there is not the probe's."""
     before: Values
     after: Values
+    gpus: frozenset[str] | None = None
+    """The indexes of the GPUs that the canary ran on: none for one on the CPU; None where that is not known, and then
+    every GPU that the container sees is taken for it."""
 
     def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
         """How much a counter grew in the window (or ``since`` another sample), over all points that begin so."""
@@ -40,14 +43,18 @@ class Window(NamedTuple):
             if known[: len(labels)] == labels
         )
 
+    def of_gpus(self, metric: str, sample: Values) -> dict[tuple[str, ...], float]:
+        """What a sample has of the canary's own GPUs, their MIG devices among them."""
+        return {
+            labels: value
+            for labels, value in sample.get(metric, {}).items()
+            if self.gpus is None or labels[0].partition(":")[0] in self.gpus
+        }
+
     @property
     def sm_clock(self) -> float | None:
-        """Mean SM clock (Hz) of the GPUs that the container sees, just before and after."""
-        clocks = [
-            hz
-            for s in (self.before, self.after)
-            for hz in s.get("infercanary_gpu_sm_clock_hertz", {}).values()
-        ]
+        """SM clock (Hz) of the canary's GPUs right after the run: before it they may have idled at a lower one."""
+        clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
     @property
@@ -67,6 +74,21 @@ def values(families: Iterable[Family]) -> Values:
         }
         for family in families
     }
+
+
+def gpus_at(bus_id: str, sample: Values) -> frozenset[str] | None:
+    """The indexes of the GPU at this PCI address; None where NVML shows none there."""
+    place = _pci_place(bus_id)
+    shown = sample.get("infercanary_gpu_info", {})
+    return (
+        frozenset(labels[0].partition(":")[0] for labels in shown if _pci_place(labels[3]) == place) or None
+    )
+
+
+def _pci_place(bus_id: str) -> tuple[str, str]:
+    """NVML writes the domain with 8 digits, CUDA with 4."""
+    domain, _, place = bus_id.lower().partition(":")
+    return domain.lstrip("0"), place
 
 
 def tags(window: Window) -> tuple[str, ...]:
@@ -99,7 +121,7 @@ def _gpu_held_back(reason: str) -> Callable[[Window], bool]:
     metric = "infercanary_gpu_clock_event_seconds_total"
     return lambda w: any(
         value > w.before.get(metric, {}).get(known, value)
-        for known, value in w.after.get(metric, {}).items()
+        for known, value in w.of_gpus(metric, w.after).items()
         if known[1:] == (reason,)
     )
 
@@ -108,8 +130,14 @@ def _clock_low(w: Window) -> bool:
     highest = w.after.get("infercanary_gpu_sm_clock_max_hertz", {})
     return any(
         value < _CLOCK_LOW * highest.get(gpu, 0.0)
-        for gpu, value in w.after.get("infercanary_gpu_sm_clock_hertz", {}).items()
+        for gpu, value in w.of_gpus("infercanary_gpu_sm_clock_hertz", w.after).items()
     )
+
+
+def _gpu_xid(w: Window) -> bool:
+    metric = "infercanary_gpu_xid_events_total"
+    earlier = w.previous.get(metric, {})
+    return any(value > earlier.get(gpu, value) for gpu, value in w.of_gpus(metric, w.after).items())
 
 
 def _changed(*metrics: str) -> Callable[[Window], bool]:
@@ -134,9 +162,9 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "gpu_power_brake": _gpu_held_back("hw_power_brake"),
     "gpu_clock_low": _clock_low,
     "gpu_busy": lambda w: any(
-        share > _GPU_BUSY for share in w.quiet.get("infercanary_gpu_utilization_ratio", {}).values()
+        share > _GPU_BUSY for share in w.of_gpus("infercanary_gpu_utilization_ratio", w.quiet).values()
     ),
-    "gpu_xid": lambda w: w.grown("infercanary_gpu_xid_events_total", since=w.previous) > 0,
+    "gpu_xid": _gpu_xid,
     "output_changed": lambda w: (w.done.output_error or 0.0) > OUTPUT_TOLERANCE,
 }
 

@@ -219,6 +219,7 @@ found.update(errors=errors, alive=alive())
 OPENING = sorted(
     _PROTOTYPES.keys()
     - {"cuGetErrorName", "cuInit", "cuDeviceGet", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}
+    - {"cuDeviceGetPCIBusId"}  # it is asked beside a run
     - {name for name in _PROTOTYPES if re.search("Free|Destroy|Unload", name)}
 )
 
@@ -251,6 +252,21 @@ found["after"] = alive()
         found["alive"].pop("streams", None)  # what the context holds cannot be let go of without it
     assert found["alive"] == {}
     assert found["after"] == {}
+
+
+@needs_cc
+def test_where_a_gpu_is_on_the_bus(run: Run) -> None:
+    found = run("""
+from infercanary.probe.targets.cuda_driver import pci_bus_id
+say("cuDeviceGetPCIBusId 1 2")
+found["failed"] = raised(lambda: pci_bus_id(0))
+say()
+found["place"] = pci_bus_id(0)
+found["none"] = raised(lambda: pci_bus_id(1))
+""")
+    assert found["failed"].startswith("CudaError: cuDeviceGetPCIBusId")
+    assert found["place"] == "0000:41:00.0"
+    assert found["none"].startswith("CudaError: cuDeviceGet: ")
 
 
 @needs_cc

@@ -16,7 +16,7 @@ from infercanary.probe import tags as rules
 from infercanary.probe.report import LADDER, HistogramValue, Metric
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import STATES, TAGS, Values, Window, tags, values
+from infercanary.probe.tags import STATES, TAGS, Values, Window, gpus_at, tags, values
 from infercanary.probe.timing import Timing
 
 Sample: TypeAlias = "Mapping[str, float | Mapping[tuple[str, ...], float]]"
@@ -249,6 +249,43 @@ def test_what_a_gpu_is_busy_with_within_the_round_is_the_probes_own() -> None:
     idle, busy = {UTILIZATION: {("0",): 0.0}}, {UTILIZATION: {("0",): 0.9}}
     assert tags(around(busy, busy, quiet=idle)) == ()
     assert tags(around(idle, idle, quiet=busy)) == ("gpu_busy",)
+
+
+def _info(index: str, bus_id: str) -> tuple[str, ...]:
+    return (index, "GPU", f"uuid-{index}", bus_id, "", "", "")
+
+
+def test_only_the_canarys_own_gpu_disturbs_it() -> None:
+    """One that idles beside it has a low clock, and one that another tenant uses is busy."""
+    fires = [case.fires for tag, case in CASES.items() if tag.startswith("gpu_")]
+    assert len(fires) == 8
+    for window in fires:
+        assert tags(window._replace(gpus=frozenset())) == ()
+        assert tags(window._replace(gpus=frozenset("2"))) == ()
+        assert tags(window._replace(gpus=frozenset("01"))) == tags(window) != ()
+
+
+def test_the_clock_is_that_of_the_canarys_gpu_after_the_run() -> None:
+    window = around({CLOCK: {("0",): 0.2e9, ("1",): 0.3e9}}, {CLOCK: {("0",): 1.9e9, ("1",): 0.3e9}})
+    assert window._replace(gpus=frozenset("0")).sm_clock == 1.9e9
+    assert window._replace(gpus=frozenset()).sm_clock is None
+    assert window.sm_clock == 1.1e9
+
+
+def test_gpus_are_found_by_their_pci_address() -> None:
+    """CUDA writes four digits of the domain, NVML eight; a MIG device has that of its GPU."""
+    shown = sample({
+        "infercanary_gpu_info": {
+            _info("0", "00000000:41:00.0"): 1,
+            _info("1", "00000000:C1:00.0"): 1,
+            _info("1:0", "00000000:C1:00.0"): 1,
+            _info("2", "00000001:41:00.0"): 1,
+        }
+    })  # fmt: skip
+    assert gpus_at("0000:41:00.0", shown) == {"0"}
+    assert gpus_at("0000:c1:00.0", shown) == {"1"}
+    assert gpus_at("0001:41:00.0", shown) == {"2"}
+    assert gpus_at("0000:42:00.0", shown) is None
 
 
 def test_a_clock_without_its_highest_is_not_low() -> None:

@@ -22,6 +22,7 @@ _LIBRARY = "libcuda.so.1"
 _MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream, which the host may use, is not waited for
 _NAME_BYTES = 256
+_BUS_ID_BYTES = 32  # NVML's NVML_DEVICE_PCI_BUS_ID_BUFFER_SIZE; CUDA writes 13
 _HANDLE, _OUT = c_void_p, POINTER(c_void_p)
 
 # CUdeviceptr is an integer of 64 bits; a name with _v2 is what cuda.h gives to a name without.
@@ -32,6 +33,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGet": (POINTER(c_int), c_int),
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
+    "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
     "cuDevicePrimaryCtxRetain": (_OUT, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxPushCurrent_v2": (_HANDLE,),
@@ -252,6 +254,21 @@ class Event:
         found = c_float()
         self._driver.call("cuEventElapsedTime", ctypes.byref(found), self._event, later._event)
         return found.value
+
+
+@cache
+def pci_bus_id(ordinal: int) -> str:
+    """The PCI address of a GPU, by CUDA's number for it: CUDA and NVML may number them otherwise.
+
+    Raises :class:`~infercanary.probe.samplers.Unavailable` where there is none, and :class:`CudaError`.
+    """
+    if (library := cuda_library()) is None:
+        raise Unavailable(f"no {_LIBRARY} here")
+    driver, device, text = Driver(library), c_int(), ctypes.create_string_buffer(_BUS_ID_BYTES)
+    driver.call("cuInit", 0)
+    driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
+    driver.call("cuDeviceGetPCIBusId", text, len(text), device)
+    return text.value.decode(errors="replace")
 
 
 @cache

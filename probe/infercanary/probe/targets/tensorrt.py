@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections import deque
@@ -165,6 +166,7 @@ class TensorRtTarget:
         trt = self._trt
         gpu.before_close(self._drop)
         self._log = complaints_log(trt)
+        self._log.complaints.clear()
         self._built_by = built_by(plan)
         self._digest = f"{Path(self._path).name} {sha256(plan).hexdigest()[:12]}"
         with suppress(AttributeError):  # the lean runtime has no plugins
@@ -282,8 +284,13 @@ def built_by(plan: bytes) -> str | None:
     return ".".join(map(str, plan[_VERSION]))
 
 
+@functools.cache
 def complaints_log(trt: Any) -> Any:
-    """A logger for TensorRT that keeps the last errors in ``complaints``, and passes warnings on."""
+    """A logger for TensorRT that keeps the last errors in ``complaints``, and passes warnings on.
+
+    One for the life of the process: TensorRT goes on writing to the first that it was given, also when all that was
+    made with it is gone (https://github.com/NVIDIA/TensorRT/issues/1475).
+    """
 
     class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
