@@ -17,7 +17,7 @@ from infercanary.exporter import accept, poll
 from infercanary.exporter.judge import thread
 from infercanary.exporter.judge.judge import STATES
 from infercanary.exporter.judge.verdicts import CAUSES
-from infercanary.probe import record, sweep
+from infercanary.probe import canary, record, sweep
 from infercanary.probe.report import LADDER, Metric
 from infercanary.probe.samplers import available, cgroup
 from infercanary.probe.samplers.nvml import fast, faults, slow
@@ -139,6 +139,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("canary_state", "state"): record.STATES,
     ("cuda_missing", "reason"): record.CUDA_MISSING_REASONS,
     ("canary_context_switches_total", "kind"): _SWITCHES,
+    ("thread_pool_size", "pool"): tuple(canary.POOLS),
     ("process_context_switches_total", "kind"): _SWITCHES,
     ("control_seconds", "control"): _CONTROLS,
     ("control_up", "control"): _CONTROLS,

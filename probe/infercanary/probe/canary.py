@@ -6,7 +6,7 @@ import logging
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import perf_counter
 
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
@@ -16,6 +16,7 @@ from infercanary.probe.record import Record
 from infercanary.probe.report import Outcome, relative_error
 from infercanary.probe.round import Round
 from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
+from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, Reason, Target
@@ -25,6 +26,9 @@ log = logging.getLogger("infercanary.probe")
 
 THREADS = ("torch_intra_op_threads", "onnx_intra_op_threads")
 """Components of the environment that say with how many threads an engine computes on the CPU."""
+
+POOLS = {"intra_op": THREADS, "inter_op": ("torch_inter_op_threads", "onnx_inter_op_threads")}
+"""An engine's pools of threads → the components that say how many those are."""
 
 _REOPEN_SECONDS = 60.0, 3600.0
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
@@ -59,6 +63,8 @@ class Canary:
         """The fingerprint of the first steady output since the start."""
         self.crowding = 1.0
         """What the last run cost over the time that it took: above 1 where it waited in the server's pool."""
+        self.place: Place | None = None
+        """Where the thread of the last run was; None where that failed."""
         self.mistake: UsageError | None = None
         """What the user must mend before it can be opened."""
         self._target = target
@@ -84,6 +90,16 @@ class Canary:
     def is_fit(self) -> bool:
         """Whether it is open, and its last run went well."""
         return self.is_open and self.state in ("warming", "steady")
+
+    @property
+    def gpus(self) -> tuple[int, ...] | None:
+        """CUDA's numbers of the GPUs that it runs on; None where its target does not tell, as a server's does not."""
+        if getattr(self._target, "device", None) is None:
+            return None
+        missing = str(getattr(self._target, "cuda_missing", ""))  # and then it runs on the CPU instead
+        if self.device == "cpu" or missing:
+            return ()
+        return (int(self.device.partition(":")[2] or 0),)
 
     @property
     def is_opening(self) -> bool:
@@ -142,6 +158,7 @@ class Canary:
         None where the probe stops meanwhile.
         """
         begin = perf_counter()
+        place = None
         try:
             ran = self._runner.run(repeats, skip_if_busy=self._skipped < _MAX_SKIPPED)
         except Interrupted:
@@ -158,10 +175,12 @@ class Canary:
         except BaseException as error:
             result = Round("raised", one_line(error), (), *self._runner.spent(begin))
         else:
+            place = ran.place
             busy, cost = self._runner.spent(begin)
             result = self._judge(ran, lateness)._replace(busy=busy, cost=cost)
             if result.outcome == "ok" and self._reference is None and self.state == "steady":
                 self._reference, self.output = ran.values, fingerprint(ran.values)
+        self.place = place
         self._runner.rest()
         self._account(result)
         return result
@@ -195,11 +214,9 @@ class Canary:
     def _take(self, opened: Opened) -> None:
         self._record.opened(opened)
         self.environment = opened.environment
-        told = (opened.environment.get(component, "") for component in THREADS)
-        threads = next(filter(None, told), "")
-        self.compute_threads = (
-            int(threads) if threads.isascii() and threads.isdigit() and len(threads) < 6 else 0
-        )
+        pools = {pool: _threads(opened.environment, components) for pool, components in POOLS.items()}
+        self._record.pools(pools)
+        self.compute_threads = pools["intra_op"]
         self._costs.append(statistics.median(opened.latencies))
         self.is_open, self.mistake = True, None
         self._settle(opened.latencies)
@@ -254,3 +271,9 @@ class Canary:
         if log_it and complaint != self._complaint:  # once per change, not once per run
             log.error("canary %s: %s", self.name, complaint)
         self._complaint = complaint
+
+
+def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:
+    """The number that the first of ``components`` tells; 0 where none does."""
+    told = next(filter(None, (environment.get(component, "") for component in components)), "")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 6 else 0

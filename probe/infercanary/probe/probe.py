@@ -27,13 +27,15 @@ from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Repor
 from infercanary.probe.ring import Ring
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Pool
-from infercanary.probe.samplers import SUCCESS, Guard, Sampler, available
+from infercanary.probe.samplers import SUCCESS, Guard, Sampler, Unavailable, available
+from infercanary.probe.samplers.threads import Place
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.serve import Server
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping, checked
-from infercanary.probe.tags import STATES, Values, Window, tags, values
+from infercanary.probe.tags import STATES, Values, Window, gpus_at, tags, values
 from infercanary.probe.targets import Target
+from infercanary.probe.targets.cuda_driver import CudaError, pci_bus_id
 from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
@@ -188,7 +190,7 @@ class Probe:
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]
         self._controls = Controls(self._tally) if controls else None
-        chosen = available(self._compute_threads) if samplers is None else samplers
+        chosen = available(self._compute_threads, self._places) if samplers is None else samplers
         self._guards = [Guard(sampler, self._tally) for sampler in chosen]
         self._journal: Journal | None = None
         found: list[Run] = []
@@ -400,6 +402,10 @@ class Probe:
         """Of the canary that computes with most."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
+    def _places(self) -> dict[str, Place]:
+        """Where the thread of each canary's last run was, where that went well."""
+        return {canary.name: canary.place for canary in self._canaries if canary.place is not None}
+
     def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
         """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
@@ -441,10 +447,10 @@ class Probe:
                 self._busy += done.busy + self._controls_cost(canary)
                 cost += done.cost + self._controls_cost(canary)
                 previous = self._last or self._first
-                window = Window(done, lateness, self._first, previous, quiet, before, after)
-                clock = window.sm_clock if canary.device.startswith("cuda") else None
+                gpus = _gpus(canary.gpus, after)
+                window = Window(done, lateness, self._first, previous, quiet, before, after, gpus)
                 run = self._run(canary, done, started_at - lateness, started_at, tags(window))
-                runs.append(msgspec.structs.replace(run, sm_clock=clock, waited=window.waited))
+                runs.append(msgspec.structs.replace(run, sm_clock=window.sm_clock, waited=window.waited))
                 before = self._last = after
             lateness = 0.0  # a later canary of the round waits for the one before by intent
         self._observe_environment()
@@ -540,3 +546,14 @@ class Probe:
         with self._snapshot:
             self._ring.extend(runs)
             self._families, self._outputs = families, outputs
+
+
+def _gpus(ordinals: Iterable[int] | None, sample: Values) -> frozenset[str] | None:
+    """NVML's indexes of the GPUs that have these numbers in CUDA; None where that cannot be told."""
+    if ordinals is None:
+        return None
+    try:
+        found = [gpus_at(pci_bus_id(ordinal), sample) for ordinal in ordinals]
+    except (Unavailable, CudaError):
+        return None
+    return None if None in found else frozenset[str]().union(*filter(None, found))

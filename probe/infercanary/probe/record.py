@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from infercanary.probe.histogram import Tally
 from infercanary.probe.report import INTENDED, LATENCY, PHASE, Metric, Outcome
@@ -92,8 +92,9 @@ WARM_UP_REPEATS = Metric(
     "gauge",
     "Repeats in warm-up.",
     ("canary",),
-    reading="16 or more where latencies settled (two windows of 8 that agree). 100, or fewer than 16: it ran "
-    "into a limit, see `infercanary_warm_up_seconds`.",
+    reading="Settled latencies are two windows that agree, each of half a second of repeats, but 8 at least and 24 at "
+    "most: 16 repeats or more, and 48 where one takes under 21 ms. 100, or fewer than that: it ran into a limit, see "
+    "`infercanary_warm_up_seconds`.",
 )
 TIME_TO_STEADY = Metric(
     "infercanary_time_to_steady_seconds",
@@ -178,6 +179,18 @@ OUTPUT_ERROR = Metric(
     reading="Below 0.01 it is rounding: about 1e-6 for float32, up to 4e-3 for bfloat16. Above, the run is "
     "tagged `output_changed`: the same input gets another answer, so that being faster is no improvement.",
 )
+THREAD_POOL = Metric(
+    "infercanary_thread_pool_size",
+    "gauge",
+    "Threads that the canary's engine has for one operation (intra_op), and for operations side by side (inter_op), as "
+    "it says when it is opened; missing where it does not.",
+    ("canary", "pool"),
+    reading="`infercanary_thread_pool_size / on (instance, service, container) group_left () "
+    "clamp_min(infercanary_process_granted_cpus, 1)` is the threads for each CPU. `intra_op` above 1 is an alert "
+    "(`infercanary_thread_oversubscription_ratio`). `inter_op` is not in that: ordinary inference leaves its threads "
+    "idle, however many they are. They count where a model forks (`torch.jit.fork`) or ONNX Runtime executes in "
+    "parallel: then both pools compute at a time.",
+)
 THREAD_CPU = Metric(
     "infercanary_canary_cpu_seconds_total",
     "counter",
@@ -257,6 +270,12 @@ class Record:
         tally.set(BATCH, opened.batch, name)
         if opened.overhead is not None:
             tally.set(OVERHEAD, opened.overhead, name)
+
+    def pools(self, threads: Mapping[str, int]) -> None:
+        """How many threads its engine has in each pool; 0 where that is not known."""
+        for pool, count in threads.items():
+            if count:
+                self._tally.set(THREAD_POOL, count, self._name, pool)
 
     def cuda(self, missing: str) -> None:
         """Why its engine has no CUDA; empty where it has."""

@@ -128,24 +128,24 @@ _NAMES: dict[Kind, str] = {
         tagged_runs
     """,
     "gauge": """
-        between_tokens_seconds canary_state cgroup_cpu_quota_cores cgroup_cpu_weight_ratio cgroup_cpuset_cpus
-        cgroup_cpuset_info cgroup_memory_bytes cgroup_memory_limit_bytes cgroup_memory_peak_bytes
-        cgroup_memory_working_set_bytes cgroup_pids cgroup_pids_limit cgroup_swap_bytes clock_overhead_seconds
-        control_bytes_per_second control_flops_per_second control_seconds control_up cuda_missing duty_cap_ratio
-        duty_ratio eligible_ratio environment_info first_run_seconds gpu_clock_event_active gpu_compute_mode
-        gpu_devices gpu_ecc_enabled gpu_info gpu_local_cpus gpu_memory_clock_hertz gpu_memory_clock_max_hertz
-        gpu_memory_size_bytes gpu_memory_temperature_celsius gpu_memory_used_bytes gpu_mig_enabled gpu_numa_node
-        gpu_pcie_link_generation gpu_pcie_link_generation_max gpu_pcie_link_lanes gpu_pcie_link_lanes_max
-        gpu_performance_state gpu_persistence_enabled gpu_power_limit_default_watts gpu_power_limit_watts
-        gpu_recovery_action gpu_row_remap_failed gpu_row_remap_pending gpu_sm_clock_default_hertz gpu_sm_clock_hertz
-        gpu_sm_clock_max_hertz gpu_temperature_celsius gpu_up gpu_utilization_ratio interval_seconds lateness_seconds
-        load_seconds nvml_call_seconds nvml_field_seconds nvml_state output_error_ratio output_tokens
+        between_tokens_seconds canary_allowed_cpus canary_off_node canary_state cgroup_cpu_quota_cores
+        cgroup_cpu_weight_ratio cgroup_cpuset_cpus cgroup_cpuset_info cgroup_memory_bytes cgroup_memory_limit_bytes
+        cgroup_memory_peak_bytes cgroup_memory_working_set_bytes cgroup_pids cgroup_pids_limit cgroup_swap_bytes
+        clock_overhead_seconds control_bytes_per_second control_flops_per_second control_seconds control_up
+        cuda_missing duty_cap_ratio duty_ratio eligible_ratio environment_info first_run_seconds gpu_clock_event_active
+        gpu_compute_mode gpu_devices gpu_ecc_enabled gpu_info gpu_local_cpus gpu_memory_clock_hertz
+        gpu_memory_clock_max_hertz gpu_memory_size_bytes gpu_memory_temperature_celsius gpu_memory_used_bytes
+        gpu_mig_enabled gpu_numa_node gpu_pcie_link_generation gpu_pcie_link_generation_max gpu_pcie_link_lanes
+        gpu_pcie_link_lanes_max gpu_performance_state gpu_persistence_enabled gpu_power_limit_default_watts
+        gpu_power_limit_watts gpu_recovery_action gpu_row_remap_failed gpu_row_remap_pending gpu_sm_clock_default_hertz
+        gpu_sm_clock_hertz gpu_sm_clock_max_hertz gpu_temperature_celsius gpu_up gpu_utilization_ratio interval_seconds
+        lateness_seconds load_seconds nvml_call_seconds nvml_field_seconds nvml_state output_error_ratio output_tokens
         probe_start_timestamp_seconds process_allowed_cpus process_granted_cpus process_off_node_allowed_threads
         process_off_node_threads process_pinned_threads process_threads recent_p90_seconds repeat_inferences
         run_iqr_seconds run_median_seconds run_minimum_seconds run_phase_median_seconds sampler_duration_seconds
         sampler_success server_seconds sweep_interval_seconds sweep_latency_seconds sweep_peak_memory_bytes
-        sweep_samples_per_second sweep_timestamp_seconds thread_oversubscription_ratio time_to_report_seconds
-        time_to_steady_seconds warm_up_repeats warm_up_seconds
+        sweep_samples_per_second sweep_timestamp_seconds thread_oversubscription_ratio thread_pool_size
+        time_to_report_seconds time_to_steady_seconds warm_up_repeats warm_up_seconds
     """,
 }
 # The kinds of the shipped probe's own families, by the name without `_total`: no probe can claim one of these names
@@ -163,7 +163,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     ``latencies`` are the wall seconds of each repeat, ``phases`` the median seconds of each phase over them, and
     ``controls`` those of each control that ran after it. Times are Unix seconds; ``scheduled_at`` is the intended
     start, ``started_at`` the actual one. ``output_error`` is the relative error of the output against the first
-    steady one. ``sm_clock`` (Hz) is the mean SM clock of the GPUs just before and after. ``waited`` is how much of
+    steady one. ``sm_clock`` (Hz) is the SM clock of its GPU right after. ``waited`` is how much of
     the median latency was waiting for CPUs that other processes had. ``boot_id`` is empty, or that of an earlier probe
     of this container whose journal was found.
     """

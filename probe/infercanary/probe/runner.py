@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
@@ -12,7 +13,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
-from infercanary.probe.samplers.threads import ThreadUsage, thread_usage
+from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import Reading, Target
 from infercanary.probe.timing import Timing, overhead
@@ -61,6 +62,8 @@ class Repeats(NamedTuple):
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     readings: list[Reading]
     """What the target told beside its timing."""
+    place: Place
+    """Of the thread that ran the last repeat."""
 
 
 class Pool:
@@ -106,6 +109,7 @@ class Runner:
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
         self._usage = ThreadUsage()  # of the threads that ran this round's repeats
+        self._thread_id = 0  # of the thread that the target's method was called in last
 
     def begin_opening(self) -> None:
         """Load and warm up. Raises :class:`StillBusy` while an earlier call hangs."""
@@ -219,12 +223,13 @@ class Runner:
             timing, result = self._measure()
             timings.append(timing)
             used.append(self._usage)
+        place = thread_place(self._thread_id)
         usage = self._usage
         each = (now - before for before, now in pairwise([ThreadUsage(), *used]))
         waits = [None if one.waited is None else one.waited / batch for one in each]
         values = self._with_target(self._target.values, result)
         numbers = [float(value) for value in islice(values, _MAX_VALUES)]
-        return Repeats(timings, numbers, usage, waits, intended, self._read())
+        return Repeats(timings, numbers, usage, waits, intended, self._read(), place)
 
     def _prepare(self) -> float:
         """What the target does before a run, if anything; the seconds that took."""
@@ -266,6 +271,7 @@ class Runner:
 
     def _with_target(self, function: Callable[..., Any], *arguments: Any) -> Any:
         def work() -> Any:
+            self._thread_id = threading.get_native_id()
             before = thread_usage()
             self._entered = begin = perf_counter()
             try:

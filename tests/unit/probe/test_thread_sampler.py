@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.threads import ThreadSampler, ThreadUsage, thread_usage
+from infercanary.probe.samplers.threads import Place, ThreadSampler, ThreadUsage, thread_place, thread_usage
 
 PREFIX = "infercanary_process_"
 CPUS = os.sched_getaffinity(0)
@@ -108,6 +108,37 @@ def test_threads_off_the_gpus_node() -> None:
 @pytest.mark.parametrize("local", [None, frozenset()])
 def test_gpus_whose_node_is_not_known_leave_the_node_out(local: frozenset[int] | None) -> None:
     assert not [name for name in sampled(ThreadSampler(local_cpus=lambda: local)) if "off_node" in name]
+
+
+def test_canaries_have_their_place_and_what_is_not_known_of_it_is_missing() -> None:
+    places = {
+        "near": Place(frozenset({0}), 0),
+        "far": Place(frozenset({0, 1}), 1),
+        "unknown": Place(),
+        "masked": Place(frozenset({0, 1, 2}), None),
+        "placed": Place(None, 0),
+    }
+    near = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: frozenset({0})))
+    assert {name: value for name, value in near.items() if "canary" in name} == {
+        "infercanary_canary_allowed_cpus near": 1,
+        "infercanary_canary_allowed_cpus far": 2,
+        "infercanary_canary_allowed_cpus masked": 3,
+        "infercanary_canary_off_node near": 0,
+        "infercanary_canary_off_node far": 1,
+        "infercanary_canary_off_node placed": 0,
+    }
+
+
+@pytest.mark.parametrize("local", [None, frozenset()])
+def test_off_which_node_is_not_told_of_a_canary_either(local: frozenset[int] | None) -> None:
+    found = sampled(ThreadSampler(places=lambda: {"a": Place(frozenset({0}), 0)}, local_cpus=lambda: local))
+    assert [name for name in found if "canary" in name] == ["infercanary_canary_allowed_cpus a"]
+
+
+@pytest.mark.parametrize("places", [{}, {"a": Place()}])
+def test_no_canary_whose_place_is_known_leaves_it_out(places: dict[str, Place]) -> None:
+    found = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: frozenset({0})))
+    assert not [name for name in found if "canary" in name]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +325,33 @@ def test_usage_adds_up_and_what_is_not_told_stays_so(tmp_path: Path) -> None:
     untold = thread_usage(str(tmp_path))
     assert untold.run_queue_seconds is None and untold.migrations is None
     assert (untold - total)[1] is None and (total + untold)[4] is None
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("cpu", [min(CPUS), max(CPUS)])
+def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
+    tids = []
+
+    def pin() -> None:
+        os.sched_setaffinity(0, {cpu})
+        tids.append(threading.get_native_id())
+
+    with waiting(1, pin):
+        assert thread_place(tids[0]) == Place(frozenset({cpu}), cpu)
+        assert thread_place(threading.get_native_id()).cpus == CPUS
+    assert thread_place(tids[0]) == Place(None, None), "it ended"
+
+
+def test_the_place_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
+    here = threading.get_native_id()
+    assert thread_place(here, str(tmp_path)) == Place(frozenset(os.sched_getaffinity(0)), None)
+
+
+def test_the_place_is_cheap() -> None:
+    begin = time.thread_time()
+    for _ in range(200):
+        thread_place(threading.get_native_id())
+    assert (time.thread_time() - begin) / 200 < 500e-6, "about 6 µs on an idle machine"
 
 
 def test_usage_is_cheap() -> None:

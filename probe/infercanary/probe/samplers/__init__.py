@@ -7,13 +7,16 @@ each its success and duration metrics and a deadline, and keeps its failures fro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.report import Family, Metric
+
+if TYPE_CHECKING:
+    from infercanary.probe.samplers.threads import Place
 
 log = logging.getLogger("infercanary.probe")
 
@@ -156,8 +159,10 @@ class Guard:
         return self._worker.stop(seconds, getattr(self._sampler, "close", None))
 
 
-def available(compute_threads: Callable[[], int | None] = lambda: None) -> list[Sampler]:
-    """The built-in samplers; ``compute_threads`` tells how many threads the canaries' engine computes with."""
+def available(
+    compute_threads: Callable[[], int | None] = lambda: None, places: Callable[[], Mapping[str, Place]] = dict
+) -> list[Sampler]:
+    """The built-in samplers, with what canaries tell to that of the threads (its docstring)."""
     from infercanary.probe.samplers.cgroup import CgroupSampler
     from infercanary.probe.samplers.garbage import GarbageSampler
     from infercanary.probe.samplers.nvml import NvmlSampler
@@ -165,5 +170,7 @@ def available(compute_threads: Callable[[], int | None] = lambda: None) -> list[
     from infercanary.probe.samplers.threads import ThreadSampler
 
     nvml = NvmlSampler()
-    threads = ThreadSampler(local_cpus=lambda: nvml.local_cpus, compute_threads=compute_threads)
+    threads = ThreadSampler(
+        local_cpus=lambda: nvml.local_cpus, compute_threads=compute_threads, places=places
+    )
     return [threads, CgroupSampler(), GarbageSampler(), StallSampler(), nvml]

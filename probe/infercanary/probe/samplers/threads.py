@@ -15,7 +15,7 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import add, sub
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,20 +59,37 @@ OFF_NODE = Metric(
     reading="Where it moves together with `launch`, `h2d` or `d2h`, the threads' place is the reason: give the "
     "container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
 )
+CANARY_ALLOWED = Metric(
+    "infercanary_canary_allowed_cpus",
+    "gauge",
+    "CPUs that the thread of the last run may run on, by its affinity mask; missing after a run that failed.",
+    ("canary",),
+    reading="Below `infercanary_process_allowed_cpus` that thread is pinned: its latency is that of those CPUs, and of "
+    "whoever else wants them. A change with an image is another way to pin.",
+)
+CANARY_OFF_NODE = Metric(
+    "infercanary_canary_off_node",
+    "gauge",
+    "1 where the thread of the last run was last on a CPU outside the NUMA nodes of the container's GPUs, else 0; "
+    "missing where those are not known, and after a run that failed.",
+    ("canary",),
+    reading="`avg_over_time(…[1h])` is the share of the runs. Where `launch`, `h2d` or `d2h` are longer in those, give "
+    "the container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
+)
 GRANTED = Metric(
     "infercanary_process_granted_cpus",
     "gauge",
     "Cores that the process can use at most: the least of CPU quota, cpuset and affinity masks.",
-    reading="What an engine's threads should not outnumber: compare "
-    '`infercanary_environment_info{component="torch_intra_op_threads"}`. If it changed with a redeployment, '
-    "the limits did, not the image.",
+    reading="What an engine's threads should not outnumber: compare `infercanary_thread_pool_size`. If it changed with "
+    "a redeployment, the limits did, not the image.",
 )
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
     "gauge",
-    "The engine's computing threads over the granted CPUs (at least one): above 1 they wait for one another.",
+    "The engine's computing (intra-op) threads over the granted CPUs (at least one): above 1 they wait for each other.",
     reading="1 or less is healthy; missing if unknown. Above 1 (typically an engine that counts the host's CPUs under "
-    "a quota), set `OMP_NUM_THREADS`, or raise the quota; throttling comes with it.",
+    "a quota), set `OMP_NUM_THREADS`, or raise the quota; throttling comes with it. Inter-op threads, which idle in "
+    "ordinary inference, are not in it: see `infercanary_thread_pool_size`.",
 )
 SWITCHES = Metric(
     "infercanary_process_context_switches_total",
@@ -156,6 +173,18 @@ def thread_usage(proc: str = "/proc/thread-self") -> ThreadUsage:
     )
 
 
+class Place(NamedTuple):
+    """Where a thread may run, and the CPU that it last ran on; None is what is not known."""
+
+    cpus: frozenset[int] | None = None
+    last_cpu: int | None = None
+
+
+def thread_place(tid: int, proc: str = "/proc/self") -> Place:
+    """Where a thread of this process is; never raises. Takes about 6 µs."""
+    return Place(_affinity(tid), _last_cpu(_read(f"{proc}/task/{tid}/stat")))
+
+
 class _Seen(NamedTuple):
     """A thread when it was last looked at. None is what could not be known, then or ever."""
 
@@ -170,6 +199,7 @@ class ThreadSampler:
 
     ``local_cpus``       the CPUs on the NUMA nodes of the container's GPUs; None while that is not known.
     ``compute_threads``  how many threads the canary's engine computes with; None while that is not known.
+    ``places``           canary → where the thread of its last run was; without those that are not known.
     ``cgroup_cpus``      cores that the cgroup grants; None where it sets no limit.
     """
 
@@ -181,11 +211,13 @@ class ThreadSampler:
         *,
         local_cpus: Callable[[], frozenset[int] | None] = lambda: None,
         compute_threads: Callable[[], int | None] = lambda: None,
+        places: Callable[[], Mapping[str, Place]] = dict,
         cgroup_cpus: Callable[[], float | None] = granted_cpus,
     ) -> None:
         self._task = f"{proc}/task"
         self._local_cpus = local_cpus
         self._compute_threads = compute_threads
+        self._places = places
         self._cgroup_cpus = cgroup_cpus
         self._seen: dict[str, _Seen] = {}  # the one looked at longest ago comes first
         self._queued_ns = 0
@@ -211,6 +243,7 @@ class ThreadSampler:
         if local is not None:
             yield OFF_NODE_ALLOWED.family(sum(threads for mask, threads in masks.items() if mask - local))
             yield OFF_NODE.family(sum(t.last_cpu is not None and t.last_cpu not in local for t in seen))
+        yield from self._canaries(local)
         yield from self._grant(len(allowed))
         yield SWITCHES.family({("voluntary",): usage.ru_nvcsw, ("involuntary",): usage.ru_nivcsw})
         yield CPU.family(usage.ru_utime + usage.ru_stime)
@@ -218,6 +251,14 @@ class ThreadSampler:
             yield RUN_QUEUE.family(self._queued_ns / 1e9)
         if any(thread.moves is not None for thread in seen):
             yield MIGRATIONS.family(self._moves)
+
+    def _canaries(self, local: frozenset[int] | None) -> Iterable[Family]:
+        places = self._places().items()
+        yield CANARY_ALLOWED.family({(name,): len(at.cpus) for name, at in places if at.cpus is not None})
+        if local is not None:
+            yield CANARY_OFF_NODE.family(
+                {(name,): at.last_cpu not in local for name, at in places if at.last_cpu is not None}
+            )
 
     def _grant(self, allowed: int) -> Iterable[Family]:
         granted = min(filter(None, (self._cgroup_cpus(), allowed)), default=None)
@@ -247,7 +288,7 @@ class ThreadSampler:
 
 def _one(folder: str, tid: str, before: _Seen, *, with_last_cpu: bool) -> _Seen:
     """The thread now. What cannot be read stays as it was: the thread ended, or the process is out of descriptors."""
-    cpus, last_cpu = _affinity(tid), _last_cpu(_read(f"{folder}/stat")) if with_last_cpu else None
+    cpus, last_cpu = _affinity(int(tid)), _last_cpu(_read(f"{folder}/stat")) if with_last_cpu else None
     queued_ns, moves = _queued_ns(_read(f"{folder}/schedstat")), _moves(_read(f"{folder}/sched"))
     return _Seen(
         before.cpus if cpus is None else cpus,
@@ -263,9 +304,9 @@ def _increase(before: int | None, now: int | None) -> int:
     return now if before is None or now < before else now - before  # a thread's id may be used again
 
 
-def _affinity(tid: str) -> frozenset[int] | None:
+def _affinity(tid: int) -> frozenset[int] | None:
     try:
-        return frozenset(os.sched_getaffinity(int(tid)))
+        return frozenset(os.sched_getaffinity(tid))
     except OSError:  # it ended meanwhile
         return None
 
