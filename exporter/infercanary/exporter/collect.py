@@ -24,7 +24,7 @@ from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
 from infercanary.exporter.judge import verdicts
-from infercanary.exporter.judge.thread import NOTHING, Findings, Judging
+from infercanary.exporter.judge.thread import COLD_START, NOTHING, Findings, Judging
 from infercanary.exporter.poll import Failure, PollError, digest, fetch, open_session
 from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
 from infercanary.exporter.store.records import Generation
@@ -150,8 +150,8 @@ class Probe:
         self.sequence = -1
         # Runs from before that time are of a server that it no longer watches.
         self.since = container.watched_since
-        # Its last starts by boot id, for the judge.
-        self.generations: dict[str, Generation] = {}
+        # Its last starts by boot id, for the judge, with what each of them said of its cold start.
+        self.generations: dict[str, tuple[Generation, list[Family]]] = {}
         # What the judge had found when that was last written.
         self.findings: Findings | None = None
         # What it showed last, so that the next report only fills in values.
@@ -172,7 +172,7 @@ class Probe:
         """Note which start of the container it is that reports."""
         c = self.container
         before = self.generations.pop(boot_id, None)
-        self.generations[boot_id] = Generation(
+        generation = Generation(
             service=c.service,
             container=c.name,
             # Another server beside it is another start, although its own process goes on.
@@ -180,11 +180,12 @@ class Probe:
             image=c.image,
             image_id=c.image_id,
             image_digest=c.image_digest,
-            started_at=max(started_at, c.watched_since) if before is None else before.started_at,
+            started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
             environment=accepted.environment,
             outputs=accepted.outputs,
-            cold_start={},
         )
+        cold_start = [family for family in accepted.families if family.name in COLD_START]
+        self.generations[boot_id] = generation, cold_start
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]
 
@@ -296,7 +297,7 @@ class Collector:
         families = probe.families(now)
         if found is not probe.findings:
             creeps = {c: creep for (name, c), creep in found.creeps.items() if name == probe.container.name}
-            families += verdicts.families(found.judgements, creeps)
+            families += verdicts.families(found.judgements, creeps, found.trials)
             probe.findings = found
         for family in families:
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
@@ -341,7 +342,7 @@ class Collector:
         for boot_id, runs in starts.items():
             # Of a start that was never seen it is not known which image it had.
             if boot_id in probe.generations:
-                self.judging.submit(probe.generations[boot_id], accepted.families, runs)
+                self.judging.submit(*probe.generations[boot_id], runs)
         probe.runs_collected += len(fresh)
         if probe.cursor:  # to who comes for the first time, what is past is not lost
             probe.runs_lost += report.lost_runs

@@ -63,8 +63,8 @@ async def test_an_upgrade_is_judged_shown_and_remembered(
         assert abs(await up.value("infercanary_shift_host_ratio", **labels)) < 0.01
         assert abs(await up.value("infercanary_baseline_seconds", **labels) - 0.020) < 0.0003
         assert await up.value("infercanary_judged_runs", **labels) == 192
-        assert await up.value("infercanary_judge_aa_tests_total") == 3
-        assert await up.value("infercanary_judge_aa_alarms_total") == 0
+        assert await up.value("infercanary_judge_aa_tests", **labels) == 3
+        assert await up.value("infercanary_judge_aa_alarms", **labels) == 0
         assert await up.value("infercanary_store_up") == 1
         _, page = await up.get("/")
         assert 'class="verdict regressed"' in page

@@ -92,6 +92,7 @@ def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
         needed |= metrics_in(RECORDS[record]["expr"])
     # They are there only where something was found: absent they are silent in every test.
     findings = {"shift_cause", "cold_start_shift_ratio", "drift_timestamp_seconds", "drift_host_ratio"}
+    findings |= {"store_set_aside_timestamp_seconds"}
     assert needed - there == {f"infercanary_{name}" for name in findings}
 
 
@@ -222,6 +223,25 @@ def test_every_threshold_is_used_and_counted() -> None:
     assert of_the_file == thresholds | {LINKS}
 
 
+def literals(expression: str) -> set[str]:
+    """The numbers in it, but for those of windows and in strings."""
+    rest = re.sub(r'"(?:[^"\\]|\\.)*"|\[[^\]]*\]|\boffset \w+', "", expression)
+    return set(re.findall(r"(?<![\w:.])[\d.]*\d(?:e[+-]?\d+)?", rest))
+
+
+def test_literals_are_found() -> None:
+    there = 'increase(infercanary_x1_total{a="2",b=~"3|4"}[30m] offset 1h) > 2.5'
+    there += " and a:p90_rate5m < 300 - 1e3 or 0 == .5"
+    assert literals(there) == {"2.5", "300", "1e3", "0", ".5"}
+
+
+@each_alert
+def test_an_alert_has_no_number_of_its_own(alert: Document) -> None:
+    """But for 0 and 1, which say that there is something, and the count of the thresholds."""
+    own = literals(alert["expr"]) - {"0", "1"}
+    assert not own or alert["alert"] == "InferCanaryThresholdsMissing", f"belongs into thresholds.yml: {own}"
+
+
 # What an alert says -----------------------------------------------------------------------------------------------
 
 
@@ -238,6 +258,14 @@ def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
     )
     assert annotations["runbook_url"].endswith(f"#{name.lower()}")
     assert f"### {name}\n" in RUNBOOKS, "docs/runbooks.md has no heading for it"
+
+
+def test_trouble_of_a_host_names_the_service_that_feels_it() -> None:
+    """Alertmanager inhibits by both: without the service it would silence nothing."""
+    fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]
+    of_hosts = [labels for labels in fired if labels["layer"] == "host"]
+    assert of_hosts
+    assert all({"instance", "service"} <= labels.keys() for labels in of_hosts)
 
 
 def test_no_runbook_is_left_over() -> None:

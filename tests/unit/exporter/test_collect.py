@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from infercanary.exporter.collect import Collector, Probe, backoff
@@ -8,7 +10,8 @@ from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judge.thread import Judging
-from infercanary.probe.report import Report, Run, encode
+from infercanary.exporter.store.store import Store
+from infercanary.probe.report import Metric, Report, Run, encode
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,30 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
     await answer("three", ("two", 1), ("two", 2), ("", 1))
     await collector.close()
     assert sequences == [2, 5, 6, 7]
+
+
+async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "judge.sqlite"
+    judging = Judging(path)
+    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), judging, ())
+    probe = Probe(Container(service="s", name="c", id="0" * 64))
+    load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
+
+    async def answer(boot: str, loaded: float | None, *runs: tuple[str, int]) -> None:
+        told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
+        families = (load.family({("a",): loaded}),) if loaded is not None else ()
+        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, families, {}, told)))
+
+    await answer("one", 2.0, ("", 1))
+    await answer("two", None, ("one", 2))  # it still opens
+    await answer("two", 9.0, ("one", 3), ("", 1))
+    await collector.close()
+    judging.start()
+    judging.stop()
+    store = Store.open(path)
+    found = {
+        start.boot_id: (start.cold_start, [s.sequence for s in several])
+        for start, several in store.generations("s", "a")
+    }
+    store.close()
+    assert found == {"one": ({"a": {"load": 2.0}}, [1, 2, 3]), "two": ({"a": {"load": 9.0}}, [1])}

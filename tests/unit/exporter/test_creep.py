@@ -10,24 +10,31 @@ from infercanary.exporter.drift import PRIOR
 from infercanary.exporter.judge.causes import Start
 from infercanary.exporter.judge.creep import BLOCK, Creep, blocks, look
 from infercanary.exporter.store.records import Generation, Sample
+from infercanary.exporter.store.store import Store
 
 MINUTE = 60.0
+DAY = 86_400.0
 
 
 def series(
-    days: float, level: object, control: object = None, begin: float = 0.0, seed: int = 0
+    days: float,
+    level: object,
+    control: object = None,
+    begin: float = 0.0,
+    seed: int = 0,
+    every: float = MINUTE,
 ) -> list[Sample]:
-    """A run a minute; ``level`` and ``control`` map days to a factor."""
+    """A run a minute, or ``every`` so many seconds; ``level`` and ``control`` map days to a factor."""
     rng = random.Random(seed)
     found = []
-    for i in range(int(days * 1440)):
-        day = (begin + i * MINUTE) / 86_400
+    for i in range(int(days * DAY / every)):
+        day = (begin + i * every) / DAY
         factor = level(day) if callable(level) else 1.0
         beside = control(day) if callable(control) else 1.0
         median = 0.02 * factor * rng.lognormvariate(0, 0.01)
         found.append(
             Sample(
-                sequence=i, canary="c", started_at=begin + i * MINUTE, outcome="ok", median=median, repeats=5,
+                sequence=i, canary="c", started_at=begin + i * every, outcome="ok", median=median, repeats=5,
                 phases={"compute": median}, controls={"cpu_spin": 0.0004 * beside * rng.lognormvariate(0, 0.01)},
             )
         )  # fmt: skip
@@ -51,13 +58,14 @@ def test_blocks_are_medians_of_twelve_and_merged_ones_stand_for_themselves() -> 
     assert [block.runs for block in found] == [BLOCK, BLOCK]
     assert found[0].started_at == samples[0].started_at
     assert blocks([*found, *samples]) == [*found, *found]
+    assert blocks([*samples[:5], *found, *samples[:12]]) == [*found, found[0]], "no block of two times"
 
 
 def test_a_day_tells_nothing_yet_and_noise_is_no_drift() -> None:
     assert seen(start(series(0.3, None))).shift is None
     for seed in range(5):
         found = seen(start(series(4, None, seed=seed)))
-        assert found.shift is None and found.blocks == 4 * 1440 // BLOCK
+        assert found.shift == 0 and found.blocks == 4 * 1440 // BLOCK
 
 
 def test_a_step_is_found_with_its_onset() -> None:
@@ -68,13 +76,50 @@ def test_a_step_is_found_with_its_onset() -> None:
         and found.high is not None
         and 0.04 < found.low < found.shift < found.high < 0.12
     )
-    assert found.onset is not None and found.onset / 86_400 == pytest.approx(2.5, abs=0.1)
+    assert found.onset is not None and found.onset / DAY == pytest.approx(2.5, abs=0.1)
     assert found.host is not None and abs(found.host.shift) < 0.01
 
 
 def test_a_slow_creep_is_found_that_a_rolling_baseline_would_absorb() -> None:
     found = seen(start(series(14, lambda day: 1 + 0.006 * max(0.0, day - 1))))
     assert found.shift == pytest.approx(0.078, abs=0.015)
+
+
+def test_rare_runs_are_judged_too() -> None:
+    """A run in ten minutes gives 12 blocks a day: the first 24 are the baseline."""
+    samples = series(8, lambda day: 1.08 if day >= 5 else 1.0, every=10 * MINUTE)
+    assert seen(start(samples[: 47 * BLOCK])).shift is None
+    found = seen(start(samples))
+    assert found.shift == pytest.approx(0.08, abs=0.01)
+    assert found.onset is not None and found.onset / DAY == pytest.approx(5, abs=0.2)
+
+
+def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
+    samples = series(90, lambda day: 1 + 0.002 * day, every=10 * MINUTE)
+    before = start(samples)
+    store = Store.open(None)
+    for day in range(90):
+        store.take(before.generation, samples[144 * day : 144 * (day + 1)])
+        store.thin(DAY * (day + 1))
+    [(generation, kept)] = store.generations("s", "c")
+    store.close()
+    assert len(kept) < len(samples) / 4, "they were thinned"
+    assert seen(Start(generation, kept)).shift == pytest.approx(0.176, abs=0.015)
+
+
+def test_an_hour_before_a_pause_is_too_little_for_a_baseline() -> None:
+    before = series(8 * BLOCK * MINUTE / DAY, lambda _: 1.08)
+    assert seen(start([*before, *series(3, None, begin=2 * DAY)])).shift == 0
+
+
+@pytest.mark.parametrize("step", [365 * DAY, -365 * DAY], ids=["on", "back"])
+def test_a_clock_that_is_set_leaves_the_baseline(step: float) -> None:
+    """Set on, it ends the first day at once, as a pause does; set back, that day must not go on for a year."""
+    samples = [
+        msgspec.structs.replace(s, started_at=s.started_at + step) if s.started_at >= 0.1 * DAY else s
+        for s in series(14, lambda day: 1 + 0.006 * max(0.0, day - 1))
+    ]
+    assert seen(start(samples)).shift == pytest.approx(0.078, abs=0.015)
 
 
 def test_what_the_controls_share_is_the_hosts() -> None:
@@ -87,8 +132,8 @@ def test_what_the_controls_share_is_the_hosts() -> None:
 
 def test_a_restart_may_move_the_level_a_little() -> None:
     first = series(2, None)
-    again = series(2, lambda _: 1.025, begin=2 * 86_400, seed=1)
-    assert seen(start(first), start(again, "c")).shift is None
+    again = series(2, lambda _: 1.025, begin=2 * DAY, seed=1)
+    assert seen(start(first), start(again, "c")).shift == 0
     slower = [msgspec.structs.replace(s, median=1.15 * (s.median or math.nan)) for s in again]
     found = seen(start(first), start(slower, "c"))
     assert found.shift == pytest.approx(0.18, abs=0.02)

@@ -259,6 +259,27 @@ def test_the_clock_explains_what_follows_it() -> None:
     assert found.causes.clock is not None and found.causes.clock.shift == pytest.approx(0.25, abs=0.01)
 
 
+def test_how_far_latency_follows_the_clock_is_seen_within_starts() -> None:
+    """Where it follows by half, a clock 20 % lower explains 12 % and not 25 %."""
+    rng = random.Random(0)
+
+    def following(container: str, image: str, at: float, clock: float) -> Start:
+        steady = start(container, image, at)
+        clocks = [clock * rng.uniform(0.95, 1.05) for _ in steady.samples]
+        return Start(
+            steady.generation,
+            [
+                msgspec.structs.replace(s, sm_clock=now, median=(s.median or 0) * (1980e6 / now) ** 0.5)
+                for s, now in zip(steady.samples, clocks, strict=True)
+            ],
+        )
+
+    starts = [following(n, "old", HOUR * i, 1980e6) for i, n in enumerate("abab")]
+    starts += [following(n, "new", HOUR * 9 + i, 1584e6) for i, n in enumerate("ab")]
+    found = told(starts)
+    assert found.causes.clock is not None and found.causes.clock.shift == pytest.approx(0.118, abs=0.01)
+
+
 def test_only_steady_runs_that_ended_well_count() -> None:
     samples = start("a", "old", 0, runs=1).samples
     assert len(settled(samples)) == 1

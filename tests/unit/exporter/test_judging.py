@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from infercanary.exporter.judge import thread
 from infercanary.exporter.judge.thread import Judging, cold_starts
 from infercanary.exporter.store.records import Generation
+from infercanary.exporter.store.store import Retention, Store
 from infercanary.probe.report import Metric, Run
 
 LOAD = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
@@ -104,3 +108,54 @@ def test_what_waits_for_a_store_is_bounded_and_stored_later(
     assert value(judging, "infercanary_store_up") == 1
     assert value(judging, "infercanary_stored_runs_total") == 50
     judging.stop()
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judging]:
+    """Its store keeps one container besides those that run, and is thinned at each turn."""
+    monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
+    store = Store.open(None, Retention(containers=1))
+    monkeypatch.setattr(Store, "open", lambda path: store)
+    yield Judging(None)
+    store.close()
+
+
+def pass_days(judging: Judging) -> None:
+    now = time.time()
+    for day in range(4):  # a longer step would be none that passed here
+        Store.open(None).thin(now + 86_400 * day)
+    judging.turn()
+
+
+def test_a_service_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None:
+    """Each container that is run without a name is a service of its own."""
+    for name in ("jolly_bell", "sad_curie"):
+        start = Generation(service=name, container=name, boot_id="b", started_at=0.0, image_id="i")
+        forgetful.submit(start, [], runs(20))
+        forgetful.turn()
+        assert name in forgetful.findings
+        pass_days(forgetful)
+    assert [*forgetful.findings] == ["sad_curie"]
+    assert [*forgetful._seen] == [("sad_curie", "c")]
+
+
+def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None:
+    others = [msgspec.structs.replace(run, canary="d") for run in runs(20)]
+    for name, several in (("a", runs(20)), ("b", others)):
+        forgetful.submit(generation(container=name), [], several)
+        forgetful.turn()
+        pass_days(forgetful)
+    found = forgetful.findings["s"]
+    assert {*found.judgements} == {*found.answers} == {*found.trials} == {"d"}
+    assert {*found.creeps} == {("b", "d")}
+
+
+def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> None:
+    for name in "ab":
+        forgetful.submit(generation(container=name), [], runs(20))
+        forgetful.turn()
+        pass_days(forgetful)
+    assert {*forgetful.findings["s"].creeps} == {("a", "c"), ("b", "c")}, "as at the last look"
+    forgetful.submit(generation(container="b"), [], runs(24))
+    forgetful.turn()
+    assert {*forgetful.findings["s"].creeps} == {("b", "c")}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import msgspec
 
@@ -21,16 +22,19 @@ BLOCK = 12
 """Runs in a block."""
 
 FIRST_SECONDS = 86_400.0
-"""How long after an image's first run its baseline lasts."""
+"""How long the baseline lasts from an image's first run; longer where there are too few blocks by then."""
 
 _RECENT = 24  # blocks: four hours and more where a run is due every minute, 48 minutes where every 10 s
-_FEWEST = 24  # blocks of a baseline
+_FEWEST = 24  # blocks of a baseline: the store keeps many more of an image's first
 _LEVEL = 0.99999  # it is asked again and again, for years
 _RESTART_LEVEL = 0.99
 
 
 class Creep(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a container's canary has left its frozen baseline; ``shift`` is None while it has not."""
+    """How far a container's canary has left its frozen baseline: 0 while it has not, None while nobody can tell.
+
+    Shifts are ratios (0.05 is 5 % slower), ``onset`` is in Unix seconds.
+    """
 
     shift: float | None = None
     low: float | None = None
@@ -42,12 +46,16 @@ class Creep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def blocks(samples: Sequence[Sample]) -> list[Sample]:
-    """Medians of 12 runs each, in order; those that the store already merged stand for themselves."""
+    """Medians of 12 runs each, in order; those that the store already merged stand for themselves.
+
+    A block is of one time: runs that are left before a merged one are in none.
+    """
     found: list[Sample] = []
     waiting: list[Sample] = []
     for sample in samples:
         if sample.runs > 1:
             found.append(sample)
+            waiting = []
             continue
         waiting.append(sample)
         if len(waiting) == BLOCK:
@@ -59,12 +67,13 @@ def blocks(samples: Sequence[Sample]) -> list[Sample]:
 def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restarts: Restarts) -> Creep:
     """Whether the last blocks of ``starts`` (one container, one image, in order) have left the first day's level."""
     series = [(start, block) for start in starts for block in blocks(start.samples)]
-    first_day = [b for _, b in series if b.started_at < series[0][1].started_at + FIRST_SECONDS]
-    # The first day is the baseline, once it is over; before that, what there is but for the last blocks.
-    baseline = first_day if len(first_day) + _RECENT <= len(series) else [b for _, b in series[:-_RECENT]]
-    recent = [block for _, block in series[-_RECENT:]]
-    if len(baseline) < _FEWEST or len(recent) < _RECENT:
+    if len(series) < _FEWEST + _RECENT:
         return Creep(blocks=len(series))
+    # The first day is the baseline, once it is over; before that, what there is but for the last blocks. Where runs
+    # are rare, or the container was paused, a day has too few: then it is as many as are needed.
+    first = max(_FEWEST, _first_day([block for _, block in series]))
+    baseline = [block for _, block in series[:-_RECENT][:first]]
+    recent = [block for _, block in series[-_RECENT:]]
     pairs = [Pair([Start(starts[0].generation, baseline)], [Start(starts[-1].generation, recent)])]
     points = [([_medians(baseline)], [_medians(recent)])]
     shift = drift.pool(points, Restarts(0.0, math.inf))
@@ -74,7 +83,7 @@ def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restar
         apart = drift.judge(drift.pool(points, restarts), restart_sd=restarts.sd, level=_RESTART_LEVEL)
         seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
     if seen.verdict not in CHANGED:
-        return Creep(blocks=len(series))
+        return Creep(shift=0.0, blocks=len(series))
     values = _medians([block for _, block in series])
     steps = [point for point in drift.scan(values) if point.shift * seen.shift > 0]
     onset = series[steps[-1].index][1] if steps else recent[0]
@@ -93,6 +102,12 @@ def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restar
         host=causes.host,
         blocks=len(series),
     )
+
+
+def _first_day(series: Sequence[Sample]) -> int:
+    """How many blocks began before a day had passed; what a clock is set back by is no time."""
+    steps = (max(0.0, after.started_at - before.started_at) for before, after in pairwise(series))
+    return sum(passed < FIRST_SECONDS for passed in accumulate(steps, initial=0.0))
 
 
 def _medians(samples: Sequence[Sample]) -> list[float]:

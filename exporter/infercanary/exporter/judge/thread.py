@@ -50,6 +50,25 @@ STORE_BYTES = Metric(
     "Size of the judge's store.",
     reading="Bounded by what is kept of each container; runs older than a day are thinned.",
 )
+STORE_SET_ASIDE = Metric(
+    "infercanary_store_set_aside_timestamp_seconds",
+    "gauge",
+    "When the judge's store was last found corrupt, set aside under another name, and begun anew.",
+    reading="Missing is healthy. It is an alert: baselines and earlier verdicts are lost. The file is beside the "
+    "store, with `.corrupt-` and that time in its name; once it is removed, the exporter's next start knows of none.",
+)
+STORE_UNREADABLE = Metric(
+    "infercanary_store_unreadable_rows_total",
+    "counter",
+    "Rows of the judge's store that could not be read, each time that they were to be.",
+    reading="Healthy is 0. Verdicts do without them; the disk fails, or another program wrote to the file.",
+)
+STORE_REFUSED = Metric(
+    "infercanary_store_refused_runs_total",
+    "counter",
+    "Runs that were not stored, because their container has more than 32 canaries.",
+    reading="Healthy is 0. A canary beyond the first 32 has no verdicts: give the container fewer.",
+)
 STORED = Metric(
     "infercanary_stored_runs_total",
     "counter",
@@ -68,20 +87,10 @@ SECONDS = Metric(
     "CPU time of the judge's thread: storing and judging.",
     reading="`rate(…[5m])` is in cores: a small fraction of one.",
 )
-TRIED = Metric(
-    "infercanary_judge_aa_tests_total",
-    "counter",
-    "Restarts of one image that the judge was tried on: nothing changed there, so it should call nothing.",
-    reading="Of the service's starts that are still kept. The denominator of `infercanary_judge_aa_alarms_total`.",
+METRICS = (
+    *(STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORE_UNREADABLE, STORE_REFUSED),
+    *(STORED, DROPPED, SECONDS),
 )
-ALARMS = Metric(
-    "infercanary_judge_aa_alarms_total",
-    "counter",
-    "Restarts of one image after which the judge would have called a change: its own false alarms.",
-    reading="Over `infercanary_judge_aa_tests_total` it is the judge's rate of false alarms on your own restarts: "
-    "about 0.01 or less.",
-)
-METRICS = (STORE_UP, STORE_ERRORS, STORE_BYTES, STORED, DROPPED, SECONDS, TRIED, ALARMS)
 
 COLD_START = {
     "infercanary_load_seconds": "load",
@@ -101,14 +110,17 @@ Canary = tuple[str, str]  # service, canary
 
 
 class Findings(NamedTuple):
-    """What is known of one service: canary → verdict, (container, canary) → drift, canary → answers on its upgrades."""
+    """What is known of one service, by canary: its verdict, drift in each container, past answers, and A/A trials."""
 
     judgements: Mapping[str, Judgement]
     creeps: Mapping[tuple[str, str], Creep]
+    """By container and canary."""
     answers: Mapping[str, tuple[Answer, ...]]
+    trials: Mapping[str, tuple[int, int]]
+    """How often the judge was tried on a restart of one image, and how often it called a change."""
 
 
-NOTHING = Findings({}, {}, {})
+NOTHING = Findings({}, {}, {}, {})
 
 
 def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
@@ -163,7 +175,6 @@ class Judging:
         self._bytes = 0
         self._complaint = ""
         self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
-        self._tests: dict[Canary, tuple[int, int]] = {}
         self._thinned_at = -math.inf
         self._others: list[Start] = []
         self._others_at = -math.inf
@@ -180,7 +191,10 @@ class Judging:
             self._thread.join(seconds)
 
     def submit(self, generation: Generation, families: Sequence[Family], runs: Sequence[Run]) -> None:
-        """Hand over what a start of a container reported; any thread may call, and none waits."""
+        """Hand over what a start of a container reported; any thread may call, and none waits.
+
+        ``families`` are those that this start itself reported last: of them its cold start is told.
+        """
         generation = msgspec.structs.replace(generation, cold_start=cold_starts(families))
         with self._lock:
             self._queue.append(Reported(generation, runs))
@@ -192,16 +206,18 @@ class Judging:
 
     def families(self) -> list[Family]:
         """What the metrics say of the store and the judge."""
-        tests = [*self._tests.values()]
+        store = self._store
+        set_aside_at = store.set_aside_at if store else None
         return [
             STORE_UP.family(float(self._up)),
             STORE_ERRORS.family(float(self._errors)),
             STORE_BYTES.family(float(self._bytes)),
+            STORE_SET_ASIDE.family({} if set_aside_at is None else set_aside_at),
+            STORE_UNREADABLE.family(float(store.unreadable if store else 0)),
+            STORE_REFUSED.family(float(store.refused if store else 0)),
             STORED.family(float(self._stored)),
             DROPPED.family(float(self._dropped)),
             SECONDS.family(self._seconds),
-            TRIED.family(float(sum(tried for tried, _ in tests))),
-            ALARMS.family(float(sum(alarms for _, alarms in tests))),
         ]
 
     def turn(self) -> None:
@@ -216,6 +232,7 @@ class Judging:
                 if time.monotonic() - self._thinned_at > _THIN_SECONDS:
                     self._thinned_at = time.monotonic()
                     store.thin(time.time())
+                    self._forget(store)
             self._bytes = store.bytes
         except StoreError as error:
             self._errors += 1
@@ -303,13 +320,31 @@ class Judging:
             log.info("verdict", service=service, canary=canary, verdict=sentence(told))
             answers = {**answers, canary: remember(store, service, canary, told, time.time())}
         restarts = restarts_of(starts)
-        creeps = dict(before.creeps)
+        creeps = {key: found for key, found in before.creeps.items() if key[1] != canary}
         for container in {start.generation.container for start in starts}:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
             creeps[container, canary] = creep.look(same, siblings, canary, restarts)
-        self._tests[service, canary] = false_alarms(starts, siblings)
-        self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers)
+        trials = {**before.trials, canary: false_alarms(starts, siblings)}
+        self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers, trials)
+
+    def _forget(self, store: Store) -> None:
+        """Let go of what the store no longer has: names of services may come and go for years."""
+        known: dict[str, set[str]] = defaultdict(set)
+        for service, canary in store.canaries():
+            known[service].add(canary)
+        self._seen = {key: seen for key, seen in self._seen.items() if key[1] in known[key[0]]}
+        for service, found in [*self.findings.items()]:
+            left = known[service]
+            if not left:
+                del self.findings[service]
+            elif not found.judgements.keys() <= left:
+                self.findings[service] = Findings(
+                    {canary: told for canary, told in found.judgements.items() if canary in left},
+                    {key: told for key, told in found.creeps.items() if key[1] in left},
+                    {canary: told for canary, told in found.answers.items() if canary in left},
+                    {canary: told for canary, told in found.trials.items() if canary in left},
+                )
 
     def _siblings(self, store: Store, service: str) -> list[Start]:
         """The newest starts of canaries of other services on this host: of those that Docker found."""

@@ -144,7 +144,7 @@ CREEP = Metric(
     "Latency now over that of the image's first day in this container, minus 1, where it has left it; else 0.",
     _CANARY,
     reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` tells the host's "
-    "part.",
+    "part. Missing before 576 steady runs of the image.",
 )
 CREEP_LOW = Metric(
     "infercanary_drift_low_ratio",
@@ -174,6 +174,21 @@ CREEP_ONSET = Metric(
     _CANARY,
     reading="Present only while there is a drift. Look what else happened then.",
 )
+TRIED = Metric(
+    "infercanary_judge_aa_tests",
+    "gauge",
+    "Restarts of one image that the judge was tried on: nothing changed there, so it should call nothing.",
+    _CANARY,
+    reading="Of the service's starts that are still kept. The denominator of `infercanary_judge_aa_alarms`.",
+)
+ALARMS = Metric(
+    "infercanary_judge_aa_alarms",
+    "gauge",
+    "Restarts of one image after which the judge would have called a change: its own false alarms.",
+    _CANARY,
+    reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts: about 0.01 "
+    "or less. Both are the service's: count them once, not for each container.",
+)
 
 Value = Callable[[Judgement], "float | None"]
 _PLAIN: dict[Metric, Value] = {
@@ -192,17 +207,20 @@ _PLAIN: dict[Metric, Value] = {
     FALLBACK: lambda j: float(j.causes.cpu_fallback),
 }
 _CREEP: dict[Metric, Callable[[Creep], float | None]] = {
-    CREEP: lambda c: c.shift or 0.0,
+    CREEP: lambda c: c.shift,
     CREEP_LOW: lambda c: c.low,
     CREEP_HIGH: lambda c: c.high,
     CREEP_HOST: lambda c: c.host.shift if c.host else None,
     CREEP_ONSET: lambda c: c.onset,
 }
-METRICS = (VERDICT, UPGRADE, CAUSE, COLD_START, *_PLAIN, *_CREEP)
+METRICS = (VERDICT, UPGRADE, CAUSE, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
 
 
-def families(judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep]) -> list[Family]:
-    """Of one container: canary → the verdict on its service, canary → the drift in this container."""
+def families(
+    judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep], trials: Mapping[str, tuple[int, int]]
+) -> list[Family]:
+    """Of one container. By canary: the verdict on its service, the drift in this container, and on how many of the
+    service's restarts the judge was tried, and called a change."""
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     return [
         VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
@@ -227,4 +245,6 @@ def families(judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep]) -
             metric.family({(c,): x for c, creep in creeps.items() if (x := told(creep)) is not None})
             for metric, told in _CREEP.items()
         ),
+        TRIED.family({(c,): float(tried) for c, (tried, _) in trials.items()}),
+        ALARMS.family({(c,): float(alarms) for c, (_, alarms) in trials.items()}),
     ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import calendar
 import os
 import sqlite3
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +17,7 @@ _CACHE_KIB = 16 << 10
 _WAL_PAGES = 4_000  # 16 MB: a page that was written often meanwhile goes into the file once
 _APPLICATION_ID = 0x1CA9A12  # in the file's header: no other program's database is taken for ours
 _BESIDE = ("-wal", "-shm", "-journal")
+_STAMP = "%Y%m%dT%H%M%SZ"
 
 
 class StoreError(Exception):
@@ -87,25 +90,45 @@ def is_corrupt(error: BaseException) -> bool:
 
 def set_aside(path: Path) -> Path:
     """Rename the corrupt file at ``path``, so that a new one can be begun; the last three such files are kept."""
-    prefix = f"{path.name}.corrupt-"
-    earlier = sorted(
-        file
-        for file in path.parent.iterdir()
-        if file.name.startswith(prefix) and not file.name.endswith(_BESIDE)
-    )
+    earlier = sorted(_aside(path))
     for file in earlier[: max(0, len(earlier) - _MAX_SET_ASIDE + 1)]:
         for suffix in (*_BESIDE, ""):
             file.with_name(file.name + suffix).unlink(missing_ok=True)
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    target = path.with_name(prefix + stamp)
+    stamp = time.strftime(_STAMP, time.gmtime())
+    target = path.with_name(_prefix(path) + stamp)
     number = 1
     while target in earlier:
         number += 1
-        target = path.with_name(f"{prefix}{stamp}.{number}")
+        target = path.with_name(f"{_prefix(path)}{stamp}.{number}")
     for suffix in (*_BESIDE, ""):  # the file itself last: until then it would be found corrupt again
         with suppress(FileNotFoundError):
             os.replace(f"{path}{suffix}", f"{target}{suffix}")
     return target
+
+
+def set_aside_at(path: Path) -> float | None:
+    """When the last of the corrupt files that lie beside ``path`` was set aside, a Unix time; None if none does.
+
+    Their names say it, so that it is known after a restart too, and where no new file could be begun at first.
+    """
+    times = []
+    with suppress(OSError):  # a folder that cannot be listed
+        for file in _aside(path):
+            stamp = file.name.removeprefix(_prefix(path)).partition(".")[0]
+            with suppress(ValueError):  # somebody gave it another name
+                times.append(float(calendar.timegm(time.strptime(stamp, _STAMP))))
+    return max(times, default=None)
+
+
+def _prefix(path: Path) -> str:
+    return f"{path.name}.corrupt-"
+
+
+def _aside(path: Path) -> Iterator[Path]:
+    """The corrupt files beside ``path``, without their logs."""
+    for file in path.parent.iterdir():
+        if file.name.startswith(_prefix(path)) and not file.name.endswith(_BESIDE):
+            yield file
 
 
 def explain(error: BaseException, path: Path | None) -> str:

@@ -88,11 +88,15 @@ class Store:
 
     def __init__(self, path: Path | None, keep: Retention) -> None:
         self.errors = 0
-        """What could not be done, and rows that could not be read."""
+        """What could not be done."""
+        self.unreadable = 0
+        """Rows that could not be read, each time that they were to be."""
         self.refused = 0
         """Runs of more canaries than a start may have."""
         self.set_aside = 0
         """Files that were corrupt and were renamed."""
+        self.set_aside_at: float | None = None
+        """When the last of those that still lie beside the file was, also by an earlier exporter: a Unix time."""
         self.rows = 0
         """Runs, blocks and hours that are kept."""
         self.bytes = 0
@@ -251,7 +255,7 @@ class Store:
                     (row[0], canary, limit),
                 ).fetchall()
                 samples = decode(body for (body,) in bodies)
-                self.errors += len(bodies) - len(samples)
+                self.unreadable += len(bodies) - len(samples)
                 if samples:
                     found.append((generation, samples[::-1] if backwards else samples))
         return found
@@ -387,7 +391,7 @@ class Store:
                 cold_start=cold_start,
             )
         except msgspec.DecodeError:
-            self.errors += 1
+            self.unreadable += 1
             return None
 
     def _sweep(self, db: sqlite3.Connection) -> None:
@@ -444,6 +448,7 @@ class Store:
             raise
         self._known.clear()
         self._touched, self._swept_at, self._now, self._age = touched, None, now, age
+        self.set_aside_at = database.set_aside_at(self._path) if self._path else None
         return db
 
     def _disconnect(self) -> None:

@@ -1,0 +1,102 @@
+"""What a scrape says of a store that was lost, and of what is not in it."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from infercanary.exporter.judge.thread import Judging
+from infercanary.exporter.store import database
+from infercanary.exporter.store.records import Generation
+from infercanary.probe.report import Run
+
+SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"
+STARTED = Generation(service="s", container="a", boot_id="b1", started_at=0.0, image_id="sha256:1")
+
+
+def value(judging: Judging, name: str) -> float | None:
+    [family] = [family for family in judging.families() if family.name == name]
+    if not family.points:
+        return None
+    [point] = family.points
+    assert isinstance(point.value, float)
+    return point.value
+
+
+def end(judging: Judging) -> None:
+    judging.start()
+    judging.stop()
+
+
+@pytest.fixture
+def corrupt(tmp_path: Path) -> Path:
+    path = tmp_path / "judge.sqlite"
+    path.write_text("not a database, but long enough to be looked at as one\n" * 100)
+    return path
+
+
+def test_a_corrupt_file_is_told_until_it_is_removed(corrupt: Path) -> None:
+    corrupt.with_name("judge.sqlite.corrupt-kept-by-somebody").touch()
+    corrupt.with_name("judge.sqlite.corrupt-20200101T000000Z").touch()
+    judging = Judging(corrupt)
+    assert value(judging, SET_ASIDE) is None, "not opened yet"
+    before = int(time.time())
+    judging.turn()
+    told = value(judging, SET_ASIDE)
+    assert told is not None and before <= told <= time.time()
+    assert value(judging, "infercanary_store_up") == 1, "begun anew"
+    end(judging)
+
+    later = Judging(corrupt)
+    later.turn()
+    assert value(later, SET_ASIDE) == told
+    end(later)
+
+    for file in corrupt.parent.glob("*.corrupt-*"):
+        file.unlink()
+    last = Judging(corrupt)
+    last.turn()
+    assert value(last, SET_ASIDE) is None
+    end(last)
+
+
+def test_it_is_told_also_where_no_new_file_could_be_begun_at_first(
+    corrupt: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = database.connect
+
+    def connect(path: Path | None) -> sqlite3.Connection:
+        if path and not path.exists():
+            raise sqlite3.OperationalError("database or disk is full")
+        return real(path)
+
+    judging = Judging(corrupt)
+    with monkeypatch.context() as full:
+        full.setattr(database, "connect", connect)
+        judging.turn()
+        assert value(judging, "infercanary_store_up") == 0
+    judging.turn()
+    assert value(judging, "infercanary_store_up") == 1
+    assert value(judging, SET_ASIDE) is not None
+    end(judging)
+
+
+def test_what_is_not_stored_or_not_readable_is_counted() -> None:
+    judging = Judging(None)
+    runs = [
+        Run(sequence=i, canary=f"c{i}", scheduled_at=0, started_at=0, outcome="ok", latencies=(0.02,))
+        for i in range(40)
+    ]
+    judging.submit(STARTED, [], runs)
+    judging.turn()
+    assert value(judging, "infercanary_store_refused_runs_total") == 8
+    assert value(judging, "infercanary_store_unreadable_rows_total") == 0
+    assert judging._store is not None
+    with judging._store._work() as db:
+        db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = 0")
+    judging._store.generations("s", "c0")
+    assert value(judging, "infercanary_store_unreadable_rows_total") == 1
+    assert value(judging, "infercanary_store_errors_total") == 0
