@@ -42,6 +42,7 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/overhead.py
 	.venv/bin/python benchmarks/probe_cost.py
 	.venv/bin/python benchmarks/onnx_profiler.py
+	.venv/bin/python benchmarks/gpu.py
 	.venv/bin/python benchmarks/steady.py
 	.venv/bin/python benchmarks/judging.py
 	.venv/bin/python benchmarks/drift.py

@@ -8,22 +8,14 @@ from typing import Any
 
 import pytest
 
-from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets.cuda_driver import CudaError, Device
+from benchmarks.gpu import why_not
+from infercanary.probe.targets.cuda_driver import Device
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.probe.timing import Timing
 from infercanary.settings import UsageError
 
 np = pytest.importorskip("numpy")
-
-
-def why_not() -> str:
-    try:
-        Device(0).close()
-    except (Unavailable, CudaError) as error:
-        return str(error)
-    return ""
 
 
 pytestmark = [

@@ -1,0 +1,338 @@
+"""What only a GPU can tell: how true the event clock is, how near the controls come to the device, and what we cost.
+
+events    the phase ``compute`` by CUDA events, over the time of its kernels by CUDA's profiler (CUPTI); goal: within
+          2 %. The work is large: the host enqueues it while the inputs are still under way, so that there are hardly
+          any gaps between kernels, which are part of the phase and of no kernel.
+controls  what each achieves, as a share of the device's ceiling. That is by what NVML says of the device: twice the
+          cores times the highest SM clock (a fused multiply-add is two), twice the bus width times the highest memory
+          clock (all memory so far sends two bits a cycle of the clock that NVML tells), and the PCIe link's bits
+          without their encoding, of which the packets' headers take some more.
+nvml      milliseconds of a run that are spent in NVML.
+tenant    the example server's latency on the GPU, with the probe over without it: ``benchmarks/overhead.py``.
+
+Options that are not known here are given to ``overhead.py``. Exits with 1 where the goal is missed; without a CUDA
+device with 0 and one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pynvml
+
+from infercanary.probe import TorchTarget
+from infercanary.probe.report import Family
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.nvml import NvmlSampler
+from infercanary.probe.samplers.nvml.calls import CALL_SECONDS
+from infercanary.probe.targets.controls import Control, available_controls, working_seconds
+from infercanary.probe.targets.cuda_driver import CudaError, Device, pci_bus_id
+
+GOAL = 0.02
+"""How far from 1."""
+
+PARTS = ("events", "controls", "nvml", "tenant")
+
+_REPEATS = 50
+_WARM_UP_SECONDS = 0.5  # an idle GPU raises its clocks first
+_LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
+
+def why_not() -> str:
+    """Why CUDA has no device here; empty where it has one."""
+    try:
+        Device(0).close()
+    except (Unavailable, CudaError) as error:
+        return str(error)
+    return ""
+
+
+# Events ----------------------------------------------------------------------------------------------------
+
+Mode = Literal["eager", "graph"]
+MODES: tuple[Mode, ...] = ("eager", "graph")
+
+
+def product(mode: Mode) -> TorchTarget:
+    """One kernel, of tens of milliseconds."""
+    import torch
+
+    matrix = torch.randn(8192, 8192, device="cuda")
+    return TorchTarget(lambda x: x @ matrix, [{"shape": [8192, 8192]}], device="cuda", mode=mode)
+
+
+def resnet18(mode: Mode) -> TorchTarget:
+    """About a hundred kernels, of which most take some 100 µs."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
+    from model import SHAPE, build
+
+    shape = [256, *SHAPE[1:]]
+    return TorchTarget(build().cuda(), [{"shape": shape}], device="cuda", mode=mode)
+
+
+WORKLOADS: dict[str, Callable[[Mode], TorchTarget]] = {"matrix product": product, "ResNet-18": resnet18}
+
+
+class Compute(NamedTuple):
+    """Seconds of the same work: by events (the median), and of its kernels by the profiler (the mean)."""
+
+    events: float
+    kernels: float
+
+    @property
+    def ratio(self) -> float:
+        """Above 1: there were gaps, or events are late."""
+        return self.events / self.kernels
+
+
+def compare(target: TorchTarget, repeats: int = 20) -> Compute:
+    """Both of an unopened target, which is closed in the end. The profiler's repeats lie amid the others."""
+
+    def events() -> list[float]:
+        return [target.clock.measure(target.run)[0].phases["compute"] for _ in range(repeats)]
+
+    target.open()
+    try:
+        events()  # warms up
+        before, kernels, after = events(), kernel_seconds(target, repeats), events()
+        return Compute(statistics.median([*before, *after]), kernels)
+    finally:
+        target.close()
+
+
+def kernel_seconds(target: TorchTarget, repeats: int) -> float:
+    """Seconds of kernels in a repeat, by the profiler; copies are not among them.
+
+    Raises :class:`RuntimeError` where it sees none.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the profiler's, about itself
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+            for _ in range(repeats):
+                target.clock.measure(target.run)
+        trace = Path(folder) / "trace.json"
+        profiled.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    microseconds = [float(event["dur"]) for event in events if event.get("cat") == "kernel"]
+    if not microseconds:
+        raise RuntimeError("the profiler saw no kernels: CUPTI may not be used here")
+    return sum(microseconds) / 1e6 / repeats
+
+
+def check_events() -> bool:
+    """Print; whether the goal was met."""
+    good = True
+    for name, workload in WORKLOADS.items():
+        for mode in MODES:
+            try:
+                found = compare(workload(mode))
+            except RuntimeError as error:  # out of memory is one too
+                print(f"events    {name}, {mode}: {error}", flush=True)
+                good = False
+                continue
+            good &= abs(found.ratio - 1) <= GOAL
+            print(
+                f"events    {name}, {mode}: compute {found.events * 1e3:.3f} ms, kernels {found.kernels * 1e3:.3f} ms: "
+                f"ratio {found.ratio:.4f} (goal: within {GOAL:.0%} of 1)",
+                flush=True,
+            )
+    return good
+
+
+# Controls --------------------------------------------------------------------------------------------------
+
+
+class Ceilings(NamedTuple):
+    """The most that a device can do in a second."""
+
+    flops: float
+    """In single precision, without tensor cores."""
+    memory_bytes: float
+    link_bytes: float
+    """Of the PCIe link, in one direction; NaN where its generation is not known."""
+
+
+def ceilings(ordinal: int = 0) -> Ceilings:
+    """Of CUDA's device with that number, by NVML; of the whole GPU in MIG mode. Raises :class:`pynvml.NVMLError`."""
+    pynvml.nvmlInit()
+    try:
+        gpu = pynvml.nvmlDeviceGetHandleByPciBusId(pci_bus_id(ordinal))
+        sm_clock = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM) * 1e6
+        memory_clock = pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_MEM) * 1e6
+        lane = _LANE_BYTES.get(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu), math.nan)
+        return Ceilings(
+            flops=2 * pynvml.nvmlDeviceGetNumGpuCores(gpu) * sm_clock,
+            memory_bytes=2 * memory_clock * pynvml.nvmlDeviceGetMemoryBusWidth(gpu) / 8,
+            link_bytes=lane * pynvml.nvmlDeviceGetMaxPcieLinkWidth(gpu),
+        )
+    finally:
+        pynvml.nvmlShutdown()
+
+
+class Rate(NamedTuple):
+    """What a control achieves in a second, and the ceiling of that."""
+
+    unit: str
+    achieved: float
+    most: float
+
+    @property
+    def share(self) -> float:
+        """Of the ceiling."""
+        return self.achieved / self.most
+
+    def __str__(self) -> str:
+        return f"{self.achieved:.3g} {self.unit}, {self.share:.1%} of {self.most:.3g}"
+
+
+class Measured(NamedTuple):
+    """Medians of one control, warmed up (s)."""
+
+    working: float
+    """One execution on the device."""
+    repeat: float
+    """One repeat, which is a batch of them, by the host's clock."""
+    rates: list[Rate]
+
+
+def measure(control: Control, most: Ceilings) -> Measured:
+    """An open control."""
+    until = time.perf_counter() + _WARM_UP_SECONDS
+    while time.perf_counter() < until:
+        control.clock.measure(control.run)
+    timings, repeats = [], []
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        timings.append(control.clock.measure(control.run)[0])
+        repeats.append(time.perf_counter() - begin)
+    working = statistics.median(map(working_seconds, timings))
+    rates = []
+    if control.bottleneck == "compute":
+        rates = [Rate("FLOP/s", control.work.flops / working, most.flops)]
+    elif control.bottleneck == "memory":
+        rates = [Rate("B/s", control.work.bytes / working, most.memory_bytes)]
+    elif control.bottleneck == "io":
+        each = {phase: statistics.median(t.phases[phase] for t in timings) for phase in ("h2d", "d2h")}
+        rates = [
+            Rate(f"B/s {phase}", control.work.bytes / 2 / seconds, most.link_bytes)
+            for phase, seconds in each.items()
+        ]
+    return Measured(working, statistics.median(repeats), rates)
+
+
+def show_controls() -> None:
+    """Print what each achieves."""
+    most = ceilings()
+    for name, control in available_controls("cuda").items():
+        control.open()
+        try:
+            found = measure(control, most)
+        finally:
+            control.close()
+        rates = "; ".join(map(str, found.rates)) or "no ceiling"
+        print(
+            f"controls  {name}: {found.working * 1e6:.2f} µs each, {found.repeat * 1e6:.0f} µs a repeat; {rates}",
+            flush=True,
+        )
+
+
+# NVML ------------------------------------------------------------------------------------------------------
+
+
+def show_nvml() -> None:
+    """Print what a run spends in it: a sample just before and one just after the GPU has worked."""
+    clock = 0.0
+    sampler = NvmlSampler(monotonic=lambda: clock)
+    control = available_controls("cuda")["gpu_fma"]
+
+    def sample() -> tuple[float, tuple[Family, ...]]:
+        control.clock.measure(control.run)
+        begin = time.perf_counter()
+        families = tuple(sampler.sample())
+        return time.perf_counter() - begin, families
+
+    control.open()
+    try:
+        sample()  # initialises NVML
+        samples = [sample() for _ in range(_REPEATS)]
+        clock += 120
+        slow, _ = sample()
+    finally:
+        sampler.close()
+        control.close()
+    seconds = [took for took, _ in samples]
+    median = statistics.median(seconds)
+    print(
+        f"nvml      {2 * median * 1e3:.2f} ms a run: two samples of {median * 1e3:.2f} ms (at most "
+        f"{max(seconds) * 1e3:.2f} ms); once a minute {slow * 1e3:.2f} ms"
+    )
+    calls = next(family for family in samples[-1][1] if family.name == CALL_SECONDS.name)
+    cost = {point.labels[0]: point.value for point in calls.points if isinstance(point.value, float)}
+    dearest = sorted(cost, key=lambda call: cost[call], reverse=True)[:5]
+    print(
+        "nvml      dearest calls, as last made: "
+        + ", ".join(f"{call} {cost[call] * 1e3:.2f} ms" for call in dearest)
+    )
+
+
+# The tenant ------------------------------------------------------------------------------------------------
+
+
+def load_tenant(options: Sequence[str]) -> bool:
+    """Whether it ended well; what it prints is its own."""
+    print("tenant    the example server on the GPU, by benchmarks/overhead.py:", flush=True)
+    command = [sys.executable, str(Path(__file__).with_name("overhead.py")), *options]
+    return subprocess.run(command, env={**os.environ, "DEVICE": "cuda"}, check=False).returncode == 0
+
+
+def main() -> None:
+    """Measure all, or what is asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=PARTS, help="may be repeated")
+    arguments, others = parser.parse_known_args()
+    if why := why_not():
+        print(f"no CUDA device: {why}; nothing was measured")
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        print(
+            f"no CUDA device for torch {torch.__version__} (CUDA {torch.version.cuda}); nothing was measured"
+        )
+        return
+    device = torch.cuda.get_device_name(0)
+    pynvml.nvmlInit()
+    driver = pynvml.nvmlSystemGetDriverVersion()
+    pynvml.nvmlShutdown()
+    print(f"{device}, driver {driver}, torch {torch.__version__}, CUDA {torch.version.cuda}", flush=True)
+    wanted = arguments.only or PARTS
+    good = True
+    if "events" in wanted:
+        good &= check_events()
+    if "controls" in wanted:
+        show_controls()
+    if "nvml" in wanted:
+        show_nvml()
+    if "tenant" in wanted:
+        good &= load_tenant(others)
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

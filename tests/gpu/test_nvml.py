@@ -1,0 +1,205 @@
+"""NVML's sampler on a real GPU. Run with: .venv/bin/python -m pytest tests/gpu -rP
+
+The golden files hold what one GPU of a kind shows, idle and loaded. On a kind that has none yet:
+
+    UPDATE_GOLDEN=1 .venv/bin/python -m pytest tests/gpu/test_nvml.py -k golden; git status tests/golden
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import why_not
+from infercanary.probe.report import Family
+from infercanary.probe.samplers import _PATIENCE_SECONDS
+from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
+from infercanary.probe.tags import Values, gpus_at, values
+from infercanary.probe.targets.controls.cuda import cuda_controls
+from infercanary.probe.targets.cuda_driver import Device, pci_bus_id
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
+]
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+TIMINGS = {"infercanary_nvml_call_seconds", "infercanary_nvml_field_seconds"}
+
+Sample = Callable[[], tuple[Family, ...]]
+
+
+@pytest.fixture
+def sample() -> Iterator[Sample]:
+    """Takes one. CUDA has the GPU open meanwhile, as in a server: without that the driver may let go of it."""
+    device, sampler = Device(0), NvmlSampler()
+    try:
+        yield lambda: tuple(sampler.sample())
+    finally:
+        sampler.close()
+        device.close()
+
+
+@contextmanager
+def load() -> Iterator[None]:
+    """The GPU works inside, and has done so for longer than the driver's window of utilization."""
+    control = cuda_controls(0, None)["gpu_fma"]
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.is_set():
+            control.clock.measure(control.run)
+
+    control.open()
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        time.sleep(2)
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        control.close()
+
+
+def label(found: Values) -> str:
+    """NVML's index of the GPU that CUDA has as its first, which is where canaries run."""
+    indexes = gpus_at(pci_bus_id(0), found)
+    assert indexes is not None, "NVML does not show the GPU that CUDA has"
+    (index,) = indexes
+    return index
+
+
+def of(found: Values, name: str) -> float:
+    """The canary's GPU's."""
+    return found[f"infercanary_gpu_{name}"][(label(found),)]
+
+
+def test_the_canarys_gpu_is_among_those_that_answer(sample: Sample) -> None:
+    found = values(sample())
+    assert found["infercanary_nvml_state"][("ok",)] == 1
+    assert found["infercanary_gpu_devices"][()] >= 1
+    assert of(found, "up") == 1
+    (identity,) = (labels for labels in found["infercanary_gpu_info"] if labels[0] == label(found))
+    device = Device(0)
+    device.close()
+    assert identity[1] == device.name
+    assert all(identity[:5]), "name, UUID, address and driver are known"
+    assert device.name in visible_gpus()
+
+
+def test_values_are_those_of_a_gpu(sample: Sample) -> None:
+    found = values(sample())
+    assert 0 < of(found, "sm_clock_hertz") <= of(found, "sm_clock_max_hertz") < 5e9
+    assert 0 < of(found, "memory_clock_hertz") <= of(found, "memory_clock_max_hertz") < 50e9
+    assert 0 < of(found, "memory_used_bytes") < of(found, "memory_size_bytes")
+    assert 5 < of(found, "temperature_celsius") < 110
+    assert 1 <= of(found, "pcie_link_generation") <= of(found, "pcie_link_generation_max")
+    assert 1 <= of(found, "pcie_link_lanes") <= of(found, "pcie_link_lanes_max") <= 32
+    assert of(found, "local_cpus") >= 1
+    active = found["infercanary_gpu_clock_event_active"]
+    assert {value for labels, value in active.items() if labels[0] == label(found)} <= {0.0, 1.0}
+
+
+def test_load_shows_in_clock_utilization_and_energy(sample: Sample) -> None:
+    with load():
+        before, begin = values(sample()), time.monotonic()
+        time.sleep(2)
+        after, elapsed = values(sample()), time.monotonic() - begin
+    assert of(after, "utilization_ratio") > 0.2
+    assert of(after, "sm_clock_hertz") > 0.3 * of(after, "sm_clock_max_hertz")
+    watts = (of(after, "energy_joules_total") - of(before, "energy_joules_total")) / elapsed
+    print(f"{watts:.0f} W under load, of {of(after, 'power_limit_watts'):.0f} W")
+    assert 5 < watts < 1.2 * of(after, "power_limit_watts")
+
+
+def test_counters_do_not_go_back(sample: Sample) -> None:
+    def counters() -> dict[tuple[str, ...], float]:
+        families = [family for family in sample() if family.kind == "counter"]
+        found = values(families)
+        return {(name, *labels): value for name, points in found.items() for labels, value in points.items()}
+
+    with load():
+        before = counters()
+        assert {name for name, *_ in before} >= {
+            "infercanary_gpu_clock_event_seconds_total",
+            "infercanary_gpu_energy_joules_total",
+        }
+        for _ in range(20):
+            time.sleep(0.1)
+            after = counters()
+            assert {key: value for key, value in before.items() if after[key] < value} == {}
+            before = after
+
+
+def test_it_can_be_let_go_of_and_taken_up_again() -> None:
+    sampler = NvmlSampler()
+    for _ in range(3):
+        assert values(sampler.sample())["infercanary_nvml_state"][("ok",)] == 1
+        sampler.close()
+
+
+def test_a_sample_is_in_time_and_its_cost_is_told(sample: Sample) -> None:
+    sample()  # initialises NVML
+    seconds, told = [], []
+    for _ in range(20):
+        begin = time.perf_counter()
+        found = values(sample())
+        seconds.append(time.perf_counter() - begin)
+        calls = found["infercanary_nvml_call_seconds"]
+        told.append(calls[("nvmlDeviceGetFieldValues",)])
+    print(f"a sample: {statistics.median(seconds) * 1e3:.2f} ms, at most {max(seconds) * 1e3:.2f} ms")
+    for (call,), cost in sorted(calls.items(), key=lambda each: -each[1]):
+        print(f"{cost * 1e3:8.3f} ms  {call}")
+    assert statistics.median(seconds) < _PATIENCE_SECONDS, "a run would begin without it"
+    assert all(0 < cost < each for cost, each in zip(told, seconds, strict=True))
+    assert 0 <= found["infercanary_nvml_field_seconds"][()] < 1
+    assert {"nvmlInit", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEnergyConsumption"} <= {
+        c for (c,) in calls
+    }
+    assert not [call for (call,) in calls if re.search("Process|Throughput", call)]
+
+
+def exposition(families: Iterable[Family]) -> str:
+    """What Prometheus would read; without what is one GPU's alone, and without timings."""
+    expose = pytest.importorskip("infercanary.exporter.expose")
+    shown = expose.Exposition()
+    lines = [expose.write(family, {}) for family in families if family.name not in TIMINGS and family.points]
+    assert shown.replace(("", ""), lines) == []
+    pieces = shown.families(in_openmetrics=False)
+    text = b"".join(chain.from_iterable(each.texts for each in pieces)).decode()
+    return re.sub(r'(uuid|pci_bus_id)="[^"]*"', r'\1="…"', text)
+
+
+def series(text: str) -> set[str]:
+    """Without their values, nor a host's own: its versions, and which errors it has seen."""
+    lines = (line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
+    own = ("infercanary_gpu_info", "infercanary_gpu_xid_errors", "infercanary_gpu_numa_node")
+    return {line for line in lines if not line.startswith(own)}
+
+
+@pytest.mark.parametrize("state", ["idle", "loaded"])
+def test_golden(sample: Sample, state: str) -> None:
+    """The same kind of GPU shows the same series; values are for people to look at."""
+    if len(visible_gpus()) != 1:
+        pytest.skip("several GPUs: golden files are of one")
+    with load() if state == "loaded" else nullcontext():
+        time.sleep(2)  # its utilization is of the last second at most
+        families = sample()
+    kind = re.sub(r"\W+", "_", visible_gpus()[0].lower()).removeprefix("nvidia_")
+    golden = GOLDEN / f"nvml_{kind}_{state}.metrics"
+    text = exposition(families)
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    if not golden.exists():
+        pytest.skip(f"no {golden.name} yet: UPDATE_GOLDEN=1 writes it")
+    assert series(text) == series(golden.read_text())
