@@ -45,6 +45,12 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Throughput against latency",
         "service: panel Points of the last sweep",
     ),
+    "no baseline for a drift yet: it takes 24 blocks of 12 runs, and as many since": (
+        "fleet: panel Drift without an upgrade",
+        "fleet: panel What the last upgrade did K",
+        "service: panel In numbers D",
+        "recording service_canary:infercanary_drift_ratio:max",
+    ),
     "no restart of an unchanged image yet": ("self: panel False alarms, by its own trial C",),
     "cgroup v1, or a kernel that does not tell pressure": ("gpu-host: panel Pressure",),
     "too few repeats": (

@@ -284,10 +284,12 @@ def _false_alarms() -> Panel:
         "have called a change, and the share of them. About 1 % or less is well.",
         "short",
         height=8,
-        empty=NO_EXPORTER,
+        empty="Nothing is judged yet",
     )
+    # They are the service's, and published with each of its containers.
     alarms, tests = (
-        f"sum({series(f'infercanary_judge_aa_{what}_total', INSTANCE)})" for what in ("alarms", "tests")
+        f"sum(max by (instance, service, canary) ({series(f'infercanary_judge_aa_{what}', INSTANCE)}))"
+        for what in ("alarms", "tests")
     )
     return tiles(
         about,

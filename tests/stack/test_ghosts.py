@@ -385,11 +385,12 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts, upgraded: float) -> None:
     told = ghosts.alert("InferCanaryNoisyNeighbour", "crowded")
     assert told.labels["layer"] == "host"
     assert f"{PROJECT}-crowded waits for a CPU in" in told.text
-    eventually("a verdict", 120, lambda: ghosts.verdict("crowded") <= {"regressed", "inconclusive"})
+    eventually("a verdict", 120, lambda: ghosts.verdict("crowded") & {"regressed", "inconclusive"})
     ghosts.runs("crowded", 30)
     blamed = ghosts.stack.samples("infercanary_shift_cause", service="crowded")
     causes = {labels["cause"] for labels, on in blamed if on}
     assert causes <= {"host", "both"}
+    assert causes or ghosts.verdict("crowded") == {"inconclusive"}
     # On a machine where others work too it may be both; the image alone is never blamed.
     if "both" not in causes:
         assert [(a.name, a.text) for a in ghosts.told("crowded") if a.labels["layer"] == "image"] == []
