@@ -136,7 +136,10 @@ def _verdict(judgement: Judgement) -> str:
     images = ""
     if judgement.upgraded_at is not None:
         ago = _age(max(0.0, time.time() - judgement.upgraded_at))
-        images = f"<small>{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago</small>"
+        names = f"{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago"
+        waits = judgement.state == "inconclusive" and judgement.next_look is not None
+        look = f"; it looks again at {judgement.next_look} runs" if waits else ""
+        images = f"<small>{names}{look}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence(judgement), 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}</div>"

@@ -69,7 +69,8 @@ def interval(shift: float, low: float, high: float) -> str:
 
 def _share(causes: Causes) -> str:
     if causes.cause == "both" and causes.host is not None and causes.image is not None:
-        return f"host {percent(causes.host.shift)}, image {percent(causes.image.shift)}"
+        host, image = (interval(part.shift, part.low, part.high) for part in (causes.host, causes.image))
+        return f"host {host}, image {image}"
     return "host or image, not known which" if causes.cause == "unknown" else causes.cause
 
 

@@ -47,7 +47,9 @@ class TorchTarget:
     ``cpu_fallback``  whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
                 default that is refused: it would be a canary of something else. ``cuda_missing`` says why.
 
-    On CUDA a repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
+    On CUDA a repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs. A run is put off
+    while this process has work on the device's default stream; a server in another process, or on streams of its own,
+    is not seen by that: its load is in the runs' tag ``gpu_busy``.
     """
 
     def __init__(

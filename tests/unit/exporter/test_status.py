@@ -1,0 +1,20 @@
+"""What the page says of a verdict."""
+
+from __future__ import annotations
+
+from infercanary.exporter.judge.judge import Judgement, State
+from infercanary.exporter.status import _verdict
+
+
+def told(state: State, next_look: int | None) -> str:
+    judgement = Judgement(
+        state=state, upgraded_at=1.0, shift=1.5, low=0.5, high=3.0, baseline_image="a:1", candidate_image="a:2",
+        next_look=next_look,
+    )  # fmt: skip
+    return _verdict(judgement)
+
+
+def test_what_is_open_says_when_it_looks_again() -> None:
+    assert "it looks again at 24 runs" in told("inconclusive", 24)
+    assert "looks again" not in told("inconclusive", None), "it was the last look"
+    assert "looks again" not in told("regressed", 24), "that is an answer"
