@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from itertools import islice, pairwise
 from time import perf_counter, sleep
@@ -24,6 +24,7 @@ _WARM_UP_REPEATS = 100
 _WARM_UP_SECONDS = 20.0
 _MAX_VALUES = 1024
 _GIVE_WAY_SECONDS = 0.5
+_LET_GO_SECONDS = 1.0
 _CROWDED = 8.0
 _MAX_PHASES = 16
 _MAX_READINGS = 64
@@ -145,6 +146,9 @@ class Runner:
             if self._turn is not None:
                 self._turn.cancel()  # what got no turn in time must not come later, outside the budget
             if self._pool is not None and self._entered is None:
+                # The thread has yet to hear of it; on a busy machine the next round would find it hanging.
+                with suppress(CancelledError, DeadlineExceeded):
+                    self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self._timeout:g} s") from None
             if self._pool is not None:
                 self._pool.lost_a_thread()
