@@ -117,13 +117,18 @@ def _preempted(w: Window) -> bool:
     return waited is not None and _counts(waited - _throttled(w), w)
 
 
-def _gpu_held_back(reason: str) -> Callable[[Window], bool]:
-    metric = "infercanary_gpu_clock_event_seconds_total"
-    return lambda w: any(
-        value > w.before.get(metric, {}).get(known, value)
+def _gpu_grew(w: Window, metric: str, earlier: Values, *labels: str) -> bool:
+    """Whether a counter of one of the canary's GPUs grew since ``earlier``; one that was not there then did not."""
+    before = earlier.get(metric, {})
+    return any(
+        value > before.get(known, value)
         for known, value in w.of_gpus(metric, w.after).items()
-        if known[1:] == (reason,)
+        if known[1:] == labels
     )
+
+
+def _gpu_held_back(reason: str) -> Callable[[Window], bool]:
+    return lambda w: _gpu_grew(w, "infercanary_gpu_clock_event_seconds_total", w.before, reason)
 
 
 def _clock_low(w: Window) -> bool:
@@ -132,12 +137,6 @@ def _clock_low(w: Window) -> bool:
         value < _CLOCK_LOW * highest.get(gpu, 0.0)
         for gpu, value in w.of_gpus("infercanary_gpu_sm_clock_hertz", w.after).items()
     )
-
-
-def _gpu_xid(w: Window) -> bool:
-    metric = "infercanary_gpu_xid_events_total"
-    earlier = w.previous.get(metric, {})
-    return any(value > earlier.get(gpu, value) for gpu, value in w.of_gpus(metric, w.after).items())
 
 
 def _changed(*metrics: str) -> Callable[[Window], bool]:
@@ -164,7 +163,7 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "gpu_busy": lambda w: any(
         share > _GPU_BUSY for share in w.of_gpus("infercanary_gpu_utilization_ratio", w.quiet).values()
     ),
-    "gpu_xid": _gpu_xid,
+    "gpu_xid": lambda w: _gpu_grew(w, "infercanary_gpu_xid_events_total", w.previous),
     "output_changed": lambda w: (w.done.output_error or 0.0) > OUTPUT_TOLERANCE,
 }
 

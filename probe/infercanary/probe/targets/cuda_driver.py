@@ -260,7 +260,7 @@ class Event:
 def pci_bus_id(ordinal: int) -> str:
     """The PCI address of a GPU, by CUDA's number for it: CUDA and NVML may number them otherwise.
 
-    Raises :class:`~infercanary.probe.samplers.Unavailable` where there is none, and :class:`CudaError`.
+    Raises :class:`~infercanary.probe.samplers.Unavailable` without a driver, and :class:`CudaError`.
     """
     if (library := cuda_library()) is None:
         raise Unavailable(f"no {_LIBRARY} here")
