@@ -1,6 +1,8 @@
 # InferCanary. `make demo` and `make test` need Python 3.10 to 3.13 and nothing else; the rest is installed into .venv.
 PYTHON ?= python3
 ARGS ?=
+# Processes that tests run in; with 0 in this one: make test WORKERS=0 ARGS="-s -k name"
+WORKERS ?= 3
 # A smaller torch without CUDA: make demo TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH_INDEX_URL ?=
 PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt \
@@ -18,7 +20,7 @@ demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where insta
 venv: .venv/dev ## everything, into .venv
 
 test: .venv/dev ## all tests; those that need Docker are skipped, in one line, where there is none; ARGS="-k name"
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup $(ARGS)
 
 lint: .venv/dev ## ruff, mypy --strict, the import contracts
 	.venv/bin/ruff check .

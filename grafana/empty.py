@@ -39,6 +39,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "self: panel Input that was refused",
         "service: panel Where replicas differ now",
         "upgrade: panel Slower steps of the start",
+        "upgrade: panel Where the judge saw it B",
     ),
     "none is configured": (
         "self: panel Journals that fail",

@@ -11,6 +11,7 @@ from grafana.dashboards.verdicts import BY, CANARY
 
 WELL = "none"
 _FAILING = 'state="failing"'
+_OTHER = "scalar(infercanary:threshold:output_error_ratio)"
 _NVML = 'state!~"ok|no_driver"'
 
 
@@ -50,7 +51,7 @@ def _troubles() -> Panel:
     each = "instance, service, container, canary"
     down = f"count({series('infercanary_up', SERVICES)} == 0) or vector(0)"
     failing = series("infercanary_canary_state", CANARY, _FAILING)
-    other = f"count({verdicts.of('infercanary_upgrade_output_error_ratio')} > 0.01) or vector(0)"
+    other = f"count({verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}) or vector(0)"
     return tiles(
         about,
         Query(down, "probes down"),
@@ -118,7 +119,7 @@ def _containers() -> Panel:
     kinds = {
         "probe does not answer": f"{series('infercanary_up', SERVICES)} == 0",
         "canary fails": f"{series('infercanary_canary_state', CANARY, _FAILING)} == 1",
-        "other output than at first": f"{series('infercanary_output_error_ratio', CANARY)} > 0.01",
+        "other output than at first": f"{series('infercanary_output_error_ratio', CANARY)} > {_OTHER}",
         "no CUDA": f"{series('infercanary_cuda_missing', CANARY)} == 1",
         "NVML in trouble": f"{series('infercanary_nvml_state', SERVICES, _NVML)} == 1",
         # None is clean right after a start.

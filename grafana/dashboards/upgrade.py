@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grafana_foundation_sdk.models.common import BigValueTextMode
+
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, matrix, rows, spread, tiles
@@ -48,7 +50,7 @@ def board() -> Board:
         [
             Row("What the judge says", [_verdict(), verdicts.parts(), _rests_on(), verdicts.shift(24)]),
             Row("Two images side by side", [_distributions(), _over_time(), _quantiles(), _images()]),
-            Row("Where it grew", [_phases(), _phases_over_time(), _tags(), _beside()]),
+            Row("Where it grew", [_where(), _phases(), _phases_over_time(), _tags(), _beside()]),
             Row("What came with the image", [_components(), _cold_start(), _cold_start_shift(), _output()]),
         ],
         since="now-24h",
@@ -169,6 +171,25 @@ def _images() -> Panel:
     ]
     query = f"max by (image, image_id, image_digest) ({short}) * 1000"
     return rows(about, columns, Query(query), sort="-Last seen")
+
+
+def _where() -> Panel:
+    about = About(
+        "Where the judge saw it",
+        "Phases with their share of the change, those that made a quarter of it or more, and the controls that moved, "
+        "by how much: work that is the same in every image. With none here they were flat, and it is not the host.",
+        "percentunit",
+        width=24,
+        height=4,
+        empty="Only a verdict of a change has them",
+    )
+    return tiles(
+        about,
+        Query(verdicts.of("infercanary_shift_phase_ratio", "phase"), "phase {{phase}}"),
+        Query(verdicts.of("infercanary_shift_control_ratio", "control"), "control {{control}}"),
+        decimals=0,
+        text=BigValueTextMode.VALUE_AND_NAME,
+    )
 
 
 def _phases() -> Panel:

@@ -25,7 +25,10 @@ def _missing() -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is here, and skip it where there is no Docker; in CI that is a failure."""
+    """Mark what is here, and skip it where there is no Docker; in CI that is a failure.
+
+    Of tests that run side by side (pytest-xdist) these stay one after the other, in one process: there is one stack.
+    """
     mine = [item for item in items if Path(item.path).is_relative_to(Path(__file__).parent)]
     if not mine or config.option.collectonly:
         return
@@ -36,6 +39,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     for item in mine:
         item.add_marker(pytest.mark.stack)
+        item.add_marker(pytest.mark.xdist_group("stack"))
         if why:
             item.add_marker(pytest.mark.skip(reason=f"the stack tests need Docker with Compose v2: {why}"))
 

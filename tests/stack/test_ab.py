@@ -331,7 +331,7 @@ def test_a_full_disk_costs_the_report_and_leaves_nothing(
         assert [path.name for path in full.iterdir()] == ["filler"]
         with Path("/dev/full").open("w") as out:
             done = subprocess.run(
-                command(*arguments),
+                command(*arguments, "--runs", "200", "--budget", "10"),
                 stdout=out,
                 stderr=subprocess.PIPE,
                 text=True,

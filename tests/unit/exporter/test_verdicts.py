@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from infercanary.exporter.judge import verdicts
+from infercanary.exporter.judge.causes import Causes
 from infercanary.exporter.judge.creep import Creep
+from infercanary.exporter.judge.judge import Judgement, State
 
 
 def points(creep: Creep, name: str) -> dict[tuple[str, ...], object]:
@@ -23,3 +25,17 @@ def test_a_drift_that_nobody_can_tell_yet_is_missing() -> None:
 def test_the_judges_own_trial_is_shown_by_canary() -> None:
     assert points(Creep(), "infercanary_judge_aa_tests") == {("c",): 7.0}
     assert points(Creep(), "infercanary_judge_aa_alarms") == {("c",): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [("regressed", True), ("improved", True), ("equivalent", False), ("inconclusive", False)],
+)
+def test_where_a_change_grew_is_shown_where_there_is_one(state: State, shown: bool) -> None:
+    causes = Causes(phases={"compute": 0.7, "launch": 0.3}, controls={"cpu_spin": 0.12})
+    judged = {"c": Judgement(state=state, causes=causes, shift=0.1)}
+    found = {family.name: family for family in verdicts.families(judged, {}, {})}
+    phases = {point.labels: point.value for point in found["infercanary_shift_phase_ratio"].points}
+    controls = {point.labels: point.value for point in found["infercanary_shift_control_ratio"].points}
+    assert phases == ({("c", "compute"): 0.7, ("c", "launch"): 0.3} if shown else {})
+    assert controls == ({("c", "cpu_spin"): 0.12} if shown else {})

@@ -203,7 +203,7 @@ def test_the_data_source_is_a_variable(board: dict[str, Any]) -> None:
 def test_what_is_chosen_is_selected(query: Query) -> None:
     """target-job-rule and target-instance-rule, for a target that speaks for many: by service, or by the exporter."""
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
-        if query.raw.startswith("label_values"):
+        if query.raw.startswith("label_values") or name.startswith("infercanary:threshold:"):
             continue
         joined = re.search(r"group_left\s*$", re.sub(r"\([^()]*\)\s*$", "", before.rstrip()))
         by_join = name == "infercanary_probe_start_timestamp_seconds"

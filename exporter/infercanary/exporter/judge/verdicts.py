@@ -72,6 +72,24 @@ CAUSE = Metric(
     ("canary", "cause"),
     reading="`unknown`: neither part is clear of nothing, or no control ran.",
 )
+PHASE = Metric(
+    "infercanary_shift_phase_ratio",
+    "gauge",
+    "A phase's share of the change, seconds of seconds: those that made a quarter of it or more. Only where there is a "
+    "verdict of a change.",
+    ("canary", "phase"),
+    reading="Where it grew: `compute` is the device or its kernels, `launch` the host's side, `h2d` and `d2h` the bus, "
+    "`queue` a device that was busy. Over 1 where another phase became shorter meanwhile.",
+)
+CONTROL = Metric(
+    "infercanary_shift_control_ratio",
+    "gauge",
+    "A control's time since the upgrade over that before, minus 1: those that moved. Only where there is a verdict of "
+    "a change.",
+    ("canary", "control"),
+    reading="Work that is the same in every image: what moved it is the host, or the container's limits. None, with "
+    "`infercanary_shift_host_ratio` there: the controls were flat.",
+)
 BASELINE = Metric(
     "infercanary_baseline_seconds",
     "gauge",
@@ -213,7 +231,7 @@ _CREEP: dict[Metric, Callable[[Creep], float | None]] = {
     CREEP_HOST: lambda c: c.host.shift if c.host else None,
     CREEP_ONSET: lambda c: c.onset,
 }
-METRICS = (VERDICT, UPGRADE, CAUSE, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
+METRICS = (VERDICT, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
 
 
 def families(
@@ -230,6 +248,8 @@ def families(
         CAUSE.family(
             {(c, cause): float(cause == j.causes.cause) for c, j in changed.items() for cause in CAUSES}
         ),
+        PHASE.family({(c, phase): x for c, j in changed.items() for phase, x in j.causes.phases.items()}),
+        CONTROL.family({(c, name): x for c, j in changed.items() for name, x in j.causes.controls.items()}),
         COLD_START.family(
             {
                 (c, step): b / a - 1
