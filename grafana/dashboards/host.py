@@ -287,8 +287,8 @@ def _quota() -> Panel:
 def _cores() -> Panel:
     about = About(
         "Cores used and granted",
-        "CPU time of the process that the probe runs in, for each second, and the cores that quota, cpuset and "
-        "affinity leave it. Where they meet the container has no more.",
+        "CPU time of the process that the probe runs in, for each second, the cores that quota, cpuset and affinity "
+        "leave it, and the CPUs that the canary's own thread may use: fewer where it is pinned.",
         "none",
         empty=NO_CGROUP,
     )
@@ -296,6 +296,7 @@ def _cores() -> Panel:
         about,
         Query(rate("infercanary_process_cpu_seconds_total", CONTAINERS), "{{container}} used"),
         Query(series("infercanary_process_granted_cpus", CONTAINERS), "{{container}} granted"),
+        Query(series("infercanary_canary_allowed_cpus", CANARIES), "{{container}} {{canary}} may use"),
         minimum=0,
     )
 
@@ -386,14 +387,15 @@ def _switches() -> Panel:
 def _threads() -> Panel:
     about = About(
         "Threads, and computing threads for each CPU",
-        "Threads of the process, and the engine's computing threads over the granted CPUs: above 1 they wait for one "
-        "another. Set OMP_NUM_THREADS, or raise the quota.",
+        "Threads of the process, of the engine's pools, and the engine's computing threads over the granted CPUs: "
+        "above 1 they wait for one another. Set OMP_NUM_THREADS, or raise the quota.",
         "none",
         empty=NO_CGROUP,
     )
     return lines(
         about,
         Query(series("infercanary_process_threads", CONTAINERS), "{{container}} threads"),
+        Query(series("infercanary_thread_pool_size", CANARIES), "{{container}} {{canary}} {{pool}} pool"),
         Query(series("infercanary_thread_oversubscription_ratio", CONTAINERS), "{{container}} for each CPU"),
         minimum=0,
     )
@@ -402,8 +404,8 @@ def _threads() -> Panel:
 def _placement() -> Panel:
     about = About(
         "Threads away from the GPU",
-        "Threads that last ran outside the NUMA nodes of the container's GPUs, and those that may. Where the first "
-        "moves together with launch, h2d or d2h, their place is the reason.",
+        "Threads that last ran outside the NUMA nodes of the container's GPUs, those that may, and whether the "
+        "canary's own did (1). Where it moves together with launch, h2d or d2h, their place is the reason.",
         "none",
         empty="No GPU, or its NUMA node is not known",
     )
@@ -413,6 +415,7 @@ def _placement() -> Panel:
         Query(
             series("infercanary_process_off_node_allowed_threads", CONTAINERS), "{{container}} may run there"
         ),
+        Query(series("infercanary_canary_off_node", CANARIES), "{{container}} {{canary}} ran there"),
         minimum=0,
     )
 

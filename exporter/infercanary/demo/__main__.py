@@ -92,9 +92,9 @@ def _start_prometheus(console: Console, processes: Processes, exporter: int) -> 
         scrape = {"job_name": "infercanary", "static_configs": [{"targets": [f"127.0.0.1:{exporter}"]}]}
         config = {"global": {"scrape_interval": "5s"}, "scrape_configs": [scrape]}
         (processes.folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-        processes.start(
-            "Prometheus", [binary, "--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
-        )
+        arguments = ["--config.file=prometheus.yml", f"--web.listen-address=127.0.0.1:{port}"]
+        # A folder of its own also where a distribution's default is the system's (Debian: /var/lib/prometheus).
+        processes.start("Prometheus", [binary, *arguments, "--storage.tsdb.path=data"])
         processes.wait_for("Prometheus", f"{url}/-/ready", 30)
     console.print(f"[green]✓[/] Prometheus         {url}/")
 

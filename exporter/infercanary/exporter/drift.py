@@ -123,7 +123,13 @@ def compare(
 
 
 def judge(between: Shift, *, restart_sd: float = 0.0, level: float = LEVEL) -> Comparison:
-    """The verdict on a shift, be it of one pair or pooled."""
+    """The verdict on a shift, be it of one pair or pooled.
+
+    `equivalent` is two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
+    Approach for Assessing the Equivalence of Average Bioavailability", 1987): the whole interval within ``EFFECT``. A
+    change takes an estimate of ``EFFECT`` and of three restart SDs, and an interval clear of ``CLEAR``, because what is
+    merely not zero wakes nobody. Assumes that the estimate is about normal, or t with the shift's freedom.
+    """
     low, high = between.interval(level)
     verdict: Verdict = "inconclusive"
     if abs(between.log) >= max(_EFFECT, _RESTART_SDS * restart_sd) and (low > _CLEAR or high < -_CLEAR):
@@ -134,7 +140,11 @@ def judge(between: Shift, *, restart_sd: float = 0.0, level: float = LEVEL) -> C
 
 
 def shift(baseline: Points, candidate: Points) -> Shift:
-    """How much slower ``candidate`` is, as far as its points can tell; of infinite error where they are too few."""
+    """How much slower ``candidate`` is, as far as its points can tell; of infinite error where they are too few.
+
+    Hodges and Lehmann's estimate on logarithms. Its error assumes that both sides have one shape, that neighbours are
+    alike as in a first-order process, and that no restart lies between: ``pool`` adds what restarts do.
+    """
     return _shift(_logs(baseline, "baseline"), _logs(candidate, "candidate"))
 
 
@@ -145,6 +155,10 @@ def pool(replicas: Iterable[tuple[Sequence[Points], Sequence[Points]]], restarts
     variance of 2 sd² / m, on the degrees of freedom that ``restarts`` is known on. How far the replicas' shifts lie
     apart tells m - 1 degrees of freedom more of it. Starts with too few runs, and replicas without a start on either
     side, do not count.
+
+    Weighted by inverse variances, as a random-effects meta-analysis is, and widened where the replicas differ by more
+    than that (Hartung and Knapp, "A refined method for the meta-analysis of controlled clinical trials with binary
+    outcome", 2001), never narrowed. Assumes that starts are independent, and that replicas shift alike.
     """
     each = [
         pair
@@ -169,7 +183,10 @@ def learn(images: Iterable[Sequence[Points]], prior: Restarts = PRIOR) -> Restar
     """What restarts do, from the starts of each image: ``prior`` counts as so many restarts seen before.
 
     The scatter of the levels of k starts has k - 1 degrees of freedom; what the runs' own scatter explains of it is
-    taken off, because a shift's standard error already has it.
+    taken off, because a shift's standard error already has it: the analysis-of-variance estimate of a variance
+    component (Searle, Casella and McCulloch, "Variance Components", 1992, chapter 3), not below zero. The prior joins
+    as the conjugate one of a normal variance does (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). Assumes
+    that all images of a service have one restart SD.
     """
     squares, df = prior.sd**2 * prior.df, prior.df
     for image in images:
@@ -208,6 +225,10 @@ def scan(values: Points) -> list[ChangePoint]:
     the scatter within both, and beyond what the same difference is elsewhere in the series: a level that wanders
     makes steps of its own. Nothing is found nearer to an end or to a larger step. A slow trend has no step; to see it
     is for ``compare``, with a baseline that is frozen.
+
+    The windows of 12 on either side are those of Perfherder, whose t of 7 is taken where nothing else is known
+    (https://github.com/mozilla/treeherder, perfalert); medians for its means, because single wild points
+    are common. Assumes one step at most within a window, and that most of a series has none.
     """
     y = _logs(values, "values")
     if y.size < 2 * WINDOW:
