@@ -20,7 +20,7 @@ demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where insta
 venv: .venv/dev ## everything, into .venv
 
 test: .venv/dev ## all tests; those that need Docker are skipped, in one line, where there is none; ARGS="-k name"
-	.venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup $(ARGS)
+	.venv/bin/python -m pytest --numprocesses=$(WORKERS) $(ARGS)
 
 lint: .venv/dev ## ruff, mypy --strict, the import contracts
 	.venv/bin/ruff check .

@@ -25,23 +25,13 @@ def _missing() -> str | None:
 
 
 HERE = Path(__file__).parent
-# There is one stack, so these stay one after the other while other tests run side by side (pytest-xdist). Those that
-# others disturb most come last, when the others are over.
-IN_ORDER = ("test_ways", "test_dashboards", "test_causes", "test_ghosts", "test_compose")
 
 
-def _place(item: pytest.Item) -> int:
-    stem = item.path.stem
-    return IN_ORDER.index(stem) if item.path.parent == HERE and stem in IN_ORDER else -1
-
-
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the marks in its own
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what is here, and skip it where there is no Docker; in CI that is a failure."""
     mine = [item for item in items if item.path.parent == HERE]
     if not mine or config.option.collectonly:
         return
-    items.sort(key=_place)
     why = _missing()
     if why and os.environ.get("CI"):
         pytest.exit(
@@ -49,7 +39,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         )
     for item in mine:
         item.add_marker(pytest.mark.stack)
-        item.add_marker(pytest.mark.xdist_group("stack" if _place(item) >= 0 else "ab"))
         if why:
             item.add_marker(pytest.mark.skip(reason=f"the stack tests need Docker with Compose v2: {why}"))
 

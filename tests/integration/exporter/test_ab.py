@@ -29,9 +29,6 @@ from infercanary.exporter.ab.reaper import Reaper
 from infercanary.exporter.ab.turn import Needed, StartFailed, take
 from infercanary.settings import UsageError
 
-# Those of tests/stack look for processes of experiments, on the whole machine.
-pytestmark = pytest.mark.xdist_group("ab")
-
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = Path(__file__).parents[2] / "stack" / "ab"
 
