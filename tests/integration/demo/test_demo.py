@@ -26,7 +26,13 @@ def demo(temporary: Path, *arguments: str, **environment: str) -> Iterator[subpr
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1", **environment},
+        env={
+            **os.environ,
+            "TMPDIR": str(temporary),
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "120",  # numbers of a busy machine are wide, and names would be cut
+            **environment,
+        },
     )
     family = psutil.Process(child.pid)
     try:

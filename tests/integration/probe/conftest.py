@@ -1,14 +1,9 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "modules"))
-
 from faulty import Faulty
 from watching import until
 

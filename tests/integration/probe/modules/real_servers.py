@@ -6,6 +6,7 @@ reason, where it cannot be had.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -28,6 +29,14 @@ _START_SECONDS = 120
 def environment(name: str, *requirements: str, beside: bool = False, dependencies: bool = True) -> Path:
     """The folder of an environment with ``requirements``; with ``beside``, it sees this interpreter's packages too."""
     folder = Path(sys.prefix) / "servers" / f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
+    folder.parent.mkdir(exist_ok=True)
+    # Another process of the tests may want it too.
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _made(name, folder, requirements, beside, dependencies)
+
+
+def _made(name: str, folder: Path, requirements: Sequence[str], beside: bool, dependencies: bool) -> Path:
     wanted = "\n".join([*requirements, str(beside)])
     made = folder / "requirements.txt"
     if made.is_file() and made.read_text() == wanted:
