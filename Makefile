@@ -2,7 +2,7 @@
 PYTHON ?= python3
 ARGS ?=
 # Processes that tests run in; with 0 in this one: make test WORKERS=0 ARGS="-s -k name"
-WORKERS ?= 3
+WORKERS ?= 4
 # A smaller torch without CUDA: make demo TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH_INDEX_URL ?=
 PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt \

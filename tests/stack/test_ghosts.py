@@ -390,9 +390,9 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts, upgraded: float) -> None:
     ghosts.runs("crowded", 30)
     blamed = ghosts.stack.samples("infercanary_shift_cause", service="crowded")
     causes = {labels["cause"] for labels, on in blamed if on}
-    assert causes <= {"host", "both"}
+    # On a machine where others work too it may be both, or not to be told; the image alone is never blamed.
+    assert causes <= {"host", "both", "unknown"}
     assert causes or ghosts.verdict("crowded") == {"inconclusive"}
-    # On a machine where others work too it may be both; the image alone is never blamed.
     if "both" not in causes:
         assert [(a.name, a.text) for a in ghosts.told("crowded") if a.labels["layer"] == "image"] == []
 

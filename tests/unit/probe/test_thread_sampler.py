@@ -339,7 +339,9 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
     with waiting(1, pin):
         assert thread_place(tids[0]) == Place(frozenset({cpu}), cpu)
         assert thread_place(threading.get_native_id()).cpus == CPUS
-    assert thread_place(tids[0]) == Place(None, None), "it ended"
+    deadline = time.monotonic() + 10  # the kernel's part of it ends after Python's
+    while thread_place(tids[0]) != Place(None, None):
+        assert time.monotonic() < deadline, "it ended"
 
 
 def test_the_place_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
