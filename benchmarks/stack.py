@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 import urllib.error
@@ -37,26 +35,19 @@ GREEN_GOAL_SECONDS = 90
 ALERTS = "http://127.0.0.1:9093/api/v2/alerts"
 EXPORTER = "http://127.0.0.1:9797"
 PROMETHEUS = "http://127.0.0.1:9090"
+COMPOSE_FILE = ROOT / "docker-compose.yml"
 SERVICES = {"classify", "moderate"}
 # Panels of the Fleet dashboard: those in which each service is to be seen, and those in which nothing is.
 FILLED = {"Latency of each service", "Verdicts over time"}
 TROUBLE = {"In trouble now", "Containers in trouble", "Alerts that fire", "Runs that failed"}
 BASELINE_RUNS = 24  # with 12, the first of the two looks in a row that a verdict takes may be too blunt
-ENVIRONMENT = {
-    **os.environ,
-    "COMPOSE_PROJECT_NAME": "infercanary-benchmark",
-    "COMPOSE_FILE": str(ROOT / "docker-compose.yml"),
-}
 
 
 def compose(*arguments: str) -> str:
-    """`docker compose` on the shipped file."""
-    done = subprocess.run(
-        ["docker", "compose", *arguments], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    """`docker compose` on the shipped file, as a project of its own."""
+    return docker(
+        "compose", "--project-name", "infercanary-benchmark", "--file", str(COMPOSE_FILE), *arguments
     )
-    if done.returncode:
-        raise SystemExit(f"docker compose {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def within(seconds: float, what: str, check: Callable[[], T]) -> T:
