@@ -73,5 +73,5 @@ def of_each_image(expression: str, by: str, *matchers: str, how: str = "avg") ->
     """One value an image, out of the range shown: also of an image that is gone by now."""
     return (
         f"{how} by (image, image_id{', ' + by if by else ''}) "
-        f"({how}_over_time(({by_image(expression, *matchers)})[$__range:1m]))"
+        f"({how}_over_time(({by_image(expression, *matchers)})[$__range:$__interval]))"
     )

@@ -145,7 +145,7 @@ def _quantiles() -> Panel:
     levels = {"lowest": 0, "10 %": 0.1, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75, "90 %": 0.9, "highest": 1}
     joined = by_image(MEDIAN, CONTAINERS)
     each = {
-        name: f"avg by (image_id) (quantile_over_time({q}, ({joined})[$__range:1m]))"
+        name: f"avg by (image_id) (quantile_over_time({q}, ({joined})[$__range:$__interval]))"
         for name, q in levels.items()
     }
     query = " or ".join(f'label_replace({level}, "level", "{name}", "", "")' for name, level in each.items())
@@ -161,7 +161,9 @@ def _images() -> Panel:
         height=9,
         empty=NO_IMAGE,
     )
-    seen = f"max_over_time(timestamp({series('infercanary_container_info', CONTAINERS)})[$__range:1m])"
+    seen = (
+        f"max_over_time(timestamp({series('infercanary_container_info', CONTAINERS)})[$__range:$__interval])"
+    )
     short = f'label_replace({seen}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
     columns = [
         Column("image", "Image"),
@@ -270,9 +272,9 @@ def _components() -> Panel:
     # What only some of the containers have had, such as a variable that is new, has one version.
     info = newest("infercanary_container_info", CONTAINERS)
     known = f"{selected} * on ({CONTAINER}) group_left (container_id) {info}"
-    each = f"max by (component, container_id) (max_over_time(({known})[$__range:1m]))"
+    each = f"max by (component, container_id) (max_over_time(({known})[$__range:$__interval]))"
     partly = f"count by (component) ({each}) < on () group_left () count(count by (container_id) ({each}))"
-    seen = f"max by (component, version) (max_over_time(timestamp({selected})[$__range:1m]))"
+    seen = f"max by (component, version) (max_over_time(timestamp({selected})[$__range:$__interval]))"
     columns = [
         Column("component", "Component"),
         Column("version", "Version"),

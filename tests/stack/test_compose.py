@@ -43,7 +43,7 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> Non
 
     The load is off the canary: its repeats take their turn in the server's one-thread pool, between requests. And it is
     paced, for the canary too comes to a CPU that did something else meanwhile: back to back an inference takes 10 to
-    20 % less here. It may be looked at up to four times; a wrong clock, unit or bucket is wrong every time.
+    20 % less here. Each service has up to four minutes; a wrong clock, unit or bucket is wrong in all of them.
     """
 
     def client(port: int) -> float:
@@ -54,13 +54,14 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> Non
         p50: float = json.loads(printed)["p50"]
         return p50
 
-    seen = []
+    seen, agree = [], set()
     for _ in range(4):
         with ThreadPoolExecutor() as pool:
             clients = dict(zip(SERVICES, pool.map(client, (8001, 8002)), strict=True))
         canaries = {labels["service"]: value for labels, value in stack.query(P50)}
         seen.append((canaries, clients))
-        if canaries == pytest.approx(clients, rel=0.10):
+        agree |= {s for s in SERVICES if canaries[s] == pytest.approx(clients[s], rel=0.10)}
+        if agree == set(SERVICES):
             break
     else:
         raise AssertionError(f"(canaries, clients), in seconds: {seen}")
