@@ -50,7 +50,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "fleet: panel Drift without an upgrade",
         "fleet: panel What the last upgrade did K",
         "service: panel In numbers D",
-        "recording service_canary:infercanary_drift_ratio:max",
+        "recording instance_service_canary:infercanary_drift_ratio:max",
     ),
     "no restart of an unchanged image yet": ("self: panel False alarms, by its own trial C",),
     "cgroup v1, or a kernel that does not tell pressure": ("gpu-host: panel Pressure",),

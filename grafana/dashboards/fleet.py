@@ -5,11 +5,13 @@ from __future__ import annotations
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, rows, tiles
-from grafana.dashboards.promql import increase, series
-from grafana.dashboards.variables import SERVICES
-from grafana.dashboards.verdicts import BY, CANARY
+from grafana.dashboards.promql import SCRAPED, increase, series
+from grafana.dashboards.variables import INSTANCE, SERVICES
+from grafana.dashboards.verdicts import CANARY
 
-WELL = "none"
+UP = f"infercanary_up{{{INSTANCE}, {SERVICES}}}"
+SERVICE = "service, canary"  # over its hosts
+EACH = "{{service}} {{canary}}"
 _FAILING = 'state="failing"'
 _OTHER = "scalar(infercanary:threshold:output_error_ratio)"
 _NVML = 'state!~"ok|no_driver"'
@@ -21,7 +23,7 @@ def board() -> Board:
         "fleet",
         "Fleet",
         "Which service changed with its last image, by how much, and why.",
-        [variables.datasource(), variables.service(), variables.canary()],
+        [variables.datasource(), variables.instance(), variables.service(), variables.canary()],
         [marks.upgrades(CANARY), marks.images(SERVICES)],
         [
             Row(
@@ -34,30 +36,33 @@ def board() -> Board:
     )
 
 
-def _one_if(selector: str, by: str) -> str:
-    return f"count(max by ({by}) ({selector}) == 1) or vector(0)"
+def _how_many(found: str) -> str:
+    """0 where none is found; nothing, where no exporter tells."""
+    return f"count({found}) or 0 * count({UP})"
 
 
 def _troubles() -> Panel:
     about = About(
         "In trouble now",
         "Probes that do not answer (what they say is missing meanwhile), canaries that fail, GPU models that run on "
-        "the CPU since an upgrade, and upgrades that changed the answers.",
+        "the CPU since an upgrade, upgrades that changed the answers; and exporters that cannot be scraped, of whose "
+        "hosts nothing is known.",
         "none",
         width=10,
         height=4,
-        empty=WELL,
+        empty="No exporter is scraped",
     )
     each = "instance, service, container, canary"
-    down = f"count({series('infercanary_up', SERVICES)} == 0) or vector(0)"
-    failing = series("infercanary_canary_state", CANARY, _FAILING)
-    other = f"count({verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}) or vector(0)"
+    failing = f"max by ({each}) ({series('infercanary_canary_state', CANARY, _FAILING)}) == 1"
+    fallback = f"{verdicts.of('infercanary_cpu_fallback')} == 1"
+    other = f"{verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}"
     return tiles(
         about,
-        Query(down, "probes down"),
-        Query(_one_if(failing, each), "canaries failing"),
-        Query(_one_if(series("infercanary_cpu_fallback", CANARY), BY), "CPU fallback"),
-        Query(other, "other answers"),
+        Query(f"count({SCRAPED} == 0) or 0 * count({SCRAPED})", "exporters down"),
+        Query(_how_many(f"{UP} == 0"), "probes down"),
+        Query(_how_many(failing), "canaries failing"),
+        Query(_how_many(fallback), "CPU fallback"),
+        Query(_how_many(other), "other answers"),
         bad_from=1,
     )
 
@@ -69,18 +74,19 @@ def _latency() -> Panel:
         "s",
         empty="No canary has run in this time range",
     )
-    query = f"quantile by ({BY}) (0.5, {series('infercanary_run_median_seconds', CANARY)})"
-    return lines(about, Query(query, "{{service}} {{canary}}"))
+    query = f"quantile by ({SERVICE}) (0.5, {series('infercanary_run_median_seconds', CANARY)})"
+    return lines(about, Query(query, EACH))
 
 
 def _shift() -> Panel:
     about = About(
         "Shift of each service's last upgrade",
-        "New latency over old, minus 1, at the judge's last look. What is within ±3 % is not a change.",
+        "New latency over old, minus 1, at the judge's last look; of several hosts the worst. What is within ±3 % is "
+        "not a change.",
         "percentunit",
         empty=verdicts.NO_VERDICT,
     )
-    return lines(about, Query(verdicts.of("infercanary_shift_ratio"), "{{service}} {{canary}}"), steps=True)
+    return lines(about, Query(verdicts.of("infercanary_shift_ratio", SERVICE), EACH), steps=True)
 
 
 def _relative() -> Panel:
@@ -92,9 +98,9 @@ def _relative() -> Panel:
         empty="No canary has run in this time range",
     )
     median = series("infercanary_run_median_seconds", CANARY)
-    mean = f"quantile by ({BY}) (0.5, avg_over_time({median}[$__range] @ end()))"
-    query = f"quantile by ({BY}) (0.5, {median}) / {mean}"
-    return lines(about, Query(query, "{{service}} {{canary}}"))
+    mean = f"quantile by ({SERVICE}) (0.5, avg_over_time({median}[$__range] @ end()))"
+    query = f"quantile by ({SERVICE}) (0.5, {median}) / {mean}"
+    return lines(about, Query(query, EACH))
 
 
 def _drift() -> Panel:
@@ -105,7 +111,7 @@ def _drift() -> Panel:
         "percentunit",
         empty="Nothing is judged yet",
     )
-    return lines(about, Query(verdicts.of("infercanary_drift_ratio"), "{{service}} {{canary}}"), steps=True)
+    return lines(about, Query(verdicts.of("infercanary_drift_ratio", SERVICE), EACH), steps=True)
 
 
 def _containers() -> Panel:
@@ -134,8 +140,9 @@ def _containers() -> Panel:
         Column("canary", "canary"),
         Column("trouble", "Trouble"),
         Column("Value", "Value", "short"),
+        Column("instance", "Host"),
     ]
-    return rows(about, columns, Query(f"max by (service, container, canary, trouble) ({query})"))
+    return rows(about, columns, Query(f"max by (instance, service, container, canary, trouble) ({query})"))
 
 
 def _alerts() -> Panel:
@@ -146,7 +153,7 @@ def _alerts() -> Panel:
         "none",
         empty="No alert fires",
     )
-    query = 'max by (alertname, severity, service, container, canary) (ALERTS{alertname=~"InferCanary.*", '
+    query = 'max by (alertname, severity, instance, service, container, canary) (ALERTS{alertname=~"InferCanary.*", '
     query += 'alertstate="firing", service=~"$service|"})'
     columns = [
         Column("alertname", "Alert"),
@@ -158,6 +165,7 @@ def _alerts() -> Panel:
         Column("service", "service", link=link("service", "service")),
         Column("container", "container"),
         Column("canary", "canary"),
+        Column("instance", "Host"),
     ]
     return rows(about, columns, Query(query))
 

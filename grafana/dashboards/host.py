@@ -338,18 +338,25 @@ def _memory_limit() -> Panel:
     return lines(about, Query(f"{used} / {limit}", "{{container}}"), minimum=0, maximum=1)
 
 
+def _of_repeats(name: str) -> str:
+    """A counter of the canary's thread for each second that its repeats took: by the clock they are rare."""
+    by = "instance, service, container, canary"
+    seconds = f"sum by ({by}) ({rate('infercanary_latency_seconds_sum', CANARIES)})"
+    return f"sum by ({by}) ({rate(name, CANARIES)}) / ({seconds} > 0)"
+
+
 def _run_queue() -> Panel:
     about = About(
         "Waiting for a CPU",
-        "How many of the process's threads wait for a CPU on average, and the canary's own thread during its "
-        "repeats. Near 0 is healthy; time under a quota's throttling is in it.",
+        "How many of the process's threads wait for a CPU on average, and for how much of its repeats the canary's own "
+        "thread waits. Near 0 is healthy; time under a quota's throttling is in it.",
         "none",
         empty="The kernel does not tell",
     )
     return lines(
         about,
         Query(rate("infercanary_process_run_queue_seconds_total", CONTAINERS), "{{container}} process"),
-        Query(rate("infercanary_canary_run_queue_seconds_total", CANARIES), "{{container}} {{canary}}"),
+        Query(_of_repeats("infercanary_canary_run_queue_seconds_total"), "{{container}} {{canary}}"),
         minimum=0,
     )
 
@@ -357,15 +364,15 @@ def _run_queue() -> Panel:
 def _migrations() -> Panel:
     about = About(
         "Moves between CPUs",
-        "Threads that were moved to another CPU, for each second: cold caches after each. A rise with an image is "
-        "another number of threads; without one, other neighbours.",
+        "Threads that were moved to another CPU, for each second (the canary's own: of its repeats): cold caches after "
+        "each. A rise with an image is another number of threads; without one, other neighbours.",
         "ops",
         empty="The kernel does not tell",
     )
     return lines(
         about,
         Query(rate("infercanary_process_migrations_total", CONTAINERS), "{{container}} process"),
-        Query(rate("infercanary_canary_migrations_total", CANARIES), "{{container}} {{canary}}"),
+        Query(_of_repeats("infercanary_canary_migrations_total"), "{{container}} {{canary}}"),
         minimum=0,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.dashboards import marks, variables
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, rows, tiles
-from grafana.dashboards.promql import increase, rate, series
+from grafana.dashboards.promql import SCRAPED, increase, rate, series
 from grafana.dashboards.variables import INSTANCE
 
 CONTAINERS = f"{INSTANCE}, {variables.CONTAINERS}"
@@ -44,13 +44,14 @@ def _health() -> Panel:
     about = About(
         "Healthy",
         "Probes that answer and those that do not, hosts whose Docker does not answer, whose judge's store fails, or "
-        "whose config was refused.",
+        "whose config was refused; exporters that cannot be scraped.",
         "none",
         width=9,
         height=5,
         empty=NO_EXPORTER,
     )
     up = series("infercanary_up", CONTAINERS)
+    none = f"0 * count({series('infercanary_build_info', INSTANCE)})"  # nothing, where no exporter tells
     bad = {
         "Docker silent": "infercanary_discovery_up",
         "store fails": "infercanary_store_up",
@@ -58,8 +59,9 @@ def _health() -> Panel:
     }
     return tiles(
         about,
-        Query(f"count({up} == 0) or vector(0)", "probes down"),
-        *(Query(f"count({series(name, INSTANCE)} == 0) or vector(0)", text) for text, name in bad.items()),
+        Query(f"count({SCRAPED} == 0) or 0 * count({SCRAPED})", "exporters down"),
+        Query(f"count({up} == 0) or {none}", "probes down"),
+        *(Query(f"count({series(name, INSTANCE)} == 0) or {none}", text) for text, name in bad.items()),
         bad_from=1,
     )
 

@@ -22,7 +22,7 @@ def upgrades(*matchers: str) -> Annotation:
     return (
         _annotation(
             "Upgrades",
-            f"max by (service, canary) ({at}) * 1000",
+            f"max by (instance, service, canary) ({at}) * 1000",
             "{{service}} upgraded",
             "judged by {{canary}}",
         )

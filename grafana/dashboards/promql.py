@@ -23,6 +23,10 @@ def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str
     return f"increase({series(name, *matchers)}[{window}])"
 
 
+SCRAPED = 'up{job="infercanary", instance=~"$instance"}'
+"""Whether Prometheus reaches the exporters, which is all that it knows of those that it does not."""
+
+
 def of_range(name: str, *matchers: str) -> str:
     """A gauge over its own mean of the range shown: 1 is as usual, and unlike things have one axis."""
     selected = series(name, *matchers)

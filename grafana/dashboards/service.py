@@ -34,6 +34,7 @@ def board() -> Board:
         [
             variables.datasource(),
             variables.service(multi=False),
+            variables.instance(variables.SERVICES, multi=False),
             variables.container(),
             variables.canary(multi=False),
             variables.ceiling(),

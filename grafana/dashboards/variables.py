@@ -32,11 +32,10 @@ def datasource() -> Variable:
     )
 
 
-def instance() -> Variable:
-    """Exporters: there is one on each host."""
-    return _labels(
-        "instance", "Host", "The exporter of a host, as Prometheus names it.", "infercanary_build_info"
-    )
+def instance(*matchers: str, multi: bool = True) -> Variable:
+    """Exporters: there is one on each host; with matchers, those that know such containers."""
+    selector = _up("infercanary_up", *matchers) if matchers else "infercanary_build_info"
+    return _labels("instance", "Host", "The exporter of a host, as Prometheus names it.", selector, multi)
 
 
 def service(*matchers: str, multi: bool = True) -> Variable:

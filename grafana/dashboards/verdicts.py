@@ -1,6 +1,7 @@
 """Panels about verdicts, which the fleet, a service and an upgrade all show.
 
-A verdict is the service's, and is published with each of its containers: `max by (service, canary)` counts it once.
+A verdict is the service's on one host, whose exporter judges, and is published with each of its containers:
+`max by (instance, service, canary)` counts it once.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from grafana.dashboards import colours
 from grafana.dashboards.board import link
 from grafana.dashboards.panels import About, Column, Panel, Query, bars, lines, rows, tiles, timeline
 from grafana.dashboards.promql import newest, states
-from grafana.dashboards.variables import SERVICES
+from grafana.dashboards.variables import INSTANCE, SERVICES
 
-CANARY = f'{SERVICES}, canary=~"$canary"'
-BY = "service, canary"
+CANARY = f'{INSTANCE}, {SERVICES}, canary=~"$canary"'
+BY = "instance, service, canary"
 
 NAME_ONLY = BigValueTextMode.NAME
 
@@ -24,7 +25,7 @@ NO_VERDICT = "No verdict yet: the judge needs 12 runs of a start"
 
 
 def of(name: str, by: str = BY, *matchers: str) -> str:
-    """One of the judge's numbers, once for each service and canary."""
+    """One of the judge's numbers, once for each service and canary of a host."""
     return f"max by ({by}) ({name}{{{', '.join([CANARY, *matchers])}}})"
 
 
@@ -39,7 +40,7 @@ def count() -> Panel:
         height=4,
         empty=NO_VERDICT,
     )
-    query = f"sum by (verdict) ({of('infercanary_verdict', 'service, canary, verdict')})"
+    query = f"sum by (verdict) ({of('infercanary_verdict', f'{BY}, verdict')})"
     return tiles(
         about, Query(query, "{{verdict}}"), named=colours.VERDICTS, text=BigValueTextMode.VALUE_AND_NAME
     )
@@ -66,7 +67,9 @@ def table() -> Panel:
         Query(f"quantile by ({BY}) (0.5, infercanary_run_median_seconds{{{CANARY}}})"),
         Query(of("infercanary_drift_ratio")),
     ]
-    to_service, to_upgrade = link("service", "service", "canary"), link("upgrade", "service", "canary")
+    to_service, to_upgrade = (
+        link(board, "service", "instance", "canary") for board in ("service", "upgrade")
+    )
     columns = [
         Column("service", "service", link=to_service),
         Column("canary", "canary", link=to_upgrade),
@@ -82,6 +85,7 @@ def table() -> Panel:
         Column("Value #J", "Latency", "s", width=100),
         Column("Value #H", "Upgraded", "dateTimeFromNow", width=130),
         Column("image", "Image"),
+        Column("instance", "Host"),
     ]
     about = About(
         "What the last upgrade did",
@@ -107,7 +111,7 @@ def over_time() -> Panel:
         empty=NO_VERDICT,
     )
     query = states("infercanary_verdict", "verdict", colours.VERDICTS, BY, CANARY)
-    return timeline(about, Query(query, "{{service}} {{canary}}"), colours.VERDICTS)
+    return timeline(about, Query(query, "{{service}} {{canary}} {{instance}}"), colours.VERDICTS)
 
 
 def shift(width: int = 12) -> Panel:

@@ -52,8 +52,8 @@ INFO = Metric(
     "gauge",
     "1, with what Docker says of the container: image reference, image id, registry digest and container id.",
     ("image", "image_id", "image_digest", "container_id"),
-    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (service, container) "
-    "group_left (image, image_digest) infercanary_container_info`. Empty labels: the container is from the "
+    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (instance, service, "
+    "container) group_left (image, image_digest) infercanary_container_info`. Empty labels: the container is from the "
     "config's list, not from Docker.",
 )
 POLL_DURATION = Metric(
@@ -69,7 +69,8 @@ POLL_FAILURES = Metric(
     "Polls that gave no valid report, by reason.",
     ("reason",),
     reading="`unreachable`: not started, or no common network; `timeout`: starved or hung; `too_large` and "
-    "`malformed`: not a probe, or a limit; `internal`: a fault of the exporter, whose log has it. For alerts "
+    "`malformed`: not a probe, or a limit; `no_address`: no network that the exporter is in too; `server_gone`: the "
+    "server that a sidecar watches does not run; `internal`: a fault of the exporter, whose log has it. For alerts "
     "use `infercanary_failed_polls_total`.",
 )
 # Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
@@ -253,7 +254,7 @@ class Collector:
                 probe = self.probes[key] = Probe(container)
                 if container.watched_id and key in replaced:
                     probe.since = time.time()  # it may have been created while the one before still served
-            elif probe.container == container:
+            elif probe.container == container and (container.url is not None or probe.up):
                 continue
             elif probe.container.url != container.url:
                 self._stop_polling(key)
@@ -261,6 +262,8 @@ class Collector:
             if container.url is None:
                 if probe.trouble != container.url_missing:
                     log.warning("probe cannot be reached", **probe.identity, error=container.url_missing)
+                # Counted at each listing, as polls are where there is something to poll.
+                probe.failures["server_gone" if container.server_gone else "no_address"] += 1
                 probe.up, probe.polled, probe.trouble = False, True, container.url_missing
             elif key not in self._tasks:
                 delay = random.uniform(0, spread)  # noqa: S311 - a jitter, not a secret

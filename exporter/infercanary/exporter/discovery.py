@@ -76,6 +76,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     watched_since: float = 0.0
     url: str | None = None
     url_missing: str = ""
+    server_gone: bool = False
+    """What it watches does not run, and so is not reached either."""
 
     @property
     def ids(self) -> tuple[str, str]:
@@ -128,25 +130,27 @@ def containers(listing: Sequence[Listed], images: Iterable[Image], own_ids: Sequ
             continue
         name = _name(listed)
         url, missing = _url(listed, own, by_id)
-        watched = listed
+        watched: Listed | None = listed
         if server := labels.get(WATCHES_LABEL):
             running = next((each for each in listing if _name(each) == server), None)
             if running is None:  # its last image is not the next one's
                 url = None
                 missing = f"label {WATCHES_LABEL}: no container {_label(server)!r} runs; start it, or mend the label"
-            watched = running or listed
+            watched = running
+        shown = watched or listed
         found.append(
             Container(
                 service=_label(labels.get(SERVICE_LABEL) or labels.get(_COMPOSE_SERVICE) or name),
                 name=name,
                 id=listed.id,
-                image=watched.image,
-                image_id=watched.image_id,
-                image_digest=_digest(watched.image, digests.get(watched.image_id, [])),
-                watched_id="" if watched is listed else watched.id,
-                watched_since=0.0 if watched is listed else watched.created,
+                image=shown.image,
+                image_id=shown.image_id,
+                image_digest=_digest(shown.image, digests.get(shown.image_id, [])),
+                watched_id="" if shown is listed else shown.id,
+                watched_since=0.0 if shown is listed else shown.created,
                 url=url,
                 url_missing=missing,
+                server_gone=watched is None,
             )
         )
     return sorted(found, key=lambda container: (container.service, container.name))

@@ -158,7 +158,8 @@ def pool(replicas: Iterable[tuple[Sequence[Points], Sequence[Points]]], restarts
 
     Weighted by inverse variances, as a random-effects meta-analysis is, and widened where the replicas differ by more
     than that (Hartung and Knapp, "A refined method for the meta-analysis of controlled clinical trials with binary
-    outcome", 2001), never narrowed. Assumes that starts are independent, and that replicas shift alike.
+    outcome", 2001). Replicas that differ by less than restarts should make them differ narrow it, but never below the
+    error that the runs' own scatter leaves. Assumes that starts are independent, and that replicas shift alike.
     """
     each = [
         pair
@@ -174,9 +175,9 @@ def pool(replicas: Iterable[tuple[Sequence[Points], Sequence[Points]]], restarts
     log = float(weights @ logs)
     df = restarts.df + len(each) - 1
     more = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
-    pooled = Shift(log, math.sqrt(weights**2 @ sampling), float(freedom.min()))
-    pooled = _widened(pooled, float(weights**2 @ starting), df)
-    return pooled._replace(se=pooled.se * math.sqrt(1 + more / df))
+    runs = Shift(log, math.sqrt(weights**2 @ sampling), float(freedom.min()))
+    pooled = _widened(runs, float(weights**2 @ starting), df)
+    return pooled._replace(se=max(runs.se, pooled.se * math.sqrt(1 + more / df)))
 
 
 def learn(images: Iterable[Sequence[Points]], prior: Restarts = PRIOR) -> Restarts:

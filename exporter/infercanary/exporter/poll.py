@@ -25,6 +25,8 @@ Failure = Literal[
     "closed_early",
     "malformed",
     "schema",
+    "no_address",
+    "server_gone",
     "internal",
 ]
 

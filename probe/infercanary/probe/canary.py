@@ -254,7 +254,8 @@ class Canary:
         self._unsteady.extend(latencies)
         if is_steady(list(self._unsteady)):
             self._unsteady = None
-            self._record.steady(since_start())
+            if (seconds := since_start()) is not None:
+                self._record.steady(seconds)
 
     def _enter(self, state: str) -> None:
         self.state = state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import statistics
+from collections import deque
 from time import perf_counter
 
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
@@ -53,6 +54,7 @@ UP = Metric(
 
 _REPEATS = 3
 _WARM_UP_REPEATS = 5
+_COSTS = 5  # measurements, of which the middle one is what one costs
 _DEADLINE_SECONDS = 5.0
 _REOPEN_SECONDS = 300.0
 
@@ -67,11 +69,13 @@ class Controls:
         self._open: dict[tuple[str, str], Control] = {}
         self._retry_at: dict[tuple[str, str], float] = {}
         self._complaints: dict[tuple[str, str], str] = {}
-        self._costs: dict[str, float] = {}
+        self._costs: dict[str, deque[float]] = {}
+        self.took = 0.0
+        """Seconds that the last measurement took; 0 for a device's first, which is warm-up."""
 
     def cost(self, device: str) -> float:
-        """Seconds that the last measurement for a canary on ``device`` took."""
-        return self._costs.get(device, 0.0)
+        """Seconds that a measurement for a canary on ``device`` takes: a single slow one does not count."""
+        return statistics.median(self._costs.get(device) or (0.0,))
 
     def measure(self, device: str) -> dict[str, float]:
         """Name → median seconds of a repeat, of the CPU's and the device's that could be measured. Never raises."""
@@ -89,7 +93,8 @@ class Controls:
                 (device, "controls"), str(error) if isinstance(error, DeadlineExceeded) else one_line(error)
             )
         self._worker.rest()
-        self._costs[device] = perf_counter() - begin
+        self.took = perf_counter() - begin if device in self._costs else 0.0
+        self._costs.setdefault(device, deque(maxlen=_COSTS)).extend([self.took] * (self.took > 0))
         for each in devices:
             self._show(each, found.get(each, {}))
         return {name: seconds for each in found.values() for name, seconds in each.items()}

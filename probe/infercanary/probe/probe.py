@@ -27,7 +27,7 @@ from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Repor
 from infercanary.probe.ring import Ring
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Pool
-from infercanary.probe.samplers import SUCCESS, Guard, Sampler, Unavailable, available
+from infercanary.probe.samplers import PATIENCE_SECONDS, SUCCESS, Guard, Sampler, Unavailable, available
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.serve import Server
@@ -216,6 +216,8 @@ class Probe:
         self._first: Values = {}
         self._last: Values = {}  # the sample at the end of the last run
         self._is_beside_sweep = False  # when the last round began
+        self._sampling = 0.0  # seconds that the last sample took
+        self._worked_until = -math.inf  # monotonic: when canaries, controls or sweeps last ended
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
@@ -267,7 +269,8 @@ class Probe:
         self._publish()
         self._server = Server(self._listen, self.report)
         self.address = self._server.address
-        self._tally.set(TIME_TO_REPORT, since_start())
+        if (seconds := since_start()) is not None:
+            self._tally.set(TIME_TO_REPORT, seconds)
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
@@ -310,13 +313,12 @@ class Probe:
             self._tally.add(MISSED, missed)
             cost = sum(repeats * c.repeat_cost + self._controls_cost(c) for c, repeats in planned)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
-            if not self._wait_until(slot):
+            # The sample before a run is taken first, so that the run begins in its slot.
+            if not self._wait_until(slot - self._sampling):
                 return
-            lateness = time.monotonic() - slot
-            self._tally.set(LATENESS, lateness)
             for canary in self._canaries:
                 canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
-            runs, cost = self._round(planned, lateness)
+            runs, cost = self._round(planned, slot)
             budget.spend(cost, time.monotonic())
             if self._journal is not None:
                 self._journal.append(runs, self._environment)
@@ -336,7 +338,7 @@ class Probe:
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
-        runs, _ = self._round(self._plan(schedule), 0.0)
+        runs, _ = self._round(self._plan(schedule), time.monotonic())
         if self._stopping.is_set():
             return None
         self._plan(schedule)  # what a round costs, and so the interval that the duty cap needs, is known now
@@ -430,12 +432,18 @@ class Probe:
                 self._publish()
         return not self._stopping.is_set()
 
-    def _round(self, planned: list[tuple[Canary, int]], lateness: float) -> tuple[list[Run], float]:
-        """One round of every open canary, ``lateness`` seconds after its slot: the runs, and what they cost (s)."""
+    def _round(self, planned: list[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
+        """One round of every open canary, from ``slot`` (monotonic) on: the runs, and what they cost (s)."""
         runs = self._failed_opens()
         cost = 0.0
         self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
-        before = quiet = self._sample()
+        rested = time.monotonic() - self._worked_until
+        before = self._sample()
+        # What NVML calls busy so soon after the probe's own work may be that work.
+        quiet = before if rested >= _SETTLE_SECONDS else {}
+        self._stopping.wait(max(0.0, slot - time.monotonic()))
+        lateness = time.monotonic() - slot
+        self._tally.set(LATENESS, lateness)
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
@@ -443,9 +451,11 @@ class Probe:
             if (done := canary.round(repeats, lateness)) is not None:
                 if self._controls is not None:
                     done = done._replace(controls=self._controls.measure(canary.device))
+                self._worked_until = time.monotonic()
                 after = self._sample()
-                self._busy += done.busy + self._controls_cost(canary)
-                cost += done.cost + self._controls_cost(canary)
+                beside = self._controls.took if self._controls is not None else 0.0
+                self._busy += done.busy + beside
+                cost += done.cost + beside
                 previous = self._last or self._first
                 gpus = _gpus(canary.gpus, after)
                 window = Window(done, lateness, self._first, previous, quiet, before, after, gpus)
@@ -466,6 +476,7 @@ class Probe:
                 return False
             if took := sweeping.step(time.monotonic()):
                 self._busy += took
+                self._worked_until = time.monotonic()
                 self._last = self._sample()  # what a sweep did to the host is not the next run's
                 return True
         return False
@@ -505,8 +516,10 @@ class Probe:
 
     def _sample(self) -> Values:
         """Take a sample; the plain numbers in it."""
+        begin = time.monotonic()
         for guard in self._guards:
-            guard.sample()
+            guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
+        self._sampling = time.monotonic() - begin
         found = values(family for guard in self._guards for family in guard.families)
         self._first = self._first or found
         return found

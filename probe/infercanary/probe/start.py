@@ -11,16 +11,30 @@ from pathlib import Path
 _HOST_NAMESPACE = "pid:[4026531836]"
 
 
-def since_start(proc: Path = Path("/proc")) -> float:
-    """Seconds since the container's first process started; outside of a container, since this one did."""
+# A process that began so much later than its container has replaced another one: its start is not the container's.
+_REPLACED_SECONDS = 600.0
+
+
+def since_start(proc: Path = Path("/proc")) -> float | None:
+    """Seconds since the container's first process started; outside of a container, since this one did.
+
+    None where the container has been up for long when this process began: a worker that a server recycled, a probe
+    that was started again. What that takes is no cold start.
+    """
     try:
-        in_container = os.readlink(proc / "self" / "ns" / "pid") != _HOST_NAMESPACE
-        stat = (proc / ("1" if in_container else "self") / "stat").read_text()
-        # proc(5): field 22, in clock ticks since the boot. The name in field 2 may hold spaces and parentheses.
-        ticks = int(stat.rpartition(")")[2].split()[19])
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+        own = _age(proc / "self" / "stat")
+        if os.readlink(proc / "self" / "ns" / "pid") == _HOST_NAMESPACE:
+            return own
+        container = _age(proc / "1" / "stat")
+        return container if container - own < _REPLACED_SECONDS else None
     except (OSError, ValueError, IndexError):
         return time.monotonic() - _IMPORTED
+
+
+def _age(stat: Path) -> float:
+    # proc(5): field 22, in clock ticks since the boot. The name in field 2 may hold spaces and parentheses.
+    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 _IMPORTED = time.monotonic()

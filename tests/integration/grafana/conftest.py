@@ -134,6 +134,7 @@ def _others() -> Iterator[str]:
         ("process_cpu_seconds_total", "counter", own),
         ("process_resident_memory_bytes", "gauge", own),
         ("scrape_duration_seconds", "gauge", own),
+        ("up", "gauge", own),
     ):
         yield f"# TYPE {name.removesuffix('_total')} {kind}"
         for step in range(int((END - START) / STEP)):

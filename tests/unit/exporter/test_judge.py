@@ -132,6 +132,28 @@ def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
     assert found.causes.siblings is not None and found.causes.siblings.shift == pytest.approx(0.15, abs=0.02)
 
 
+def from_then_on(sibling: Start, at: float, factor: float) -> Start:
+    samples = [
+        msgspec.structs.replace(s, median=(s.median or 0) * factor) if s.started_at >= at else s
+        for s in sibling.samples
+    ]
+    return Start(sibling.generation, samples)
+
+
+def test_a_sibling_that_changed_by_itself_is_outvoted_however_quiet_it_is() -> None:
+    starts = history("old", "old", "old", "old", "new", seconds=0.023)
+    at = starts[-1].generation.started_at
+    loud = [start(n, n, at - 4000, 0.05, runs=700, service=n, noise=0.02) for n in "tuvwx"]
+    quiet = start("y", "y", at - 4000, 0.05, runs=700, service="y", noise=0.003)
+    alone = told(starts, [*loud, from_then_on(quiet, at, 1.15)]).causes
+    assert alone.cause == "image" and alone.siblings is not None
+    assert alone.siblings.shift == pytest.approx(0, abs=0.01)
+    everyone = told(starts, [from_then_on(each, at, 1.15) for each in (*loud, quiet)]).causes
+    assert everyone.cause == "host"
+    # Of two that disagree neither is believed, and the controls decide.
+    assert told(starts, [loud[0], from_then_on(quiet, at, 1.15)]).causes.cause == "image"
+
+
 def test_few_runs_are_settling_and_a_change_takes_two_looks() -> None:
     def state(runs: int) -> str:
         return told(history("old", "old", "old", "old", "new", seconds=0.026, runs=runs)).state
@@ -222,6 +244,16 @@ def test_restarts_teach_how_much_they_change() -> None:
     assert false_alarms(wild)[0] == 7
 
 
+def test_a_wild_restart_does_not_excuse_itself() -> None:
+    calm = [start("a", "old", HOUR * i, 0.020) for i in range(5)]
+    wild = start("a", "old", 5 * HOUR, 0.024)
+    as_upgrade = Start(msgspec.structs.replace(wild.generation, image_id="new"), wild.samples)
+    assert told([*calm, as_upgrade]).state == "regressed"
+    assert false_alarms([*calm, wild]) == (5, 1), "as it would have been judged at the time"
+    # The restart after it is judged by who has seen it: two starts may differ by so much.
+    assert false_alarms([*calm, wild, start("a", "old", 6 * HOUR, 0.020)]) == (6, 1)
+
+
 @pytest.mark.parametrize("component", ["torch_device", "onnx_device"])
 def test_answers_starts_and_devices_are_judged_too(component: str) -> None:
     old = {component: "cuda:0"}
@@ -245,6 +277,17 @@ def test_answers_starts_and_devices_are_judged_too(component: str) -> None:
     assert text.startswith("regressed ×10") or text.startswith("regressed +900")
     for part in ("runs on the CPU now", "another output", "load 2.0 s → 9.0 s", "device cuda:0 → cpu"):
         assert part in text
+
+
+def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
+    """On the CPU runs are rare: twelve of them may take hours."""
+    old = start("a", "old", 0, environment={"torch_device": "cpu, cuda:0"}, runs=3)
+    new = start("a", "new", HOUR, 0.2, environment={"torch_device": "cpu"}, runs=1)
+    found = told([old, new])
+    assert found.state == "no_baseline" and found.causes.cpu_fallback
+    # One canary of two was moved to the CPU on purpose: the other still runs on the GPU.
+    moved = start("a", "new", HOUR, environment={"torch_device": "cpu", "onnx_device": "cuda:0"}, runs=1)
+    assert not told([old, moved]).causes.cpu_fallback
 
 
 def test_tags_that_appeared_are_named() -> None:
@@ -289,6 +332,34 @@ def test_only_steady_runs_that_ended_well_count() -> None:
         assert settled([Sample(**{**said, **changes})]) == []
     said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
     assert settled([Sample(**{**said, "tags": ("preempted",)})])
+
+
+def test_replicas_with_new_names_are_one_baseline_and_not_several() -> None:
+    """What four share does not average out over them."""
+    old = [start(n, "old", i, noise=0.02) for i, n in enumerate("abcd")]
+    same, anew = (
+        told([*old, *(start(n, "new", HOUR + i, noise=0.02) for i, n in enumerate(names))])
+        for names in ("abcd", "wxyz")
+    )
+    widths = [
+        found.high - found.low for found in (same, anew) if found.high is not None and found.low is not None
+    ]
+    assert widths[1] > 0.9 * widths[0]
+    assert anew.starts == 8
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"), [(0.0008, 0.0, "both"), (0.0018, 0.0, "host"), (0.0002, 0.0, "image")]
+)
+def test_waiting_less_is_the_hosts_as_waiting_more_is(before: float, after: float, cause: str) -> None:
+    """A tenth faster: it is the host's where half of it is waiting that is gone."""
+    starts = [
+        Start(s.generation, [msgspec.structs.replace(x, waited=after if s.generation.image_id == "new" else before)
+                             for x in s.samples])
+        for s in history("old", "old", "old", "old", "new", seconds=0.018)
+    ]  # fmt: skip
+    found = told(starts)
+    assert (found.state, found.causes.cause) == ("improved", cause)
 
 
 @pytest.mark.parametrize(

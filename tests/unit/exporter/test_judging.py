@@ -56,6 +56,9 @@ def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
         Metric("infercanary_x", "gauge", "X.", ("canary",)).family({("c",): 1.0}),
     ]
     assert cold_starts(families) == {"c": {"load": 2.5}}
+    assert cold_starts([LOAD.family({("c",): 0.0})]) == {}, (
+        "nothing takes no time, and what it is divided by is not 0"
+    )
     assert cold_starts([]) == {}
 
 

@@ -245,14 +245,15 @@ async def test_a_fault_in_showing_one_probe_costs_that_one_and_is_counted(
     with structlog.testing.capture_logs() as logs:
         await host.says("a", "0-7")
     assert host.lines("infercanary_up") == {"a": 0, "b": 1}
-    assert host.lines("infercanary_poll_failures_total") == {"a": 1}
-    assert host.lines("infercanary_failed_polls_total") == {"a": 1, "b": 0}
+    assert host.probe("a").failures["internal"] == 1
+    counted = {"a": 2, "b": 1}  # with the listing, which gave neither an address
+    assert host.lines("infercanary_failed_polls_total") == counted
     assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == [
         "probe not shown by a fault of the exporter"
     ]
     await host.says("a", "0-7")
     assert host.lines("infercanary_up") == {"a": 1, "b": 1}
-    assert host.lines("infercanary_failed_polls_total") == {"a": 1, "b": 0}
+    assert host.lines("infercanary_failed_polls_total") == counted
 
 
 async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Host) -> None:
@@ -271,7 +272,8 @@ async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Hos
         assert host.lines("infercanary_up") == {"well": 1, "new": 0}
         assert host.probe("broken").failures["internal"] == 3
         host.collector.follow([broken("mended"), found("well")])
-    assert host.lines("infercanary_failed_polls_total") == {"broken": 3, "well": 0}
+    assert host.probe("broken").failures == {"internal": 3, "no_address": 3}
+    assert host.lines("infercanary_failed_polls_total") == {"broken": 6, "well": 1}
 
 
 async def test_the_poll_itself_survives_it(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -736,3 +736,22 @@ def test_what_cannot_be_read_is_left_out_and_counted(store: Store) -> None:
     store.take(generation("other", started_at=T + 1), samples(1, 5))
     store.close()
     assert retention.BLOCK == 12
+
+
+def test_the_liveliest_services_are_those_that_were_seen_last() -> None:
+    """By that, and not by name: services that are gone would hide those that run."""
+    store = Store.open(None)
+    found = {"a-gone": 0, "static": 9, "quiet": 5, "lively": 9}
+    for hour in range(10):
+        store.thin(T + 3600 * hour)
+        for name, last in found.items():
+            if hour <= last:
+                said = generation(
+                    boot_id=name,
+                    service=name,
+                    container=name,
+                    image_id="" if name == "static" else "sha256:1",
+                )
+                store.take(said, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
+    assert store.liveliest(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
+    assert store.liveliest(1) == [("lively", "resnet18")]

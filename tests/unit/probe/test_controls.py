@@ -21,6 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from infercanary.probe import controls
+from infercanary.probe.controls import Controls
+from infercanary.probe.histogram import Tally
 from infercanary.probe.targets.controls import available_controls, cpu, working_seconds
 from infercanary.probe.targets.controls.cpu import Calls, CpuControl, cpu_controls
 from infercanary.probe.targets.controls.machine_code import (
@@ -303,6 +306,28 @@ def test_the_controls_of_a_cpu() -> None:
     }
     for control in found.values():
         control.close()  # was never opened
+
+
+def test_one_slow_measurement_is_not_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they cost sets the interval: a freeze in that moment would silence the probe for minutes."""
+    took = iter([3.0, 0.002, 0.002, 4.9, 0.002])
+    clock = [0.0]
+    monkeypatch.setattr(controls, "perf_counter", lambda: clock[0])
+    measured = Controls(Tally())
+
+    def measure(device: str) -> dict[str, float]:
+        clock[0] += next(took)
+        return {}
+
+    monkeypatch.setattr(measured, "_measure", measure)
+    costs = []
+    for _ in range(5):
+        measured.measure("cpu")
+        costs.append((round(measured.took, 6), round(measured.cost("cpu"), 6)))
+    assert costs == [(0, 0), (0.002, 0.002), (0.002, 0.002), (4.9, 0.002), (0.002, 0.002)], (
+        "opening is warm-up"
+    )
+    assert measured.close(5)
 
 
 def test_they_import_nothing_of_the_image() -> None:

@@ -116,9 +116,7 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     """
     controls = {name: _shift(pairs, _control(name)) for name in _names(pairs, lambda s: s.controls)}
     moved = {name: s for name, s in controls.items() if _has_moved(s)}
-    beside: Shift | None = _shift(siblings, _median)
-    if not siblings or beside is None or not math.isfinite(beside.se):
-        beside = None
+    beside = siblings_part(siblings)
     tags = risen_tags(pairs)
     newest = [_newest(getattr(pair, side) for pair in pairs) for side in ("before", "after")]
     # Of several threads the one that runs the canary tells only its own waiting.
@@ -131,11 +129,11 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     )
     if waiting is not None and _has_moved(waiting) and waiting.log * shift.log > 0:
         # Who waits for half of it finds cold caches each time, and computes slower for that too.
-        felt = shift if waiting.log >= _WAITING * shift.log else waiting
+        felt = shift if waiting.log / shift.log >= _WAITING else waiting
         host = felt if host is None or abs(felt.log) > abs(host.log) else host
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
-    newest_before, newest_after = newest
-    return Causes(
+    return msgspec.structs.replace(
+        at_once(newest[0], newest[1], canary),
         host=_part(host),
         image=_part(image),
         cause=_cause(shift, host),
@@ -143,11 +141,17 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
         controls={name: math.expm1(s.log) for name, s in moved.items()},
         siblings=_part(beside),
         clock=_part(clock_part(pairs)),
-        changes=changes(newest_before.environment, newest_after.environment),
         tags=tags,
         cold_start=slower_starts(pairs, canary),
-        output_error=_output_error(newest_before, newest_after, canary),
-        cpu_fallback=_device(newest_before) == "cuda" and _device(newest_after) == "cpu",
+    )
+
+
+def at_once(before: Generation, after: Generation, canary: str) -> Causes:
+    """What needs no look: whatever the runs will say, these differ already."""
+    return Causes(
+        changes=changes(before.environment, after.environment),
+        output_error=_output_error(before, after, canary),
+        cpu_fallback=fell_back(before, after),
     )
 
 
@@ -156,8 +160,9 @@ def host_part(
 ) -> Shift | None:
     """The part of ``shift`` that what the image cannot touch has moved by too.
 
-    Siblings do such work as the canary, and so are taken at their word. Controls that stood still say that the host
-    did not change; where one moved the same way as the canary, the host's part is what it moved by, at most all.
+    Siblings do such work as the canary, and so what they agree on is taken at its word. Controls that stood still say
+    that the host did not change; where one moved the same way as the canary, the host's part is what it moved by, at
+    most all.
 
     Where the canary now ``waits`` for CPUs and anything else slowed too, all of it is the host's: how long one waits
     depends on its threads and on how long it runs, and no other's wait measures it.
@@ -174,6 +179,23 @@ def host_part(
         return siblings
     flat = [*known, *([siblings] if siblings is not None else [])]
     return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
+
+
+def siblings_part(siblings: Sequence[Pair]) -> Shift | None:
+    """How far siblings moved: the one in the middle, as surely as they agree.
+
+    Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do not
+    agree tell little: the error is that of a median, by the spread of the siblings (1.4826 median absolute deviations
+    are an SD of normal values, and a median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
+    """
+    each = [shift for pair in siblings if math.isfinite((shift := _shift([pair], _median)).se)]
+    if len(each) < 2:
+        return each[0] if each else None
+    middle = median(shift.log for shift in each)
+    spread = 1.4826 * median(abs(shift.log - middle) for shift in each)
+    own = median(shift.se for shift in each)
+    error = math.sqrt(math.pi / 2 / len(each)) * max(spread, own)
+    return Shift(middle, error, min(shift.df for shift in each))
 
 
 def phase_shares(pairs: Sequence[Pair]) -> dict[str, float]:
@@ -347,6 +369,13 @@ def _threads(generation: Generation) -> str:
     return next((generation.environment[name] for name in names if name in generation.environment), "1")
 
 
-def _device(generation: Generation) -> str:
-    told = (generation.environment.get(component, "") for component in _DEVICES)
-    return next(filter(None, told), "").partition(":")[0]
+def fell_back(before: Generation, after: Generation) -> bool:
+    """Whether something ran on a GPU before, and all runs on the CPU now."""
+    old, new = _devices(before), _devices(after)
+    return "cuda" in old and new == {"cpu"}
+
+
+def _devices(generation: Generation) -> set[str]:
+    """The kinds of device that its canaries ran on; several are told as `cpu, cuda:0`."""
+    told = ",".join(generation.environment.get(component, "") for component in _DEVICES).split(",")
+    return {kind for device in told if (kind := device.strip().partition(":")[0])}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import pairwise, takewhile
+from itertools import takewhile
 from statistics import mean, median
 from typing import Literal, NamedTuple, get_args
 
@@ -17,7 +17,7 @@ import msgspec
 
 from infercanary.exporter import drift
 from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts
-from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, find
+from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, at_once, find
 from infercanary.exporter.judge.steadied import Steadied, steadied
 from infercanary.exporter.store.records import Generation, Sample
 
@@ -124,11 +124,13 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         )
     reading = _read(upgrade, restarts)
     reached = max((len(start.samples) for start in upgrade.after), default=0)
+    newest = [side[-1].generation for side in (upgrade.before, upgrade.after) if side]
     told = Judgement(
         state=reading.state,
         upgraded_at=upgrade.at,
         baseline_image=image_name(upgrade.before[-1].generation if upgrade.before else None),
         candidate_image=image_name(upgrade.after[-1].generation),
+        causes=at_once(newest[0], newest[1], canary) if len(newest) == 2 else Causes(),
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
         runs=_count(upgrade.after),
@@ -176,21 +178,26 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
 def false_alarms(starts: Sequence[Start], siblings: Sequence[Start] = ()) -> tuple[int, int]:
     """How often the judge was tried on two starts of one image of one container, and how often it called a change.
 
-    The judge's own A/A test: nothing changed, so each call is a false alarm.
+    The judge's own A/A test: nothing changed, so each call is a false alarm. Each is tried with what was known then: a
+    wild restart that is already counted in how much starts differ would excuse itself.
     """
-    restarts = restarts_of(starts)
-    witnesses = _Witnesses(starts, siblings)
     tried = alarms = 0
-    for group in _by_image(starts):
-        for before, after in pairwise(group):
-            if min(len(before.samples), len(after.samples)) < drift.LOOKS[1]:
-                continue
-            tried += 1
-            upgrade = Upgrade(after.generation.started_at, [_latest(before)], [after], [])
-            reading = _read(upgrade, restarts)
-            if reading.state == "inconclusive" and (calm := _calmed(witnesses, upgrade, reading)) is not None:
-                reading = calm.reading
-            alarms += reading.state in CHANGED
+    last: dict[tuple[str, str], Start] = {}
+    for place, start in enumerate(starts):
+        g = start.generation
+        before = last.get((g.container, g.image_key))
+        last[g.container, g.image_key] = start
+        if before is None or min(len(before.samples), len(start.samples)) < drift.LOOKS[1]:
+            continue
+        tried += 1
+        after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
+        known = [*starts[:place], after]
+        upgrade = Upgrade(g.started_at, [_latest(before)], [after], [])
+        reading = _read(upgrade, restarts_of(known))
+        if reading.state == "inconclusive":
+            calm = _calmed(_Witnesses(known, siblings), upgrade, reading)
+            reading = reading if calm is None else calm.reading
+        alarms += reading.state in CHANGED
     return tried, alarms
 
 
@@ -316,7 +323,7 @@ def _next(state: State, seen: Comparison, previous: Comparison | None) -> State:
 
 
 def _pairs(before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
-    """By container, so that what differs between replicas drops out; one with a new name has all others' baselines."""
+    """By container, so that what differs between replicas drops out; those with new names have the others' baseline."""
     old: dict[str, list[Start]] = {}
     for start in before:
         if len(start.samples) >= FEWEST:
@@ -327,11 +334,10 @@ def _pairs(before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
             new.setdefault(start.generation.container, []).append(start)
     orphans = [start for name, group in old.items() if name not in new for start in group[-_BASELINE_STARTS:]]
     every = [start for group in old.values() for start in group[-_BASELINE_STARTS:]]
-    pairs = [
-        Pair(old[name][-_BASELINE_STARTS:] if name in old else orphans or every, group)
-        for name, group in new.items()
-    ]
-    return [pair for pair in pairs if pair.before]
+    pairs = [Pair(old[name][-_BASELINE_STARTS:], group) for name, group in new.items() if name in old]
+    # Those with new names are one pair: a baseline that several share is one measurement, not several.
+    named_anew = [start for name, group in new.items() if name not in old for start in group]
+    return pairs + [Pair(orphans or every, named_anew)] * bool(every and named_anew)
 
 
 def _own(upgrade: Upgrade, restarts: Restarts) -> Part | None:

@@ -130,7 +130,7 @@ def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
         step = COLD_START.get(family.name)
         if step is not None and family.labels == ("canary",):
             for point in family.points:
-                if isinstance(point.value, float):
+                if isinstance(point.value, float) and point.value > 0:  # it is a divisor later
                     found[point.labels[0]][step] = point.value
     return dict(found)
 
@@ -351,11 +351,8 @@ class Judging:
         now = time.monotonic()
         if now - self._others_at > _SIBLINGS_SECONDS:
             self._others_at, self._others = now, []
-            for other, name in store.canaries():
-                if len(self._others) > _SIBLINGS:
-                    break
-                if all(start.generation.service != other for start in self._others):
-                    found = {g.container: Start(g, settled(s)) for g, s in store.generations(other, name)}
-                    alive = [start for start in found.values() if start.generation.image_id and start.samples]
-                    self._others += sorted(alive, key=lambda start: start.samples[-1].started_at)[-1:]
+            for other, name in store.liveliest(_SIBLINGS + 1):
+                found = {g.container: Start(g, settled(s)) for g, s in store.generations(other, name)}
+                alive = [start for start in found.values() if start.generation.image_id and start.samples]
+                self._others += sorted(alive, key=lambda start: start.samples[-1].started_at)[-1:]
         return [start for start in self._others if start.generation.service != service][:_SIBLINGS]

@@ -203,6 +203,17 @@ class Store:
                 "ORDER BY service, canary"
             ).fetchall()
 
+    def liveliest(self, most: int) -> list[tuple[str, str]]:
+        """A canary of each service that Docker found, of its start seen last: so many services, the liveliest first."""
+        with self._work() as db:
+            rows = db.execute(
+                # SQLite takes a bare column from the row of the maximum (https://sqlite.org/lang_select.html#bareagg).
+                "SELECT service, canary, max(seen) FROM series JOIN generation g ON g.id = series.generation "
+                "WHERE image_id != '' GROUP BY service ORDER BY max(seen) DESC, service LIMIT ?",
+                (most,),
+            ).fetchall()
+        return [(service, canary) for service, canary, _ in rows]
+
     def taken(self, service: str, canary: str) -> dict[tuple[str, str], int]:
         """Container and boot id → runs that were taken and had not failed, also those that were merged since."""
         with self._work() as db:

@@ -7,6 +7,7 @@ each its success and duration metrics and a deadline, and keeps its failures fro
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -36,9 +37,9 @@ DURATION = Metric(
     reading="A run waits for 0.1 s at most: above that its sample comes too late, and tags may be missing. "
     "From 5 s on it counts as hanging.",
 )
-# A round waits so long for its samples, and then begins without those that are late: less than the jitter of a slot
-# even at two rounds a second.
-_PATIENCE_SECONDS = 0.1
+# A round waits so long for its samples, all of them together, and then begins without those that are late: less than
+# the jitter of a slot even at two rounds a second.
+PATIENCE_SECONDS = 0.1
 _DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used yet may take seconds to wake up
 
 
@@ -80,7 +81,7 @@ class Guard:
         sampler: Sampler,
         tally: Tally,
         deadline: float = _DEADLINE_SECONDS,
-        patience: float = _PATIENCE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
         self.families: tuple[Family, ...] = ()
         self._sampler = sampler
@@ -93,8 +94,8 @@ class Guard:
         self._hangs = False
         self._complaint = ""
 
-    def sample(self) -> None:
-        """Take a sample, or go on waiting for the one before; never raises."""
+    def sample(self, patience: float = math.inf) -> None:
+        """Take a sample, or go on waiting for the one before; never raises. It waits ``patience`` seconds or less."""
         if self._begun is not None and not self._collect(0.0):
             return
         self._begun = perf_counter()
@@ -104,7 +105,7 @@ class Guard:
             self._begun = None
             self._settle((), one_line(error))
             return
-        self._collect(min(self._patience, self._deadline))
+        self._collect(min(patience, self._patience, self._deadline))
 
     def _take(self) -> tuple[Family, ...]:
         begin = perf_counter()
