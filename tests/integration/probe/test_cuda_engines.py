@@ -217,7 +217,7 @@ def test_short_work_is_batched(run: Run) -> None:
     found = run(body, plan(X, Y), lines=("h2d 5", "copy 20", "d2h 5"), options={})
     assert 2 <= found["batch"] <= 5, "as many as take 100 µs; this machine may be late to look"
     assert found["launches"] == found["batch"]
-    assert found["batched"]["compute"] == pytest.approx(20e-6, rel=0.3), "one inference's"
+    assert 18e-6 <= found["batched"]["compute"] < 36e-6, "one inference's, and not those of two or more"
     assert found["values"] == found["again"] == expected((2, 1024))
 
 
