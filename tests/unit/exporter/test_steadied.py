@@ -141,6 +141,13 @@ def test_starts_without_a_sibling_beside_them_do_not_count() -> None:
     assert steadied(own, []) is None
 
 
+def test_siblings_that_ran_at_another_time_tell_nothing() -> None:
+    own = [start("web", i, 1000.0 * i, RUNS, wander(1, 0.05), 1) for i in range(STARTS)]
+    later = start("x", 0, 1e6, 100, wander(1, 0.05), 1)
+    assert steadied(own, [later]) is None
+    assert false_alarms(own, [later])[0] == STARTS - 1
+
+
 def test_siblings_add_no_false_alarm() -> None:
     for seed in range(10):
         host = wander(seed, 0.12)

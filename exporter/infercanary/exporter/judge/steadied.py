@@ -60,6 +60,8 @@ def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | N
         return None
     seen = [(start, _host(start, beside)) for start in starts]
     kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= FEWEST]
+    if not kept:
+        return None
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     levels = {}
     for start, x in kept:
