@@ -6,17 +6,20 @@ none may be empty that is not in `grafana.empty` with its reason.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import yaml
-from harness import PROMETHEUS, ROOT, Stack, build, compose, eventually
+from harness import PROMETHEUS, ROOT, Stack, build, compose, eventually, run
 
 from grafana import empty
 from grafana.prometheus import Answer, Prometheus
@@ -158,3 +161,16 @@ def test_the_dashboards_show_the_upgrade(scene: Scene) -> None:
         judged = of(dashboard, "annotation Upgrades").results
         moments = {value / 1000 for result in judged for _, value in result.points}
         assert any(scene.start < moment < scene.end for moment in moments), dashboard
+
+
+def test_the_dashboards_are_pictures(scene: Scene, tmp_path: Path) -> None:
+    """With UPDATE_PICTURES=1 those of docs/img are drawn anew."""
+    pytest.importorskip("matplotlib")
+    folder = ROOT / "docs/img" if os.environ.get("UPDATE_PICTURES") else tmp_path
+    end = datetime.fromtimestamp(scene.end, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    span = f"{math.ceil((scene.end - scene.start) / 60)}m"
+    told = run(
+        *(sys.executable, "-m", "grafana.pictures", "--prometheus", PROMETHEUS, "--service", UPGRADED),
+        *("--range", span, "--end", end, "--out", str(folder)),
+    )
+    assert told.count("grafana-") == 5
