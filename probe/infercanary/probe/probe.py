@@ -217,7 +217,7 @@ class Probe:
         self._last: Values = {}  # the sample at the end of the last run
         self._is_beside_sweep = False  # when the last round began
         self._sampling = 0.0  # seconds that the last sample took
-        self._worked_until = -math.inf  # monotonic: when canaries, controls or sweeps last ended
+        self._worked_until = -math.inf  # monotonic: when warm-up, canaries, controls or sweeps last ended
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
@@ -300,7 +300,7 @@ class Probe:
             return
         at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
         log.info("the report is at %s", at)
-        now = self._running_since = time.monotonic()
+        now = self._running_since = self._worked_until = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._runs_cap, now)
         for sweeping in self._sweeps:
@@ -442,7 +442,7 @@ class Probe:
         # What NVML calls busy so soon after the probe's own work may be that work.
         quiet = before if rested >= _SETTLE_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
-        lateness = time.monotonic() - slot
+        lateness = max(0.0, time.monotonic() - slot)
         self._tally.set(LATENESS, lateness)
         for canary, repeats in planned:
             if self._stopping.is_set():

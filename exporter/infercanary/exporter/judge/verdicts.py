@@ -204,9 +204,9 @@ ALARMS = Metric(
     "gauge",
     "Restarts of one image after which the judge would have called a change: its own false alarms.",
     _CANARY,
-    reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts, each judged "
-    "as it would have been then: about 0.01 or less. More: starts differ by more than the 1 % that is assumed before any "
-    "was seen; once seen it is learned. Both are the service's: count them once, not for each container.",
+    reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts, each "
+    "judged as it would have been then: about 0.01 or less. More: starts differ by more than the 1 % that is assumed "
+    "before any was seen; once seen it is learned. Both are the service's: count them once, not for each container.",
 )
 
 Value = Callable[[Judgement], "float | None"]
