@@ -19,7 +19,7 @@ from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
 from infercanary.probe import HostClock, Phase
-from infercanary.probe.report import Run
+from infercanary.probe.report import Family, Run
 from infercanary.probe.timing import overhead
 
 CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}
@@ -174,6 +174,32 @@ def test_waiting_for_a_turn_is_in_the_latency_since_the_intended_start(started: 
     (point,) = seen.families["infercanary_intended_latency_seconds"].points
     assert sum(point.value.counts) == seen.runs("a", "ok")  # type: ignore[union-attr]
     assert statistics.median(ok(seen)[-1].latencies) < 0.03, "which is not the model's latency"
+
+
+class Slow:
+    """A sampler that takes its time, which is less than the probe has between two rounds."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.asked: list[float] = []
+
+    def sample(self) -> list[Family]:
+        self.asked.append(time.time())
+        time.sleep(0.3)
+        return []
+
+
+def test_a_round_waits_for_its_samples_as_a_whole_and_begins_in_its_slot(started: Any) -> None:
+    samplers = [Slow(f"slow{number}") for number in range(5)]
+    probe = started({"a": Scripted()}, samplers=samplers, interval_seconds=1.0, duty_cap=0.5)
+    seen: Seen = until(lambda: fetch(probe.address).runs("a", "ok") >= 8 and fetch(probe.address))
+    probe.stop()
+    waited = []
+    for run in ok(seen):
+        # What the first sampler was asked last before the run: five that are waited for in turn would be 0.5 s.
+        waited.append(run.started_at - max(at for at in samplers[0].asked if at <= run.started_at))
+        assert run.started_at - run.scheduled_at < 0.25 and "late" not in run.tags
+    assert statistics.median(waited) < 0.3
 
 
 def test_a_busy_device_is_given_way_to_but_not_for_ever(
