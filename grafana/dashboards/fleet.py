@@ -135,8 +135,8 @@ def _containers() -> Panel:
         f'label_replace({selector}, "trouble", "{kind}", "", "")' for kind, selector in kinds.items()
     )
     columns = [
-        Column("service", "service", link=link("service", "service")),
-        Column("container", "container", link=link("gpu-host", "service", "container")),
+        Column("service", "service", link=link("service", "service", "instance")),
+        Column("container", "container", link=link("gpu-host", "instance", "service", "container")),
         Column("canary", "canary"),
         Column("trouble", "Trouble"),
         Column("Value", "Value", "short"),
