@@ -21,7 +21,7 @@ import pytest
 
 from benchmarks.gpu import why_not
 from infercanary.probe.report import Family
-from infercanary.probe.samplers import _PATIENCE_SECONDS
+from infercanary.probe.samplers import PATIENCE_SECONDS
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.tags import Values, gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
@@ -160,7 +160,7 @@ def test_a_sample_is_in_time_and_its_cost_is_told(sample: Sample) -> None:
     print(f"a sample: {statistics.median(seconds) * 1e3:.2f} ms, at most {max(seconds) * 1e3:.2f} ms")
     for (call,), cost in sorted(calls.items(), key=lambda each: -each[1]):
         print(f"{cost * 1e3:8.3f} ms  {call}")
-    assert statistics.median(seconds) < _PATIENCE_SECONDS, "a run would begin without it"
+    assert statistics.median(seconds) < PATIENCE_SECONDS, "a run would begin without it"
     assert all(0 < cost < each for cost, each in zip(told, seconds, strict=True))
     assert 0 <= found["infercanary_nvml_field_seconds"][()] < 1
     assert {"nvmlInit", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEnergyConsumption"} <= {
