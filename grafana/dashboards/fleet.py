@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, rows, tiles
-from grafana.dashboards.promql import SCRAPED, increase, series
+from grafana.dashboards.promql import SCRAPED, how_many, increase, series
 from grafana.dashboards.variables import INSTANCE, SERVICES
 from grafana.dashboards.verdicts import CANARY
 
@@ -36,11 +36,6 @@ def board() -> Board:
     )
 
 
-def _how_many(found: str) -> str:
-    """0 where none is found; nothing, where no exporter tells."""
-    return f"count({found}) or 0 * count({UP})"
-
-
 def _troubles() -> Panel:
     about = About(
         "In trouble now",
@@ -58,11 +53,11 @@ def _troubles() -> Panel:
     other = f"{verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}"
     return tiles(
         about,
-        Query(f"count({SCRAPED} == 0) or 0 * count({SCRAPED})", "exporters down"),
-        Query(_how_many(f"{UP} == 0"), "probes down"),
-        Query(_how_many(failing), "canaries failing"),
-        Query(_how_many(fallback), "CPU fallback"),
-        Query(_how_many(other), "other answers"),
+        Query(how_many(f"{SCRAPED} == 0", SCRAPED), "exporters down"),
+        Query(how_many(f"{UP} == 0", UP), "probes down"),
+        Query(how_many(failing, UP), "canaries failing"),
+        Query(how_many(fallback, UP), "CPU fallback"),
+        Query(how_many(other, UP), "other answers"),
         bad_from=1,
     )
 

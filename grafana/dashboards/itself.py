@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.dashboards import marks, variables
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.panels import About, Column, Panel, Query, lines, rows, tiles
-from grafana.dashboards.promql import SCRAPED, increase, rate, series
+from grafana.dashboards.promql import SCRAPED, how_many, increase, rate, series
 from grafana.dashboards.variables import INSTANCE
 
 CONTAINERS = f"{INSTANCE}, {variables.CONTAINERS}"
@@ -51,7 +51,7 @@ def _health() -> Panel:
         empty=NO_EXPORTER,
     )
     up = series("infercanary_up", CONTAINERS)
-    none = f"0 * count({series('infercanary_build_info', INSTANCE)})"  # nothing, where no exporter tells
+    exporters = series("infercanary_build_info", INSTANCE)
     bad = {
         "Docker silent": "infercanary_discovery_up",
         "store fails": "infercanary_store_up",
@@ -59,9 +59,9 @@ def _health() -> Panel:
     }
     return tiles(
         about,
-        Query(f"count({SCRAPED} == 0) or 0 * count({SCRAPED})", "exporters down"),
-        Query(f"count({up} == 0) or {none}", "probes down"),
-        *(Query(f"count({series(name, INSTANCE)} == 0) or {none}", text) for text, name in bad.items()),
+        Query(how_many(f"{SCRAPED} == 0", SCRAPED), "exporters down"),
+        Query(how_many(f"{up} == 0", exporters), "probes down"),
+        *(Query(how_many(f"{series(name, INSTANCE)} == 0", exporters), text) for text, name in bad.items()),
         bad_from=1,
     )
 

@@ -27,6 +27,11 @@ SCRAPED = 'up{job="infercanary", instance=~"$instance"}'
 """Whether Prometheus reaches the exporters, which is all that it knows of those that it does not."""
 
 
+def how_many(found: str, told: str) -> str:
+    """0 where none is found; nothing where even ``told`` is missing, for then nobody knows."""
+    return f"count({found}) or 0 * count({told})"
+
+
 def of_range(name: str, *matchers: str) -> str:
     """A gauge over its own mean of the range shown: 1 is as usual, and unlike things have one axis."""
     selected = series(name, *matchers)

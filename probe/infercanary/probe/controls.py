@@ -93,8 +93,11 @@ class Controls:
                 (device, "controls"), str(error) if isinstance(error, DeadlineExceeded) else one_line(error)
             )
         self._worker.rest()
-        self.took = perf_counter() - begin if device in self._costs else 0.0
-        self._costs.setdefault(device, deque(maxlen=_COSTS)).extend([self.took] * (self.took > 0))
+        if (costs := self._costs.get(device)) is None:
+            self._costs[device], self.took = deque(maxlen=_COSTS), 0.0
+        else:
+            self.took = perf_counter() - begin
+            costs.append(self.took)
         for each in devices:
             self._show(each, found.get(each, {}))
         return {name: seconds for each in found.values() for name, seconds in each.items()}

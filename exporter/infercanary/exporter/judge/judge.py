@@ -124,13 +124,13 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         )
     reading = _read(upgrade, restarts)
     reached = max((len(start.samples) for start in upgrade.after), default=0)
-    newest = [side[-1].generation for side in (upgrade.before, upgrade.after) if side]
+    old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
     told = Judgement(
         state=reading.state,
         upgraded_at=upgrade.at,
-        baseline_image=image_name(upgrade.before[-1].generation if upgrade.before else None),
-        candidate_image=image_name(upgrade.after[-1].generation),
-        causes=at_once(newest[0], newest[1], canary) if len(newest) == 2 else Causes(),
+        baseline_image=image_name(old),
+        candidate_image=image_name(new),
+        causes=at_once(old, new, canary) if old and new else Causes(),
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
         runs=_count(upgrade.after),
@@ -337,7 +337,9 @@ def _pairs(before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
     pairs = [Pair(old[name][-_BASELINE_STARTS:], group) for name, group in new.items() if name in old]
     # Those with new names are one pair: a baseline that several share is one measurement, not several.
     named_anew = [start for name, group in new.items() if name not in old for start in group]
-    return pairs + [Pair(orphans or every, named_anew)] * bool(every and named_anew)
+    if every and named_anew:
+        pairs.append(Pair(orphans or every, named_anew))
+    return pairs
 
 
 def _own(upgrade: Upgrade, restarts: Restarts) -> Part | None:
