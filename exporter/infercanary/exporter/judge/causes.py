@@ -34,7 +34,10 @@ _PHASE_SHARE = 0.25  # of the change, from which on a phase is named
 _TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
 _LEVEL = 0.95
 _SIGMAS = 2.6
-_WAITING = 0.5  # of a shift, from which on waiting for CPUs is taken to have made all of it
+# Who waits for a CPU finds cold caches and a busy core afterwards, and computes slower for that: as much again at most
+# (Li, Ding and Shen, "Quantifying the cost of context switch", ExpCS 2007: up to milliseconds for each switch, which is
+# what a turn of the scheduler lasts). All of it is laid to the host, since a false alarm costs more than a late one.
+_WAITING = 2.0
 _MOST = 0.75  # of a shift: who made so much of it made it
 _COLD_START = 1.25  # slower by a quarter
 _COLD_START_SECONDS = 1.0  # and by so much
@@ -128,8 +131,8 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
         waits="preempted" in tags and waiting is None,
     )
     if waiting is not None and _has_moved(waiting) and waiting.log * shift.log > 0:
-        # Who waits for half of it finds cold caches each time, and computes slower for that too.
-        felt = shift if waiting.log / shift.log >= _WAITING else waiting
+        whole = _WAITING * abs(waiting.log) >= abs(shift.log)
+        felt = shift if whole else Shift(_WAITING * waiting.log, _WAITING * waiting.se, waiting.df)
         host = felt if host is None or abs(felt.log) > abs(host.log) else host
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
     return msgspec.structs.replace(
