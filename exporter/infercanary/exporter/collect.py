@@ -120,7 +120,9 @@ METRICS = (
 )
 
 _MAX_BACKOFF_SECONDS = 60.0
+_TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are brought up, in any order
 _GENERATIONS = 2  # this start, and the one before, whose runs may come out of its journal
+_BOOTS = 8
 _QUICK_RETRIES = 3
 _COMPARE_SECONDS = 1.0  # so that probes which say something else each time cost no more
 
@@ -146,9 +148,8 @@ class Probe:
         self.cpuset = 0
         self.shared_cpus: int | None = None
         # Where the collection of its runs has come to.
-        self.boot_id = ""
         self.cursor = ""
-        self.sequence = -1
+        self.sequences: dict[str, int] = {}  # by boot id, of its last starts: the last run that was taken
         # Runs from before that time are of a server that it no longer watches.
         self.since = container.watched_since
         # Its last starts by boot id, for the judge, with what each of them said of its cold start.
@@ -173,6 +174,8 @@ class Probe:
         """Note which start of the container it is that reports."""
         c = self.container
         before = self.generations.pop(boot_id, None)
+        # What a sidecar said of its start, and the answers that it compares with, are those of an earlier server.
+        of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
         generation = Generation(
             service=c.service,
             container=c.name,
@@ -183,9 +186,10 @@ class Probe:
             image_digest=c.image_digest,
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
             environment=accepted.environment,
-            outputs=accepted.outputs,
+            outputs={} if of_earlier else accepted.outputs,
         )
-        cold_start = [family for family in accepted.families if family.name in COLD_START]
+        said = () if of_earlier else accepted.families
+        cold_start = [family for family in said if family.name in COLD_START]
         self.generations[boot_id] = generation, cold_start
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]
@@ -332,20 +336,19 @@ class Collector:
         for run, summary in zip(accepted.runs, digested.summaries, strict=True):
             # A probe that found the journal of the one before offers what that had not handed over.
             boot_id = run.boot_id or report.boot_id
-            if boot_id != probe.boot_id:
-                probe.boot_id, probe.sequence = boot_id, -1
-            if run.sequence > probe.sequence and run.started_at >= probe.since:
-                probe.sequence = run.sequence
+            if run.sequence > probe.sequences.get(boot_id, -1) and run.started_at >= probe.since:
+                probe.sequences[boot_id] = run.sequence
                 fresh.append(summary)
                 starts.setdefault(boot_id, []).append(run)
-        if report.boot_id != probe.boot_id:
-            probe.boot_id, probe.sequence = report.boot_id, -1
+        while len(probe.sequences) > _BOOTS:
+            del probe.sequences[next(iter(probe.sequences))]
         probe.history.take(fresh)
         probe.remember(report.boot_id, report.started_at, accepted)
         for boot_id, runs in starts.items():
-            # Of a start that was never seen it is not known which image it had.
             if boot_id in probe.generations:
                 self.judging.submit(*probe.generations[boot_id], runs)
+            else:
+                self.judging.submit_found(*probe.key, boot_id, runs)
         probe.runs_collected += len(fresh)
         if probe.cursor:  # to who comes for the first time, what is past is not lost
             probe.runs_lost += report.lost_runs

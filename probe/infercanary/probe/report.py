@@ -187,8 +187,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 class Report(msgspec.Struct, frozen=True):
     """A probe's whole answer.
 
-    ``cursor`` is opaque: pass it as ``since`` next time. A cursor of another boot, or none, gets every run
-    that is still in the ring. ``lost_runs`` counts those after the cursor that fell out of the ring meanwhile.
+    ``cursor`` is opaque: pass it as ``since`` next time. A cursor of another boot, or none, begins with
+    the oldest run that is still in the ring; an answer holds 512 at most, and the next cursor goes on from there.
+    ``lost_runs`` counts those after the cursor that fell out of the ring meanwhile.
     ``environment`` is the fingerprint: component → version or setting. ``outputs`` has for each canary some fixed
     places of its first steady output: where an upgrade changes them, it changed the answers.
     """

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from infercanary.probe.report import Run
 
+PAGE = 512
+"""Runs in one answer: a ring with the runs of an earlier probe is six, each well below what an exporter reads."""
+
 
 class Ring:
     """Keeps the last ``size`` runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
@@ -26,10 +29,11 @@ class Ring:
         """Add the newest runs, in order; the oldest fall out of a full ring."""
         self._runs.extend(runs)
 
-    def since(self, cursor: str) -> tuple[tuple[Run, ...], str, int]:
-        """The runs after ``cursor``, the next cursor, and how many runs in between are lost.
+    def since(self, cursor: str, most: int = PAGE) -> tuple[tuple[Run, ...], str, int]:
+        """The runs after ``cursor``, the oldest ``most`` of them, the next cursor, and how many in between are lost.
 
-        A cursor of another boot, or one that is not ours, gets everything that is still here.
+        A cursor of another boot, or one that is not ours, gets what is still here from its beginning. An answer that is
+        full says nothing of what follows: the next cursor does.
         """
         boot_id, _, text = cursor.rpartition(".")
         sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
@@ -40,4 +44,7 @@ class Ring:
         if known is None:
             earlier = sequence if sequence is not None else -1
             runs = (*(r for r in self._found if r.boot_id != boot_id or r.sequence > earlier), *runs)
+        if len(runs) > most:
+            runs = runs[:most]
+            return runs, f"{runs[-1].boot_id or self._boot_id}.{runs[-1].sequence}", lost
         return runs, f"{self._boot_id}.{newest}", lost

@@ -10,6 +10,7 @@ from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judge.thread import Judging
+from infercanary.exporter.store.records import Generation, kept
 from infercanary.exporter.store.store import Store
 from infercanary.probe.report import Metric, Report, Run, encode
 
@@ -92,3 +93,61 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     }
     store.close()
     assert found == {"one": ({"a": {"load": 2.0}}, [1, 2, 3]), "two": ({"a": {"load": 9.0}}, [1])}
+
+
+async def test_a_crash_loop_counts_no_run_again() -> None:
+    """Each probe that dies before it has run anything leaves the journal of an earlier one to the next."""
+    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), Judging(None), ())
+    probe = Probe(Container(service="s", name="c", id="0" * 64))
+    for boot in ("one", *(f"dies-{number}" for number in range(20))):
+        of = "" if boot == "one" else "one"
+        told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for number in (1, 2, 3))
+        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, (), {}, told)))
+    await collector.close()
+    assert probe.runs_collected == 3
+    assert len(probe.sequences) == 1
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """The probe died while no exporter ran: only the store can know which image that start had."""
+    path = tmp_path / "judge.sqlite"
+    if is_known:
+        store = Store.open(path)
+        start = Generation(service="s", container="c", boot_id="one", started_at=5.0, image_id="sha256:1")
+        store.take(start, [kept(run("a", 1, 0.01))])
+        store.close()
+    judging = Judging(path)
+    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), judging, ())
+    probe = Probe(Container(service="s", name="c", id="0" * 64, image_id="sha256:2"))
+    told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id="one") for number in (1, 2, 3))
+    own = Run(1, "a", 0.0, 0.0, "ok", (0.01,))
+    await collector.absorb(probe, encode(Report(1, "two", 9.0, "two.1", 0, (), {}, (*told, own))))
+    await collector.close()
+    judging.start()
+    judging.stop()
+    store = Store.open(path)
+    found = {
+        start.boot_id: (start.image_id, start.started_at, [s.sequence for s in several])
+        for start, several in store.generations("s", "a")
+    }
+    store.close()
+    earlier = {"one": ("sha256:1", 5.0, [1, 2, 3])} if is_known else {}
+    assert found == {**earlier, "two": ("sha256:2", 9.0, [1])}
+
+
+@pytest.mark.parametrize(("since", "is_told"), [(1000.0, True), (1030.0, True), (5000.0, False)])
+async def test_a_sidecar_says_nothing_of_a_server_that_came_later(since: float, is_told: bool) -> None:
+    """Its own start, and the answers that it compares with, were those of the server before."""
+    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), Judging(None), ())
+    watching = Container(service="s", name="c", id="0" * 64, watched_id="7" * 64, watched_since=since)
+    probe = Probe(watching)
+    load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",)).family({("a",): 2.0})
+    told = Report(1, "one", 1000.0, "one.0", 0, (load,), {}, (), {"a": (1.0, 2.0)})
+    await collector.absorb(probe, encode(told))
+    await collector.close()
+    generation, families = probe.generations["one"]
+    assert generation.outputs == ({"a": (1.0, 2.0)} if is_told else {})
+    assert bool(families) is is_told

@@ -74,6 +74,71 @@ def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> No
         assert state == expected, first
 
 
+def test_how_far_a_new_start_is_is_told_run_by_run(judging: Judging) -> None:
+    judging.submit(generation(), [], runs(192))
+    judging.turn()
+    for first in range(5):
+        judging.submit(generation("b2", "sha256:2"), [], runs(1, first))
+        judging.turn()
+        assert judging.findings["s"].judgements["c"].runs == first + 1
+
+
+def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a restart of the exporter every probe hands over its ring, and every canary is due."""
+    monkeypatch.setattr(thread, "_MAX_QUEUED", 100)
+    real, more = thread.judge, [runs(60, first) for first in range(100, 400, 60)]
+
+    def judge(starts: object, siblings: object, canary: str) -> object:
+        if more:  # while one canary is judged, probes go on
+            judging.submit(generation(), [], more.pop())
+        return real(starts, siblings, canary)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(thread, "judge", judge)
+    names = [msgspec.structs.replace(run, canary=f"c{n}") for n in range(8) for run in runs(10)]
+    judging.submit(generation(), [], names)
+    judging.turn()
+    judging.turn()
+    assert value(judging, "infercanary_unjudged_runs_total") == 0
+    assert value(judging, "infercanary_stored_runs_total") == 80 + 300
+
+
+def test_what_was_found_of_a_canary_that_was_removed_is_let_go(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
+    removed = [msgspec.structs.replace(run, canary="removed") for run in runs(20)]
+    judging.submit(generation(), [], [*runs(20), *removed])
+    judging.turn()
+
+    def go_on(first: int) -> set[str]:
+        judging.submit(generation(), [], runs(1, 100 + first))
+        judging.turn()
+        return {*judging.findings["s"].judgements}
+
+    assert all(go_on(turn) == {"c", "removed"} for turn in range(20)), "it may only be slow"
+    monkeypatch.setattr(thread, "_GONE_SECONDS", 0.0)
+    assert go_on(20) == {"c"}
+    assert {*judging.findings["s"].trials} == {key[1] for key in judging.findings["s"].creeps} == {"c"}
+    judging.submit(generation("b2"), [], [msgspec.structs.replace(run, canary="removed") for run in runs(20)])
+    judging.turn()
+    assert {*judging.findings["s"].judgements} == {"c", "removed"}, "it is back"
+
+
+def test_a_service_that_stands_still_is_not_removed(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
+    monkeypatch.setattr(thread, "_GONE_SECONDS", 0.0)
+    judging.submit(generation(), [], runs(20))
+    other = msgspec.structs.replace(generation(), service="other")
+    for first in range(30):
+        judging.submit(other, [], runs(1, first))
+        judging.turn()
+    assert {*judging.findings} == {"s", "other"}
+
+
 def test_a_canary_that_cannot_be_judged_costs_no_other(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

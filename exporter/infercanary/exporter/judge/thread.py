@@ -103,6 +103,7 @@ _TURN_SECONDS = 1.0
 _MAX_QUEUED = 100_000
 _CREEP_EVERY = 10 * creep.BLOCK  # runs of a start
 _THIN_SECONDS = 900.0
+_GONE_SECONDS, _GONE_ROUNDS = 7200.0, 12  # without a run of a canary whose service went on; both
 _SIBLINGS = 8
 _SIBLINGS_SECONDS = 30.0  # they are read from the store so often at most
 
@@ -140,6 +141,8 @@ class Reported(NamedTuple):
 
     generation: Generation
     runs: Sequence[Run]
+    is_found: bool = False
+    """They come out of the journal of a start that this exporter did not see: the store has what it was, or nobody."""
 
 
 class _Seen(NamedTuple):
@@ -149,7 +152,12 @@ class _Seen(NamedTuple):
     counted: int
 
     def is_due(self, taken: int) -> bool:
-        """Whether there is another look, or more blocks for the drift, once ``taken`` are; new runs likely count."""
+        """Whether there is another look, or more blocks for the drift, once ``taken`` are; new runs likely count.
+
+        Before the first look each run is news: people watch a new start. Of one that never gets steady, not for ever.
+        """
+        if self.counted < drift.LOOKS[0] and self.taken < taken <= 2 * drift.LOOKS[0]:
+            return True
         return self._stage(self.counted + taken - self.taken) != self._stage(self.counted)
 
     @staticmethod
@@ -175,6 +183,9 @@ class Judging:
         self._bytes = 0
         self._complaint = ""
         self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
+        self._silent: dict[
+            Canary, tuple[float, int]
+        ] = {}  # since when, and for how many turns of its service
         self._thinned_at = -math.inf
         self._others: list[Start] = []
         self._others_at = -math.inf
@@ -195,10 +206,17 @@ class Judging:
 
         ``families`` are those that this start itself reported last: of them its cold start is told.
         """
-        generation = msgspec.structs.replace(generation, cold_start=cold_starts(families))
+        self._submit(Reported(msgspec.structs.replace(generation, cold_start=cold_starts(families)), runs))
+
+    def submit_found(self, service: str, container: str, boot_id: str, runs: Sequence[Run]) -> None:
+        """As :meth:`submit`, of an earlier start that this exporter did not see: taken if the store knows it."""
+        start = Generation(service=service, container=container, boot_id=boot_id, started_at=0.0)
+        self._submit(Reported(start, runs, is_found=True))
+
+    def _submit(self, reported: Reported) -> None:
         with self._lock:
-            self._queue.append(Reported(generation, runs))
-            self._queued += len(runs)
+            self._queue.append(reported)
+            self._queued += len(reported.runs)
             while self._queued > _MAX_QUEUED:
                 oldest = self._queue.popleft()
                 self._queued -= len(oldest.runs)
@@ -271,6 +289,11 @@ class Judging:
                 for reported in batch:
                     g = reported.generation
                     try:
+                        if reported.is_found:
+                            known = store.start_of(g.service, g.container, g.boot_id)
+                            if known is None:  # of which image it was, nobody knows
+                                continue
+                            g = known
                         stored += store.take(g, map(kept, reported.runs))
                     except StoreError as error:
                         # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
@@ -290,7 +313,15 @@ class Judging:
 
     def _judge(self, store: Store, touched: set[Canary]) -> None:
         """Judge each canary of which a start has reached another look."""
-        for service, canary in touched:
+        self._note(touched)
+        pending = dict.fromkeys(touched)
+        while pending:
+            service, canary = next(iter(pending))
+            del pending[service, canary]
+            if (
+                self._queued > _MAX_QUEUED // 2
+            ):  # after a restart all probes hand over their rings, and all are due
+                pending |= dict.fromkeys(self._take(store))
             taken = store.taken(service, canary)
             known = self._seen.get((service, canary), {})
             if all(boot in known and not known[boot].is_due(count) for boot, count in taken.items()):
@@ -328,11 +359,32 @@ class Judging:
         trials = {**before.trials, canary: false_alarms(starts, siblings)}
         self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers, trials)
 
+    def _note(self, touched: set[Canary]) -> None:
+        """Which canaries ran, and which did not while others of their service went on."""
+        now = time.monotonic()
+        for service in {service for service, _ in touched}:
+            for canary in self.findings.get(service, NOTHING).judgements:
+                if (service, canary) not in touched:
+                    since, rounds = self._silent.get((service, canary), (now, 0))
+                    self._silent[service, canary] = since, rounds + 1
+        for key in touched & self._silent.keys():
+            del self._silent[key]
+
     def _forget(self, store: Store) -> None:
-        """Let go of what the store no longer has: names of services may come and go for years."""
+        """Let go of what the store no longer has, and of canaries that their service has no more.
+
+        Names may come and go for years, and what was found of one that was removed stands on no dashboard for ever.
+        """
+        gone = {
+            key
+            for key, (since, rounds) in self._silent.items()
+            if rounds >= _GONE_ROUNDS and time.monotonic() - since >= _GONE_SECONDS
+        }
         known: dict[str, set[str]] = defaultdict(set)
         for service, canary in store.canaries():
-            known[service].add(canary)
+            if (service, canary) not in gone:
+                known[service].add(canary)
+        self._silent = {key: said for key, said in self._silent.items() if key[1] in known[key[0]]}
         self._seen = {key: seen for key, seen in self._seen.items() if key[1] in known[key[0]]}
         for service, found in [*self.findings.items()]:
             left = known[service]

@@ -224,6 +224,14 @@ class Store:
             ).fetchall()
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
+    def start_of(self, service: str, container: str, boot_id: str) -> Generation | None:
+        """What is known of a start; None where it was never seen."""
+        with self._work() as db:
+            row = db.execute(
+                f"{_START} WHERE service = ? AND container = ? AND boot_id = ?", (service, container, boot_id)
+            ).fetchone()
+        return None if row is None else self._generation(row)
+
     def starts(self, service: str) -> list[Generation]:
         """Each start of the service's containers, also without runs, in time order."""
         with self._work() as db:
