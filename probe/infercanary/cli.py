@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 
 import click
 
@@ -62,8 +63,11 @@ class _Commands(click.Group):
 def cli() -> None:
     """Canary inferences in every inference container: did the upgrade change latency, by how much, and why.
 
-    Exit codes: 0 fine, 1 regressed, 2 usage or input error, 3 inconclusive.
+    Exit codes: 0 fine, 1 regressed, 2 usage or input error, 3 inconclusive, 70 a fault of infercanary itself.
     """
+
+
+_FAULT = 70  # EX_SOFTWARE, sysexits(3)
 
 
 def main() -> None:
@@ -78,6 +82,10 @@ def main() -> None:
         code = 2
     except (click.Abort, KeyboardInterrupt):
         code = 130
+    except Exception:
+        # Python's own exit code for it is 1, which says "regressed" to a pipeline.
+        traceback.print_exc()
+        code = _FAULT
     sys.exit(code)
 
 

@@ -341,7 +341,7 @@ def test_a_full_disk_costs_the_report_and_leaves_nothing(
             )
         assert done.returncode == 2
         assert done.stderr.splitlines()[-1] == (
-            "infercanary: ab: the answer cannot be printed (No space left on device); free some room"
+            "infercanary: the answer cannot be printed (No space left on device); free some room"
         )
     finally:
         run("umount", str(full))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,33 @@ def test_a_reader_that_has_seen_enough(folder: Path) -> None:
         cwd=folder, capture_output=True, check=False, timeout=60, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
+@pytest.mark.parametrize(
+    "command", ["compare old old2", "compare old old2 --json", "scan old", "scan old --json"]
+)
+def test_an_answer_that_cannot_be_printed_is_no_answer(folder: Path, command: str, where: str) -> None:
+    """1 would be `regressed`, and 0 `equivalent`."""
+    shutil.copy(folder / "new", folder / "old2")
+    done = subprocess.run(
+        ["bash", "-c", f"{' '.join(COMMAND)} {command} {where}"],
+        cwd=folder, capture_output=True, check=False, timeout=60, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert re.fullmatch(r"infercanary: the answer cannot be printed \(.+\); .+\n", done.stderr), done.stderr
+
+
+def test_a_fault_of_its_own_is_not_taken_for_a_regression(folder: Path) -> None:
+    (folder / "broken" / "scipy").mkdir(parents=True)
+    (folder / "broken" / "scipy" / "__init__.py").write_text("raise ImportError('libstdc++.so.6: not there')")
+    path = os.pathsep.join([str(folder / "broken"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*COMMAND, "compare", "old", "new"], cwd=folder, capture_output=True, check=False, timeout=60, text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 70
+    assert "libstdc++.so.6: not there" in done.stderr
 
 
 def test_without_numpy_it_says_what_to_install(folder: Path) -> None:

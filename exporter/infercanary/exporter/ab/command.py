@@ -287,19 +287,14 @@ def _say(told: Sequence[Told], result: Result, signal_number: int, as_json: bool
         code = 128 + signal_number
     notes = _alone(result.pairs)
     series = [answer.series(result.pairs, each.compared.canary or "") for each in told]
-    try:
-        if as_json:
-            say(_json(told, result, code, notes))
-        elif not told:
-            say(
-                f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive"
-            )
-        else:
-            for i, (each, (a, b)) in enumerate(zip(told, series, strict=True)):
-                say("\n" * bool(i) + text.experiment(each, a, b, width()), each.compared.verdict)
-            say("".join(f"\n  note         {note}\n" for note in notes))
-    except OSError as error:
-        raise UsageError(f"ab: the answer cannot be printed ({error.strerror}); free some room") from None
+    if as_json:
+        say(_json(told, result, code, notes))
+    elif not told:
+        say(f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive")
+    else:
+        for i, (each, (a, b)) in enumerate(zip(told, series, strict=True)):
+            say("\n" * bool(i) + text.experiment(each, a, b, width()), each.compared.verdict)
+        say("".join(f"\n  note         {note}\n" for note in notes))
     if report and told:
         articles = [
             part for each, (a, b) in zip(told, series, strict=True) for part in page.experiment(each, a, b)

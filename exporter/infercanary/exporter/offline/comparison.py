@@ -21,6 +21,7 @@ from infercanary.exporter.offline.outlook import Evidence, outlook
 from infercanary.exporter.offline.recording import Series, shown
 from infercanary.exporter.offline.units import count
 from infercanary.exporter.store.records import Sample
+from infercanary.settings import UsageError
 
 LEVEL = 0.99
 """Of an interval: about what the exporter's judge takes at each of its looks."""
@@ -93,7 +94,16 @@ def compared(
     restart_sd: float | None = None,
     level: float = LEVEL,
 ) -> Compared:
-    """The verdict on ``candidate`` against ``baseline``. Every start of theirs is one replicate."""
+    """The verdict on ``candidate`` against ``baseline``. Every start of theirs is one replicate.
+
+    Raises :class:`UsageError` where they have a start in common: it would be called equivalent to itself.
+    """
+    boots = [{start.generation.boot_id for start in side.starts} for side in (baseline, candidate)]
+    if boots[0] & boots[1]:
+        raise UsageError(
+            "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
+            "--candidate-id"
+        )
     notes = [*_notes(baseline, candidate)]
     old, new = judged(baseline), judged(candidate)
     replica = (_points(old), _points(new))
@@ -158,12 +168,6 @@ def judged(series: Series) -> Series:
 
 def _notes(baseline: Series, candidate: Series) -> list[str]:
     notes = []
-    boots = [{start.generation.boot_id for start in side.starts} for side in (baseline, candidate)]
-    if boots[0] & boots[1]:
-        notes.append(
-            "both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
-            "--candidate-id"
-        )
     for what, side in (("baseline", baseline), ("candidate", candidate)):
         few = [points.size for points in side.points if points.size < FEWEST]
         if few and len(few) < len(side.points):
@@ -171,7 +175,7 @@ def _notes(baseline: Series, candidate: Series) -> list[str]:
         if (kept := len(side.points) - len(few)) > STARTS:
             notes.append(f"{what}: the latest {STARTS} of {kept} starts are judged")
         ids = _ids(side)
-        if len(ids) > 1 and not boots[0] & boots[1]:
+        if len(ids) > 1:
             notes.append(
                 f"{what}: {len(ids)} environments ({', '.join(ids[:4])}); where they are not one image, "
                 f"pick with --{what}-id"

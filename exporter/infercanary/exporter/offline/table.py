@@ -155,7 +155,8 @@ def _rows(place: str, data: bytes, column: str) -> Cells:
             f"{place}: a binary file, or not in UTF-8; give a journal, or numbers as text"
         ) from None
     kept = ("\n" if line.lstrip().startswith("#") else line for line in io.StringIO(text, newline=""))
-    header = next(line for _, line in _lines(data)).decode()
+    lines = (line.strip() for line in io.StringIO(text, newline=""))
+    header = next((line for line in lines if line and not line.startswith("#")), "")
     if len(header) > csv.field_size_limit():
         raise UsageError(f"{place}:1: a line of {len(header):,} characters; put one number on a line")
     # A header may have one sign in its names, in quotes: the one that makes most columns parts them.

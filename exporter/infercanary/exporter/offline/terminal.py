@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import click
 
 from infercanary.exporter.offline.picture import plain
+from infercanary.settings import UsageError
 
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _COLOURS: Mapping[str, str] = {
@@ -24,7 +25,12 @@ def width() -> int:
 
 
 def say(text: str, verdict: str = "") -> None:
-    """Print ``text``, its first ``verdict`` coloured where a person looks and did not say NO_COLOR."""
+    """Print ``text``, its first ``verdict`` coloured where a person looks and did not say NO_COLOR.
+
+    Raises :class:`UsageError` where that is not possible: an exit code of its own would be taken for the answer's.
+    """
+    if sys.stdout is None:
+        raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -39,4 +45,12 @@ def say(text: str, verdict: str = "") -> None:
     try:
         click.echo(text, nl=False)
     except BrokenPipeError:  # who read has seen enough; the exit code is still the answer
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard()
+    except OSError as error:
+        _discard()
+        raise UsageError(f"the answer cannot be printed ({error.strerror}); free some room") from None
+
+
+def _discard() -> None:
+    """Of what is left in the buffer: flushed at the exit, it would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,6 +14,7 @@ from infercanary.exporter.offline.comparison import STARTS, compared, worst
 from infercanary.exporter.offline.outlook import Evidence, more_runs, more_starts, outlook
 from infercanary.exporter.offline.read import read
 from infercanary.exporter.offline.recording import Series
+from infercanary.settings import UsageError
 
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
@@ -111,8 +112,8 @@ def test_what_a_journal_may_mix_up_is_said(journal):
     path = journal("a", [0.02, 0.02])
     journal("a", [0.02], torch="2.13.0", boot="b")
     both = read([path]).canaries["resnet18"]
-    (note,) = compared("resnet18", both, both).notes
-    assert note.startswith("both sides hold the same starts; pick environments or boots")
+    with pytest.raises(UsageError, match="both sides hold the same starts; pick environments or boots"):
+        compared("resnet18", both, both)
     other = read([journal("c", [0.02])]).canaries["resnet18"]
     (note,) = compared("resnet18", both, other).notes
     assert note.startswith("baseline: 2 environments (") and note.endswith("pick with --baseline-id")

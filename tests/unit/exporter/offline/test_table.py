@@ -9,7 +9,7 @@ import json
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from infercanary.exporter.offline import content, table
@@ -113,7 +113,12 @@ def test_mistakes(text, column, told):
     assert len(str(raised.value)) < 300
 
 
+def test_lines_that_end_as_on_an_old_mac():
+    assert values(b"a,b\r0.5,1\r0.25,2\r", "a") == [0.5, 0.25]
+
+
 @given(st.binary(max_size=60), st.sampled_from(["", "a"]))
+@example(b"\xc2\x80\r\x01", "")
 def test_any_bytes_give_numbers_or_one_line(data, column):
     with suppress(UsageError):
         found = values(data, column)
