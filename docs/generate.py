@@ -22,7 +22,7 @@ from infercanary.probe.report import LADDER, Metric
 from infercanary.probe.samplers import available, cgroup
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.tags import TAGS
-from infercanary.probe.targets import REASONS, kserve
+from infercanary.probe.targets import REASONS
 
 TARGET = Path(__file__).with_name("metrics.md")
 PREFIX = "infercanary_"
@@ -131,7 +131,6 @@ _CONTROLS = (
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("phase_seconds", "phase"): _PHASES,
     ("run_phase_median_seconds", "phase"): _PHASES,
-    ("server_seconds", "part"): kserve.PARTS,
     ("runs_total", "outcome"): record.OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): TAGS,

@@ -32,6 +32,7 @@ POOLS = {"intra_op": THREADS, "inter_op": ("torch_inter_op_threads", "onnx_inter
 
 _REOPEN_SECONDS = 60.0, 3600.0
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
+_ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a disturbed run is better than none
 
 
@@ -226,6 +227,8 @@ class Canary:
         now = perf_counter()
         took = now - self._opening_since if self._opening_since is not None else 0.0
         least, most = _REOPEN_SECONDS
+        if reason in _ABSENT:
+            took = 0.0
         self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
         self._failed_open = Round("raised", complaint, reason=reason)
         self._record.failed(self._failed_open)

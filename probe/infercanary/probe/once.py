@@ -25,8 +25,8 @@ from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.tags import Values, values
-from infercanary.probe.targets.kserve import SERVER
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
+from infercanary.probe.targets.wire.told import SERVER
 from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")

@@ -165,6 +165,22 @@ def test_opening_waits_for_a_server_that_is_not_ready_yet(server: Faulty) -> Non
     assert failure.value.reason == "not_ready"
 
 
+@pytest.mark.parametrize("keep_alive", [True, False])
+def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    late: list[Faulty] = []
+    ready = threading.Timer(0.5, lambda: late.append(Faulty(port=port)))
+    ready.start()
+    target = HttpTarget(f"http://127.0.0.1:{port}/", **QUICK | {"ready_seconds": 30}, keep_alive=keep_alive)
+    target.open()
+    assert once(target) == [200.0]
+    target.close()
+    ready.join()
+    late[0].stop()
+
+
 # In a probe ---------------------------------------------------------------------------------------------------------
 
 
@@ -232,3 +248,20 @@ def test_a_server_that_is_killed_and_comes_back(started: Any) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_server_that_is_there_late_is_asked_again_soon(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Waiting for it is no cost: the next attempt must not be as far away as after a model that was loaded in vain."""
+    from infercanary.probe import canary
+
+    monkeypatch.setattr(canary, "_REOPEN_SECONDS", (0.2, 3600.0))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    options = {**QUICK, "ready_seconds": 1.0}
+    probe = started({"c": HttpTarget(f"http://127.0.0.1:{port}/", **options)})
+    until(lambda: failures(fetch(probe.address)).get("unreachable", 0) >= 2)
+    with Faulty(port=port):
+        until(lambda: fetch(probe.address).runs("c", "ok") >= 1)

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import shutil
+import socket
 import ssl
 import struct
 import subprocess
@@ -18,10 +19,11 @@ from faulty import INPUT, OUTPUT, Faulty
 from watching import fetch, until
 
 from infercanary.probe import HostClock
-from infercanary.probe.targets import Failure
+from infercanary.probe.targets import Failure, openai
 from infercanary.probe.targets.http import HttpTarget
 from infercanary.probe.targets.kserve import KserveTarget
 from infercanary.probe.targets.openai import OpenaiTarget
+from infercanary.probe.targets.wire.server import Server
 from infercanary.probe.timing import Timing
 from infercanary.settings import UsageError
 
@@ -59,7 +61,7 @@ def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:
     target = opened(HttpTarget(server.url, keep_alive=False, **QUICK))
     for _ in range(3):
         assert set(measured(target)[0].phases) == {"connect", "send", "wait", "receive"}
-    assert server.connections == 3
+    assert server.connections == 4, "and one to see that the server is there"
     assert all(headers["connection"] == "close" for _, headers, _ in server.requests)
 
 
@@ -77,6 +79,29 @@ def test_ipv6_and_other_addresses_of_one_host(server: Faulty) -> None:
     target = opened(HttpTarget(f"http://localhost:{server.port}/score", **QUICK))
     assert target.values(measured(target)[1]) == [200.0]
     assert server.requests[-1][1]["host"] == f"localhost:{server.port}"
+
+
+def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
+    server: Faulty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that drops IPv6: a listener whose backlog is full drops what asks for a connection."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        fill = [socket.socket() for _ in range(4)]
+        for each in fill:
+            each.setblocking(False)
+            each.connect_ex(listener.getsockname())
+        found = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+            for address in (listener.getsockname(), ("127.0.0.1", server.port))
+        ]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        target = opened(HttpTarget("http://two-addresses/score", **QUICK | {"timeout_seconds": 2}))
+        assert target.values(measured(target)[1]) == [200.0]
+        target.close()
+        for each in fill:
+            each.close()
 
 
 def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
@@ -219,6 +244,24 @@ def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
     server.fault = "no_stats"
     target.prepare()
     assert measured(target)[1] and target.readings() == [], "the run is as good without them"
+
+
+@pytest.mark.parametrize("kind", ["http", "kserve"])
+def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind: str) -> None:
+    server.extensions = ["binary_tensor_data"]
+    server.heads = ['Server-Timing: queue;dur=1.5, model;desc="a, b";dur=20', "x-inference-time: 18"]
+    url = f"{server.url}/score"
+    target = opened(
+        HttpTarget(url, **QUICK) if kind == "http" else KserveTarget(server.url, "double", **QUICK)
+    )
+    for milliseconds in (4, 2, 3):
+        server.heads[1] = f"x-inference-time: {milliseconds}"
+        measured(target)
+    told = {reading.labels: reading.value for reading in target.readings()}
+    assert told == {("queue",): 0.0015, ("model",): 0.02, ("inference",): 0.003}
+    target.prepare()
+    assert target.readings() == []
+    target.close()
 
 
 @pytest.mark.parametrize(
@@ -391,3 +434,36 @@ def test_null_among_numbers_is_not_finite(server: Faulty) -> None:
     server.model = {"scores": [1.0, None, 3.0]}
     target = opened(HttpTarget(f"{server.url}/v2/models/m", expect={"values": "/scores"}, **QUICK))
     assert math.isnan(target.values(measured(target)[1])[-1])
+
+
+def reasoned(shows: bool, tokens: int, hidden: int | None) -> float | None:
+    """Seconds between tokens of a text in four pieces, one each second, of ``tokens`` as the server counts them."""
+    now = iter(range(5, 100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openai, "perf_counter", lambda: float(next(now)))
+        stream = openai._Stream(Server("http://h:1", None, 1, 1, True, None, 1 << 20))
+        for number in range(4):
+            delta = {"reasoning_content": "hm"} if shows and number < 2 else {"content": "word"}
+            stream.take(json.dumps({"choices": [{"delta": delta}]}))
+        details = {} if hidden is None else {"completion_tokens_details": {"reasoning_tokens": hidden}}
+        stream.take(json.dumps({"choices": [], "usage": {"completion_tokens": tokens, **details}}))
+        stream.take("[DONE]")
+        told = stream.completion()
+    assert told.tokens == tokens
+    return told.between
+
+
+@pytest.mark.parametrize(
+    ("shows", "tokens", "hidden", "between"),
+    [
+        (False, 4, None, 1.0),
+        (False, 4, 0, 1.0),
+        (False, 504, 500, 1.0),  # it thought before the first piece, and showed none of it
+        (True, 7, 4, 0.5),  # what it thought came as text
+        (False, 4, 4, None),  # a count that cannot be: nothing is said of the time between
+    ],
+)
+def test_tokens_that_a_server_keeps_to_itself_are_not_between_two(
+    shows: bool, tokens: int, hidden: int | None, between: float | None
+) -> None:
+    assert reasoned(shows, tokens, hidden) == between

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from email.message import Message
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +33,7 @@ from infercanary.probe.targets.wire.tensors import (
     to_bytes,
     to_json,
 )
+from infercanary.probe.targets.wire.told import from_heads, server_times
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError
 
@@ -344,3 +346,46 @@ def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -
     with pytest.raises(ValueError, match="the reading "):
         runner.run(1)
     runner.close(1, False)
+
+
+# What a server says of its own time -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ({}, {}),
+        ({"Server-Timing": "db;dur=53, app;dur=47.2"}, {"db": 0.053, "app": 0.0472}),
+        ({"Server-Timing": 'cache;desc="Cache, read";dur=23.2, miss'}, {"cache": 0.0232}),
+        ({"Server-Timing": 'a;dur="5" ; desc=x,b ; DUR = 7'}, {"a": 0.005, "b": 0.007}),
+        ({"Server-Timing": "a;dur=-5, b;dur=1e9, c;dur=nan, d;dur=, ;dur=4, e;duration=3"}, {}),
+        ({"Server-Timing": "Total-Time!;dur=1, ___;dur=2"}, {"total_time": 0.001, "unnamed": 0.002}),
+        ({"Server-Timing": f"a;dur={'9' * 12}"}, {}),  # a day at most
+        ({"x-queue-time": "3", "X-Inference-Time": " 40 ", "x-compute-characters": "9"},
+         {"queue": 0.003, "inference": 0.04}),
+        ({"x-envoy-upstream-service-time": "12", "x-total-time": "12ms"}, {"upstream": 0.012}),
+    ],
+)  # fmt: skip
+def test_the_times_in_a_head(lines: dict[str, str], told: dict[str, float]) -> None:
+    head = Message()
+    for name, value in lines.items():
+        head[name] = value
+    assert server_times(head) == pytest.approx(told)
+
+
+@given(st.text(max_size=300))
+def test_whatever_a_head_says_is_no_error(text: str) -> None:
+    head = Message()
+    head["Server-Timing"] = text.replace("\r", " ").replace("\n", " ")
+    assert all(0 <= seconds <= 86_400 for seconds in server_times(head).values())
+
+
+def test_parts_are_those_of_all_answers_and_few() -> None:
+    heads = []
+    for number in range(3):
+        head = Message()
+        head["Server-Timing"] = ", ".join(f"p{n};dur={number}" for n in range(20)) + f", only{number};dur=1"
+        heads.append(head)
+    told = from_heads(heads)
+    assert len(told) == 8 and {reading.value for reading in told} == {0.001}
+    assert from_heads([]) == from_heads([*heads, Message()]) == []

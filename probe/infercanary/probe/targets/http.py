@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
+from email.message import Message
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from infercanary.probe.targets import Failure
+from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document
+from infercanary.probe.targets.wire.told import MOST_HEADS, from_heads
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -85,16 +88,18 @@ class HttpTarget(OverHttp):
         values = self._expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
         self._request = b""
+        self._heads: deque[Message] = deque(maxlen=MOST_HEADS)
 
     def open(self) -> None:
         """Read the body, and wait until the server can be connected to."""
         self._body = self._read_body()
         self._server.open()
-        self._server.until_ready(self._server.connect)
+        self._server.until_ready(self._server.reach)
         self._make_request()
 
     def prepare(self) -> None:
         """Before each run: tokens are read again, and the connection is made, if the server closed it."""
+        self._heads = deque(maxlen=MOST_HEADS)
         self._server.refresh()
         self._make_request()
         self._server.connect()
@@ -106,6 +111,7 @@ class HttpTarget(OverHttp):
             body = answer.read()
         if answer.status != self._expect.status:
             self._server.refuse(f"the answer is not {self._expect.status}", answer, body)
+        self._heads.append(answer.headers)
         return body
 
     def values(self, result: bytes) -> list[float]:
@@ -126,6 +132,10 @@ class HttpTarget(OverHttp):
         if chosen and not all(map(math.isfinite, numbers)):
             chosen[-1] = math.nan
         return chosen
+
+    def readings(self) -> list[Reading]:
+        """The server's own times, where its answers' headers say them."""
+        return from_heads(self._heads)
 
     def environment(self) -> dict[str, str]:
         """Nothing: what answers there is not known."""

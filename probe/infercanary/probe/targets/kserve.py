@@ -6,13 +6,14 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
+from email.message import Message
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from infercanary.probe.report import Metric
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
@@ -27,19 +28,9 @@ from infercanary.probe.targets.wire.tensors import (
     to_bytes,
     to_json,
 )
+from infercanary.probe.targets.wire.told import MOST_HEADS, SERVER, from_heads
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError, convert
-
-SERVER = Metric(
-    "infercanary_server_seconds",
-    "gauge",
-    "What the server itself measured of one inference during the last run, by part: its mean over all requests for "
-    "the model in that time, other clients' too.",
-    ("canary", "part"),
-    reading="Only of servers with the statistics extension (Triton). The parts are within `wait` of "
-    "`infercanary_phase_seconds`: what `wait` has over their sum is the network and the server's front. `queue` that "
-    "grows alone is load, `compute_infer` the model, `compute_input` and `compute_output` copies.",
-)
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 _LENGTH = "Inference-Header-Content-Length"
@@ -149,6 +140,7 @@ class KserveTarget(OverHttp):
         self._request = b""
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._totals: dict[str, _Total] | None = None
+        self._heads: deque[Message] = deque(maxlen=MOST_HEADS)
 
     def open(self) -> None:
         """Wait until the model is ready, read what the server tells of it, and make the request."""
@@ -171,6 +163,7 @@ class KserveTarget(OverHttp):
         self._make_request()
         self._require_ready()
         self._totals = self._stats() if self._has_stats else None
+        self._heads = deque(maxlen=MOST_HEADS)
 
     def run(self, phase: Phase) -> tuple[Answer, bytes]:
         """One inference."""
@@ -179,6 +172,7 @@ class KserveTarget(OverHttp):
             body = answer.read()
         if answer.status != 200:
             self._server.refuse(f"inference with {self._name} failed", answer, body)
+        self._heads.append(answer.headers)
         return answer, body
 
     def values(self, result: tuple[Answer, bytes]) -> list[float]:
@@ -191,11 +185,11 @@ class KserveTarget(OverHttp):
         return places(sorted(tensors, key=lambda tensor: tensor.name))
 
     def readings(self) -> list[Reading]:
-        """The server's own times, as means over the run."""
+        """The server's own times: means over the run from its statistics, or what the answers' headers say."""
         before = self._totals
         after = self._stats() if before is not None else None
         if before is None or after is None:
-            return []
+            return from_heads(self._heads)
         found = []
         for part in PARTS:
             earlier, later = before.get(part, _Total()), after.get(part, _Total())

@@ -42,8 +42,13 @@ TOKENS = Metric(
 )
 
 
+class _Details(msgspec.Struct):
+    reasoning_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct):
     completion_tokens: int | None = None
+    completion_tokens_details: _Details | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -212,6 +217,8 @@ class _Stream:
         self._server = server
         self._pieces = 0
         self._counted: int | None = None
+        self._reasoned = 0  # tokens, as the server counts them
+        self._shows_reasoning = False
         self._first = self._last = 0.0
         self._is_done = False
         self._is_finished = False
@@ -231,10 +238,14 @@ class _Stream:
             raise Failure("error_answer", f"the stream broke off with an error: {said}")
         if event.usage is not None and event.usage.completion_tokens is not None:
             self._counted = event.usage.completion_tokens
+            details = event.usage.completion_tokens_details
+            self._reasoned = max(0, (details.reasoning_tokens if details is not None else None) or 0)
         for choice in event.choices[:1]:
             delta = choice.delta or _Delta()
             self._is_finished |= choice.finish_reason is not None
-            text = choice.text or delta.content or delta.reasoning_content or delta.reasoning or ""
+            reasoning = delta.reasoning_content or delta.reasoning or ""
+            self._shows_reasoning |= bool(reasoning)
+            text = choice.text or delta.content or reasoning
             if text:
                 self._last = perf_counter()
                 self._first = self._first or self._last
@@ -253,8 +264,10 @@ class _Stream:
             raise Failure(
                 "wrong_answer", f"the server counts {tokens} tokens in a completion that holds text"
             )
-        apart = self._pieces > 1 and tokens > 1
-        return Completion(self.text, tokens, (self._last - self._first) / (tokens - 1) if apart else None)
+        # What a server thinks and does not show is before the first token that comes, and not between two of them.
+        came = tokens if self._shows_reasoning else tokens - self._reasoned
+        apart = self._pieces > 1 and came > 1
+        return Completion(self.text, tokens, (self._last - self._first) / (came - 1) if apart else None)
 
 
 def _asked(api: str, prompt: str | None, messages: Sequence[Any] | None) -> dict[str, Any]:

@@ -30,6 +30,8 @@ class Faulty:
         self.model: dict[str, Any] = {"name": "double", "platform": "test", "versions": ["1"]}
         self.model |= {"inputs": [INPUT], "outputs": [OUTPUT]}
         self.extensions = ["binary_tensor_data", "statistics"]
+        self.heads: list[str] = []
+        """More lines for the head of an answer."""
         self.connections = 0
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
         """Request line, headers and body of each."""
@@ -210,7 +212,10 @@ class Faulty:
         self._send(connected, status, "application/json", json.dumps(document).encode())
 
     def _send(self, connected: socket.socket, status: int, kind: str, body: bytes) -> None:
-        head = f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        more = "".join(f"{line}\r\n" for line in self.heads)
+        head = (
+            f"HTTP/1.1 {status} Status\r\nContent-Type: {kind}\r\n{more}Content-Length: {len(body)}\r\n\r\n"
+        )
         connected.sendall(head.encode() + body)
 
     # The faults, each the answer to an inference.

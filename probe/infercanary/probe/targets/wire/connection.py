@@ -61,6 +61,13 @@ class Connection:
             with phase("connect"):
                 self._connect(perf_counter() + self._seconds)
 
+    def reach(self) -> None:
+        """Connect, whatever ``keep_alive`` is; a connection that is not to be kept is closed again."""
+        if not self._is_alive():
+            self._connect(perf_counter() + self._seconds)
+        if not self._keep_alive:
+            self.close()
+
     def ask(
         self,
         method: str,
@@ -152,14 +159,17 @@ class Connection:
         except (OSError, UnicodeError) as unknown:
             why = getattr(unknown, "strerror", None) or one_line(unknown)
             raise Failure("unreachable", f"the host `{self._host}` is not found: {why}") from None
-        for family, kind, protocol, _, address in addresses:
+        for left, (family, kind, protocol, _, address) in zip(
+            range(len(addresses), 0, -1), addresses, strict=True
+        ):
             try:
                 made = socket.socket(family, kind, protocol)
             except OSError as failed:  # such as IPv6 that is switched off
                 error = failed
                 continue
             try:
-                made.settimeout(_left(deadline))
+                # A network may drop what goes to one of them, as to IPv6: the others have their share of the time.
+                made.settimeout(_left(deadline) / left)
                 made.connect(address)
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:

@@ -133,6 +133,10 @@ class Server:
         """Make the connection ready, so that the next request finds it as a client's pool would. Raises Failure."""
         self._connected().open()
 
+    def reach(self) -> None:
+        """As :meth:`connect`, also where each exchange makes a connection of its own. Raises Failure."""
+        self._connected().reach()
+
     def until_ready(self, check: Callable[[], None]) -> None:
         """Call ``check`` until it raises no more, for ``ready_seconds`` at most. Raises what it raised last.
 

@@ -1,0 +1,74 @@
+"""What a server says of its own time in the head of an answer.
+
+- ``Server-Timing``, the standard: https://www.w3.org/TR/server-timing/
+- ``x-queue-time``, ``x-inference-time`` and others, of Hugging Face's Text Embeddings Inference and Text Generation
+  Inference; ``x-envoy-upstream-service-time``, of the proxy before a KServe server with Istio. All milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from email.message import Message
+from statistics import median
+
+from infercanary.probe.report import Metric
+from infercanary.probe.targets import Reading
+
+SERVER = Metric(
+    "infercanary_server_seconds",
+    "gauge",
+    "What the server itself measured of one inference during the last run, by part.",
+    ("canary", "part"),
+    reading="The parts are within `wait` of `infercanary_phase_seconds`: what `wait` has over their sum is the "
+    "network and the server's front. `queue` that grows alone is load, `compute_infer` or `inference` the model, "
+    "`compute_input` and `compute_output` copies. From the statistics extension (Triton) it is the mean over all "
+    "requests for the model in that time, other clients' too; from an answer's headers (`Server-Timing`, "
+    "`x-queue-time` and its like) the median over the run's own requests.",
+)
+
+MOST_HEADS = 64
+"""Of a run's answers, so many are kept."""
+
+_PLAIN = {
+    "x-envoy-upstream-service-time": "upstream",
+    **{
+        f"x-{part}-time": part
+        for part in ("queue", "validation", "tokenization", "inference", "compute", "total")
+    },
+}
+_MAX_PARTS = 8  # each is a time series
+_MAX_SECONDS = 86400.0
+_ENTRY = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,40})\s*((?:;[^,;\"]*(?:\"[^\"]*\")?[^,;\"]*)*)")
+_DURATION = re.compile(r";\s*dur\s*=\s*\"?([0-9]{1,12}(?:\.[0-9]{0,12})?)\"?\s*(?=;|$)", re.IGNORECASE)
+
+
+def server_times(head: Message) -> dict[str, float]:
+    """Part → seconds, of one answer; of what is no time nothing is said."""
+    found: dict[str, float] = {}
+    for line in head.get_all("Server-Timing") or ():
+        for name, parameters in _ENTRY.findall(str(line)[:4096]):
+            if duration := _DURATION.search(parameters):
+                _note(found, name, duration[1])
+    for header, part in _PLAIN.items():
+        if (value := head.get(header)) is not None and re.fullmatch(
+            r"[0-9]{1,12}(\.[0-9]{0,12})?", value.strip()
+        ):
+            _note(found, part, value)
+    return found
+
+
+def from_heads(heads: Iterable[Message]) -> list[Reading]:
+    """The median of each part over the answers of a run, of those that every answer told; eight parts at most."""
+    each = [server_times(head) for head in heads]
+    names = [name for name in each[0] if all(name in times for times in each)] if each else []
+    return [
+        Reading(SERVER, median(times[name] for times in each), (name,)) for name in sorted(names)[:_MAX_PARTS]
+    ]
+
+
+def _note(found: dict[str, float], name: str, milliseconds: str) -> None:
+    seconds = float(milliseconds) / 1e3
+    if math.isfinite(seconds) and seconds <= _MAX_SECONDS:
+        found.setdefault(re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "unnamed", seconds)
