@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -17,10 +18,13 @@ from infercanary.settings import UsageError
 @click.option(
     "--exporter", "exporters", multiple=True, type=click.Path(), help="An exporter's settings file."
 )
-def command(probes: tuple[str, ...], exporters: tuple[str, ...]) -> None:
+@click.option(
+    "--web-config", "webs", multiple=True, type=click.Path(), help="An exporter's file with TLS and users."
+)
+def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...]) -> None:
     """Check settings files without starting anything. Exit code 0 when all are good, 2 at the first mistake."""
-    if not probes and not exporters:
-        raise UsageError("check-config: name a file with --probe or --exporter")
+    if not (probes or exporters or webs):
+        raise UsageError("check-config: name a file with --probe, --exporter or --web-config")
     sys.path.insert(0, os.getcwd())
     if probes:
         from infercanary.probe.config import read
@@ -33,4 +37,10 @@ def command(probes: tuple[str, ...], exporters: tuple[str, ...]) -> None:
 
         for path in exporters:
             check(path)
+            click.echo(f"{path}: good")
+    if webs:
+        from infercanary.exporter import guard
+
+        for path in webs:
+            guard.check(Path(path))
             click.echo(f"{path}: good")

@@ -51,7 +51,7 @@ def test_help_of_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (["prob"], "No such command 'prob'"),
         (["probe", "--confg", "x"], "No such option"),
         (["probe", "--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
-        (["check-config"], "check-config: name a file with --probe or --exporter"),
+        (["check-config"], "check-config: name a file with --probe, --exporter or --web-config"),
         (["probe"], "probe.yaml: cannot be read (No such file or directory)"),
     ],
 )

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from infercanary.exporter import guard
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import Config, check, listen_address
 from infercanary.settings import UsageError
@@ -35,22 +36,34 @@ _DRAIN_SECONDS = 2.0
     help="File of the runs that verdicts rest on, instead of the config's.  [default: memory]",
 )
 @click.option(
+    "--web-config",
+    "web_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File with TLS and users, as Prometheus' exporters have it.  [default: neither]",
+)
+@click.option(
     "--log-format", type=click.Choice(["logfmt", "json", "console"]), default="logfmt", show_default=True
 )
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
 def command(
-    path: Path | None, listen: str | None, store: Path | None, log_format: str, log_level: str
+    path: Path | None,
+    listen: str | None,
+    store: Path | None,
+    web_path: Path | None,
+    log_format: str,
+    log_level: str,
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
     config = check(path) if path else Config()
+    secured = guard.Secured.read(web_path) if web_path else guard.Secured()
     if store is not None:
         config = msgspec.structs.replace(config, store=str(store))
     place = f"{path}: listen" if path and not listen else "--listen"
     with listen_on(*listen_address(listen or config.listen, place), place) as sock:
         configure_logging(log_format, log_level)
-        asyncio.run(serve(config, path, sock))
+        asyncio.run(serve(config, path, sock, secured))
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:
@@ -76,11 +89,12 @@ def settle_garbage() -> None:
     gc.set_threshold(20_000, 50, 1000)
 
 
-async def serve(config: Config, path: Path | None, sock: socket.socket) -> None:
+async def serve(config: Config, path: Path | None, sock: socket.socket, secured: guard.Secured) -> None:
     """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config."""
     settle_garbage()
     stop = asyncio.Event()
     app = create_app(config, path)
+    app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -88,9 +102,12 @@ async def serve(config: Config, path: Path | None, sock: socket.socket) -> None:
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_SECONDS)
     await runner.setup()
     try:
-        await web.SockSite(runner, sock).start()
+        await web.SockSite(runner, sock, ssl_context=secured.context).start()
         host, port = sock.getsockname()[:2]
-        log.info("listening", url=f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        log.info(
+            "listening",
+            url=f"{'https' if secured.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
+        )
         await stop.wait()
         log.info("stopping")
     finally:
