@@ -279,7 +279,7 @@ def is_stale(labels: Mapping[str, str], now: float) -> bool:
     pid, _, started = process.partition(" ")
     if place != _place() or not (pid.isascii() and pid.isdigit()) or not started:
         return False
-    return _started(int(pid)) != started
+    return not _is_hidden(int(pid)) and _started(int(pid)) != started
 
 
 def _place() -> str:
@@ -356,6 +356,17 @@ def _archive(path: str, text: str) -> bytes:
         file.size, file.mode = len(data), 0o444
         archive.addfile(file, io.BytesIO(data))
     return buffer.getvalue()
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether it runs, and /proc does not show it to this user (its option ``hidepid``)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not _started(pid)
+    except (OSError, OverflowError):
+        return False
+    return False
 
 
 def _started(pid: int) -> str:

@@ -41,7 +41,9 @@ class Interruption:
     def heeded(self) -> Iterator[None]:
         """Signals are taken here; afterwards by whoever took them before."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, self._take) for number in numbers}
+        # What the parent had ignored stays so: `nohup` is for experiments that outlive a terminal.
+        wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._take) for number in wanted}
         try:
             yield
         finally:

@@ -23,6 +23,7 @@ _MOST_RUNS = 3  # times those that are asked for, where neighbours disturb them
 _RARE_RUNS, _RARE = 2, 0.1  # times those, by which it is known that quiet ones are too rare to wait for
 _UNSETTLED_RUNS = 20  # times those that are asked for: a canary that is not steady by then will not be
 _DETAIL = 300  # characters
+_PASSED_OVER = 15  # times, an address where nobody is, while the others are asked
 _LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
@@ -128,6 +129,7 @@ class _Asked:
         self._running, self._needed, self._begin, self._deadline = running, needed, begin, deadline
         self._interruption, self._tell = interruption, tell
         self._urls = list(running.urls)
+        self._passed_over = dict.fromkeys(self._urls, 0)
         self._cursor = ""
         self._last: Digest | None = None
         self._why = "nothing answers"
@@ -158,11 +160,18 @@ class _Asked:
 
     def _ask(self) -> None:
         for url in self._urls:
+            if self._passed_over[url]:
+                self._passed_over[url] -= 1
+                continue
             try:
                 body = asyncio.run(_fetched(url, self._cursor))
                 found = digest(body, {}, {}, _LIMITS, ())
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
+                # Where Docker runs in a machine of its own, nothing comes back from a container's own address, and
+                # waiting for that would be in the time to the first report.
+                if error.reason == "timeout" and url != self._urls[0]:
+                    self._passed_over[url] = _PASSED_OVER
                 continue
             if self._last is None:
                 self._first_report = time.monotonic() - self._begin

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 from statistics import mean, median, quantiles, stdev
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,18 +25,22 @@ from infercanary.exporter.store.records import Generation
 from infercanary.exporter.store.store import Store, StoreError
 from infercanary.settings import UsageError
 
-_ENGINES = {
-    "torch": "torch",
-    "onnxruntime": "ONNX Runtime",
-    "onnxruntime-gpu": "ONNX Runtime",
-    "tensorrt": "TensorRT",
-}
-_DEVICES = (
-    "torch_cuda_device",
-    "onnx_cuda_device",
-    "tensorrt_cuda_device",
-    "cpu_model",
-)  # the first that is known
+
+class _Engine(NamedTuple):
+    """How an engine's canary is known: ``told`` is a component that only it tells; a version may just be installed."""
+
+    told: str
+    name: str
+    version: str
+    gpu: str = ""
+
+
+_ENGINES = (
+    _Engine("torch", "torch", "torch", "torch_cuda_device"),
+    _Engine("onnx_provider", "ONNX Runtime", "onnxruntime", "onnx_cuda_device"),
+    _Engine("tensorrt_engine", "TensorRT", "tensorrt", "tensorrt_cuda_device"),
+    _Engine("kserve_server", "", "kserve_server"),
+)
 _MAX_BYTES = 16 << 30
 _WHICH = "give the file that the exporter's --store names"
 
@@ -92,11 +97,19 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
 def _kind(generation: Generation) -> tuple[str, str, str]:
     """Image, engine and device."""
     environment = generation.environment
-    engines = dict.fromkeys(
-        f"{name} {environment[component]}" for component, name in _ENGINES.items() if component in environment
-    )
-    device = next((environment[component] for component in _DEVICES if environment.get(component)), "")
-    return image_name(generation), " + ".join(engines), device
+    there = [engine for engine in _ENGINES if environment.get(engine.told)]
+    engines = [f"{engine.name} {environment.get(engine.version, '')}".strip() for engine in there]
+    cpu = environment.get("cpu_model", "")
+    # Where a server computes is not known to who asks it.
+    devices = [
+        "" if engine.told == "kserve_server" else environment.get(engine.gpu) or cpu for engine in there
+    ]
+    # A probe tells one environment for all its canaries: of several engines one has run this one.
+    return image_name(generation), _either(engines), _either(devices or [cpu])
+
+
+def _either(told: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(filter(None, told)))
 
 
 def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> Kind | None:

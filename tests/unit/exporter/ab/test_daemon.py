@@ -11,6 +11,7 @@ import tarfile
 import docker.errors
 import pytest
 
+from infercanary.exporter.ab import daemon
 from infercanary.exporter.ab.daemon import (
     OWNER_LABEL,
     SETTINGS,
@@ -49,6 +50,22 @@ def test_what_a_process_left_that_ended_is_stale() -> None:
     # The number went to another process.
     host, pid, started = owner(os.getpid()).split(" ")
     assert is_stale(labels(f"{host} {pid} {int(started) - 1}"), NOW)
+
+
+def test_who_cannot_be_seen_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host whose /proc hides others' processes (hidepid), with somebody else's experiment."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    theirs = owner(child.pid)
+    monkeypatch.setattr(daemon, "_started", lambda pid: "")
+
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "kill", forbidden)
+        assert not is_stale(labels(theirs), NOW)
+    child.communicate(b"\n")
+    assert is_stale(labels(theirs), NOW)
 
 
 @pytest.mark.parametrize("of", ["", "x", "x y", "x -1 3"])

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from infercanary import cli
+from infercanary.exporter.offline.overview import _kind
 from infercanary.exporter.store.records import Generation, Sample
 from infercanary.exporter.store.store import Store
 
@@ -55,6 +56,32 @@ def take(store: Store, image: str, levels: list[float], canary: str = "resnet18"
         store.take(generation, samples)
 
 
+@pytest.mark.parametrize(
+    ("environment", "engine", "device"),
+    [
+        ({"torch": "2.7.0", "onnxruntime": "1.20"}, "torch 2.7.0", "EPYC"),  # which is only installed
+        ({"torch": "2.7.0", "torch_cuda_device": "H100"}, "torch 2.7.0", "H100"),
+        ({"onnxruntime": "1.20", "onnx_provider": "CPUExecutionProvider"}, "ONNX Runtime 1.20", "EPYC"),
+        (
+            {"onnxruntime": "1.20", "onnx_provider": "CPU", "torch": "2.7.0", "torch_cuda_device": "H100"},
+            "torch 2.7.0 or ONNX Runtime 1.20",
+            "H100 or EPYC",
+        ),
+        ({"kserve_server": "triton 2.51.0"}, "triton 2.51.0", ""),
+        ({}, "", "EPYC"),
+    ],
+)
+def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, device: str) -> None:
+    kept = Generation(
+        service="s",
+        container="c",
+        boot_id="b",
+        started_at=1.0,
+        environment={"cpu_model": "EPYC", **environment},
+    )
+    assert _kind(kept)[1:] == (engine, device)
+
+
 def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     with_cpu = Store.open(tmp_path / "one.sqlite")
     take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
@@ -72,7 +99,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
         ("cpu-host", "search:2 (search:2)", "EPYC", 1),
     ]
     gpu, old, new = rows
-    assert gpu["engine"] == "torch 2.7.0 + ONNX Runtime 1.20" and gpu["slower"] == 0
+    assert gpu["engine"] == "torch 2.7.0" and gpu["slower"] == 0
     assert old["median"] == pytest.approx(0.0405, rel=0.002)
     assert old["deviation"] == pytest.approx(0.0124, rel=0.1) and new["deviation"] is None
     assert new["slower"] == pytest.approx(11.5, rel=0.01)
