@@ -291,7 +291,11 @@ class Judging:
                     try:
                         if reported.is_found:
                             known = store.start_of(g.service, g.container, g.boot_id)
-                            if known is None:  # of which image it was, nobody knows
+                            if known is None:
+                                log.info(
+                                    "runs of an earlier start are left out: of which image it was, nobody knows",
+                                    service=g.service, container=g.container, runs=len(reported.runs),
+                                )  # fmt: skip
                                 continue
                             g = known
                         stored += store.take(g, map(kept, reported.runs))
