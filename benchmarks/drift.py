@@ -322,9 +322,9 @@ def first_day(month: Month) -> list[int]:
     alarms, called = [], False
     for count in range(10, len(samples) + 1, 10):
         found = creep.look([causes_of.Start(generation, samples[:count])], [], _CANARY, PRIOR)
-        if found.shift is not None and not called:
+        if found.shift and not called:  # 0 where it has not drifted, None where nobody can tell yet
             alarms.append(count * creep.BLOCK // _BLOCK)
-        called = found.shift is not None
+        called = bool(found.shift)
     return alarms
 
 

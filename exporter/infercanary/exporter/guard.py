@@ -126,7 +126,10 @@ def basic_auth(users: Mapping[str, str]) -> Middleware:
         if hashed is not None and key in good:
             return True
         async with one_at_a_time:
-            matches = await asyncio.to_thread(bcrypt.checkpw, password, (hashed or nobody).encode())
+            try:
+                matches = await asyncio.to_thread(bcrypt.checkpw, password, (hashed or nobody).encode())
+            except ValueError:  # some versions of bcrypt know passwords that cannot be
+                matches = False
         if hashed is None or not matches:
             return False
         good[key] = None

@@ -34,9 +34,10 @@ _PHASE_SHARE = 0.25  # of the change, from which on a phase is named
 _TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
 _LEVEL = 0.95
 _SIGMAS = 2.6
-# Who waits for a CPU finds cold caches and a busy core afterwards, and computes slower for that: as much again at most
-# (Li, Ding and Shen, "Quantifying the cost of context switch", ExpCS 2007: up to milliseconds for each switch, which is
-# what a turn of the scheduler lasts). All of it is laid to the host, since a false alarm costs more than a late one.
+# Who waits for a CPU finds cold caches and a busy core afterwards, and computes slower for that. A switch costs from
+# microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context switch", ExpCS 2007), where
+# a turn of the scheduler lasts a few: as much again at most, and that is what is laid to the host, since a false alarm
+# costs more than a late one.
 _WAITING = 2.0
 _MOST = 0.75  # of a shift: who made so much of it made it
 _COLD_START = 1.25  # slower by a quarter

@@ -183,9 +183,8 @@ class Judging:
         self._bytes = 0
         self._complaint = ""
         self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
-        self._silent: dict[
-            Canary, tuple[float, int]
-        ] = {}  # since when, and for how many turns of its service
+        # Canaries that did not run while their service did: since when, and for how many turns.
+        self._silent: dict[Canary, tuple[float, int]] = {}
         self._thinned_at = -math.inf
         self._others: list[Start] = []
         self._others_at = -math.inf
@@ -322,9 +321,8 @@ class Judging:
         while pending:
             service, canary = next(iter(pending))
             del pending[service, canary]
-            if (
-                self._queued > _MAX_QUEUED // 2
-            ):  # after a restart all probes hand over their rings, and all are due
+            # After a restart of the exporter all probes hand over their rings while all canaries are due.
+            if self._queued > _MAX_QUEUED // 2:
                 pending |= dict.fromkeys(self._take(store))
             taken = store.taken(service, canary)
             known = self._seen.get((service, canary), {})
