@@ -42,18 +42,20 @@ def test_both_services_are_up_with_their_identity(stack: Stack) -> None:
 def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> None:
     """Within 10 %, over the same minute: a shared machine may be slower in the next.
 
-    The load is off the canary: its repeats take their turn in the server's one-thread pool, between requests. And it is
-    paced, for the canary too comes to a CPU that did something else meanwhile: back to back an inference takes 10 to
-    20 % less here. Each service has up to four minutes; a wrong clock, unit or bucket is wrong in all of them.
+    Where the client's own latencies lie further apart than that (its p90 over its p50), within as much: the canary and
+    the client then met another machine each. The load is off the canary: its repeats take their turn in the server's
+    one-thread pool, between requests. And it is paced, for the canary too comes to a CPU that did something else
+    meanwhile: back to back an inference takes 10 to 20 % less here. Each service has up to four minutes; a wrong clock,
+    unit or bucket is wrong in all of them.
     """
 
-    def client(port: int) -> float:
+    def client(port: int) -> dict[str, float]:
         url = f"http://127.0.0.1:{port}/predict"
         printed = run(
             sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "65", "--rate", "4"
         )
-        p50: float = json.loads(printed)["p50"]
-        return p50
+        told: dict[str, float] = json.loads(printed)
+        return told
 
     seen, agree = [], set()
     for _ in range(4):
@@ -61,7 +63,10 @@ def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> Non
             clients = dict(zip(SERVICES, pool.map(client, (8001, 8002)), strict=True))
         canaries = {labels["service"]: value for labels, value in stack.query(P50)}
         seen.append((canaries, clients))
-        agree |= {s for s in SERVICES if canaries[s] == pytest.approx(clients[s], rel=0.10)}
+        for service, told in clients.items():
+            apart = min(0.5, max(0.10, told["p90"] / told["p50"] - 1))
+            if canaries[service] == pytest.approx(told["p50"], rel=apart):
+                agree.add(service)
         if agree == set(SERVICES):
             break
     else:

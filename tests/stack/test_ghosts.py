@@ -405,8 +405,9 @@ def test_i_a_rollback_resolves_the_alert(ghosts: Ghosts, upgraded: float) -> Non
 
 
 def test_e_shared_cores(ghosts: Ghosts) -> None:
-    for name in ("left", "right"):
+    for name in ("right", "left"):
         ghosts.probe(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
+        ghosts.runs(name, 2)  # an alert's text names who was there when it was raised
     told = ghosts.alert("InferCanarySharedCores", "left", seconds=180)
     assert f"{PROJECT}-left waits for CPUs that other monitored containers may use too" in told.text
     assert f"{PROJECT}-right" in told.text
