@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
@@ -29,18 +30,18 @@ def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str
     if probes:
         from infercanary.probe.config import read
 
-        for path in probes:
-            read(path)
-            click.echo(f"{path}: good")
+        _all_good(probes, read)
     if exporters:
         from infercanary.exporter.config import check
 
-        for path in exporters:
-            check(path)
-            click.echo(f"{path}: good")
+        _all_good(exporters, check)
     if webs:
-        from infercanary.exporter import guard
+        from infercanary.exporter.guard import Secured
 
-        for path in webs:
-            guard.check(Path(path))
-            click.echo(f"{path}: good")
+        _all_good(webs, lambda path: Secured.read(Path(path)))
+
+
+def _all_good(paths: Iterable[str], read: Callable[[str], object]) -> None:
+    for path in paths:
+        read(path)
+        click.echo(f"{path}: good")

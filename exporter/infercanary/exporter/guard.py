@@ -58,7 +58,8 @@ class Secured(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> Secured:
         """By the settings in ``path``, all of which work. Raises :class:`UsageError`."""
-        config = check(path)
+        config = load(path, WebConfig)
+        _check_users(config.basic_auth_users, path)
         server = config.tls_server_config
         return cls(
             None if server is None else tls(server, path),
@@ -66,10 +67,8 @@ class Secured(NamedTuple):
         )
 
 
-def check(path: Path) -> WebConfig:
-    """The settings in ``path``, all of which work. Raises :class:`UsageError`."""
-    config = load(path, WebConfig)
-    for user, hashed in config.basic_auth_users.items():
+def _check_users(users: Mapping[str, str], path: Path) -> None:
+    for user, hashed in users.items():
         if not user or ":" in user:
             raise UsageError(f"{path}: basic_auth_users: `{user}` is no name; leave the `:` out")
         cost = re.match(r"\$2[aby]\$(\d\d)\$", hashed)
@@ -84,9 +83,6 @@ def check(path: Path) -> WebConfig:
                 f"{path}: basic_auth_users.{user}: that is no bcrypt hash; make one with "
                 "`htpasswd -nBC 10 ''`, which asks for the password"
             ) from None
-    if config.tls_server_config is not None:
-        _context(config.tls_server_config, path)
-    return config
 
 
 def tls(config: Tls, path: Path) -> ssl.SSLContext:

@@ -151,7 +151,7 @@ def test_mistakes_are_one_line(pems: Callable[[], Path], text: str, line: str) -
     path = pems() / "web.yml"
     path.write_text(text)
     with pytest.raises(UsageError) as mistake:
-        guard.check(path)
+        guard.Secured.read(path)
     assert str(mistake.value).startswith(str(path)) and line in str(mistake.value), str(mistake.value)
 
 

@@ -279,7 +279,8 @@ def is_stale(labels: Mapping[str, str], now: float) -> bool:
     pid, _, started = process.partition(" ")
     if place != _place() or not (pid.isascii() and pid.isdigit()) or not started:
         return False
-    return not _is_hidden(int(pid)) and _started(int(pid)) != started
+    now_there = _started(int(pid))
+    return now_there != started if now_there else not _runs(int(pid))
 
 
 def _place() -> str:
@@ -358,15 +359,15 @@ def _archive(path: str, text: str) -> bytes:
     return buffer.getvalue()
 
 
-def _is_hidden(pid: int) -> bool:
-    """Whether it runs, and /proc does not show it to this user (its option ``hidepid``)."""
+def _runs(pid: int) -> bool:
+    """Also where /proc does not show it to this user (its option ``hidepid``)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
-        return not _started(pid)
+        return True
     except (OSError, OverflowError):
         return False
-    return False
+    return True
 
 
 def _started(pid: int) -> str:

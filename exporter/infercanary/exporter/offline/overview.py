@@ -33,13 +33,15 @@ class _Engine(NamedTuple):
     name: str
     version: str
     gpu: str = ""
+    is_here: bool = True
+    """Where a server computes is not known to who asks it."""
 
 
 _ENGINES = (
     _Engine("torch", "torch", "torch", "torch_cuda_device"),
     _Engine("onnx_provider", "ONNX Runtime", "onnxruntime", "onnx_cuda_device"),
     _Engine("tensorrt_engine", "TensorRT", "tensorrt", "tensorrt_cuda_device"),
-    _Engine("kserve_server", "", "kserve_server"),
+    _Engine("kserve_server", "", "kserve_server", is_here=False),
 )
 _MAX_BYTES = 16 << 30
 _WHICH = "give the file that the exporter's --store names"
@@ -100,10 +102,7 @@ def _kind(generation: Generation) -> tuple[str, str, str]:
     there = [engine for engine in _ENGINES if environment.get(engine.told)]
     engines = [f"{engine.name} {environment.get(engine.version, '')}".strip() for engine in there]
     cpu = environment.get("cpu_model", "")
-    # Where a server computes is not known to who asks it.
-    devices = [
-        "" if engine.told == "kserve_server" else environment.get(engine.gpu) or cpu for engine in there
-    ]
+    devices = [environment.get(engine.gpu) or cpu if engine.is_here else "" for engine in there]
     # A probe tells one environment for all its canaries: of several engines one has run this one.
     return image_name(generation), _either(engines), _either(devices or [cpu])
 

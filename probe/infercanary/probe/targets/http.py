@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
-from email.message import Message
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +15,7 @@ from msgspec import UNSET, Meta, UnsetType
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document
-from infercanary.probe.targets.wire.told import MOST_HEADS, from_heads
+from infercanary.probe.targets.wire.told import from_heads, heads
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -88,7 +86,7 @@ class HttpTarget(OverHttp):
         values = self._expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
         self._request = b""
-        self._heads: deque[Message] = deque(maxlen=MOST_HEADS)
+        self._heads = heads()
 
     def open(self) -> None:
         """Read the body, and wait until the server can be connected to."""
@@ -99,7 +97,7 @@ class HttpTarget(OverHttp):
 
     def prepare(self) -> None:
         """Before each run: tokens are read again, and the connection is made, if the server closed it."""
-        self._heads = deque(maxlen=MOST_HEADS)
+        self._heads = heads()
         self._server.refresh()
         self._make_request()
         self._server.connect()

@@ -6,9 +6,7 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
-from email.message import Message
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +26,7 @@ from infercanary.probe.targets.wire.tensors import (
     to_bytes,
     to_json,
 )
-from infercanary.probe.targets.wire.told import MOST_HEADS, SERVER, from_heads
+from infercanary.probe.targets.wire.told import SERVER, from_heads, heads
 from infercanary.probe.timing import HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -140,7 +138,7 @@ class KserveTarget(OverHttp):
         self._request = b""
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._totals: dict[str, _Total] | None = None
-        self._heads: deque[Message] = deque(maxlen=MOST_HEADS)
+        self._heads = heads()
 
     def open(self) -> None:
         """Wait until the model is ready, read what the server tells of it, and make the request."""
@@ -163,7 +161,7 @@ class KserveTarget(OverHttp):
         self._make_request()
         self._require_ready()
         self._totals = self._stats() if self._has_stats else None
-        self._heads = deque(maxlen=MOST_HEADS)
+        self._heads = heads()
 
     def run(self, phase: Phase) -> tuple[Answer, bytes]:
         """One inference."""

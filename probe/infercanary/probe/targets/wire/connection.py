@@ -159,9 +159,7 @@ class Connection:
         except (OSError, UnicodeError) as unknown:
             why = getattr(unknown, "strerror", None) or one_line(unknown)
             raise Failure("unreachable", f"the host `{self._host}` is not found: {why}") from None
-        for left, (family, kind, protocol, _, address) in zip(
-            range(len(addresses), 0, -1), addresses, strict=True
-        ):
+        for tried, (family, kind, protocol, _, address) in enumerate(addresses):
             try:
                 made = socket.socket(family, kind, protocol)
             except OSError as failed:  # such as IPv6 that is switched off
@@ -169,7 +167,7 @@ class Connection:
                 continue
             try:
                 # A network may drop what goes to one of them, as to IPv6: the others have their share of the time.
-                made.settimeout(_left(deadline) / left)
+                made.settimeout(_left(deadline) / (len(addresses) - tried))
                 made.connect(address)
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._tls is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import deque
 from collections.abc import Iterable
 from email.message import Message
 from statistics import median
@@ -28,9 +29,6 @@ SERVER = Metric(
     "`x-queue-time` and its like) the median over the run's own requests.",
 )
 
-MOST_HEADS = 64
-"""Of a run's answers, so many are kept."""
-
 _PLAIN = {
     "x-envoy-upstream-service-time": "upstream",
     **{
@@ -42,6 +40,11 @@ _MAX_PARTS = 8  # each is a time series
 _MAX_SECONDS = 86400.0
 _ENTRY = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,40})\s*((?:;[^,;\"]*(?:\"[^\"]*\")?[^,;\"]*)*)")
 _DURATION = re.compile(r";\s*dur\s*=\s*\"?([0-9]{1,12}(?:\.[0-9]{0,12})?)\"?\s*(?=;|$)", re.IGNORECASE)
+
+
+def heads() -> deque[Message]:
+    """Room for the heads of a run's answers. Bounded: nobody reads those of a sweep's targets."""
+    return deque(maxlen=64)
 
 
 def server_times(head: Message) -> dict[str, float]:
@@ -59,9 +62,9 @@ def server_times(head: Message) -> dict[str, float]:
     return found
 
 
-def from_heads(heads: Iterable[Message]) -> list[Reading]:
+def from_heads(kept: Iterable[Message]) -> list[Reading]:
     """The median of each part over the answers of a run, of those that every answer told; eight parts at most."""
-    each = [server_times(head) for head in heads]
+    each = [server_times(head) for head in kept]
     names = [name for name in each[0] if all(name in times for times in each)] if each else []
     return [
         Reading(SERVER, median(times[name] for times in each), (name,)) for name in sorted(names)[:_MAX_PARTS]
