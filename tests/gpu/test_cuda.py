@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import statistics
 import sys
@@ -100,6 +101,42 @@ def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output() -> None:
     assert launches["graph"] < launches["eager"]
     # Its kernels are on one stream, one after another: events at both ends cannot be nearer than that.
     assert seconds["graph"] > 0.98 * kernel_seconds(targets["graph"], 20)
+
+
+def made() -> torch.nn.Module:
+    """What a settings file names as ``model: …:made``."""
+    torch.manual_seed(3)
+    return torch.nn.Linear(1024, 1024)
+
+
+def tokens() -> torch.nn.Module:
+    """Indices beyond its ten rows would be an assertion on the device, after which nothing works there."""
+    return torch.nn.Embedding(10, 1024)
+
+
+def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights() -> None:
+    eager, graph = (
+        TorchTarget(f"{__name__}:made", [{"shape": [8, 1024]}], device="cuda", mode=mode)  # type: ignore[arg-type]
+        for mode in ("eager", "graph")
+    )
+    for target in (eager, graph):
+        target.open()
+    gc.collect()
+    torch.cuda.empty_cache()
+    others = [torch.full((1024, 1024), torch.nan, device="cuda") for _ in range(64)]
+    outputs = [t.values(t.clock.measure(t.run)[1]) for t in (eager, graph)]
+    assert relative_error(outputs[1], outputs[0]) < 1e-3
+    del others
+
+
+def test_a_graph_is_captured_with_the_inputs_in_place() -> None:
+    garbage = [torch.full((8,), 2**40, dtype=torch.int64, device="cuda") for _ in range(64)]
+    del garbage  # what memory of that size holds that is handed out next
+    target = TorchTarget(
+        f"{__name__}:tokens", [{"shape": [8], "dtype": "int64", "high": 10}], device="cuda", mode="graph"
+    )
+    target.open()
+    assert target.values(target.clock.measure(target.run)[1])
 
 
 @needs_inductor

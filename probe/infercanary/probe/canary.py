@@ -19,7 +19,7 @@ from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
-from infercanary.probe.targets import Failure, Reason, Target
+from infercanary.probe.targets import Failure, NoCuda, Reason, Target
 from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
@@ -97,10 +97,14 @@ class Canary:
         """CUDA's numbers of the GPUs that it runs on; None where its target does not tell, as a server's does not."""
         if getattr(self._target, "device", None) is None:
             return None
-        missing = str(getattr(self._target, "cuda_missing", ""))  # and then it runs on the CPU instead
-        if self.device == "cpu" or missing:
+        if self.device == "cpu" or self.cuda_missing:  # it runs on the CPU instead
             return ()
         return (int(self.device.partition(":")[2] or 0),)
+
+    @property
+    def cuda_missing(self) -> str:
+        """Why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
+        return str(getattr(self._target, "cuda_missing", ""))
 
     @property
     def is_opening(self) -> bool:
@@ -131,6 +135,9 @@ class Canary:
                     f"not open after {self._open_timeout:g} s (open_timeout_seconds); still waiting for it"
                 )
             return
+        except NoCuda as error:
+            self._put_off(f"cannot be opened: {error}")
+            self.mistake = None
         except UsageError as error:
             # The first mistake is the caller's to tell: on the command line it ends the probe.
             self._put_off(f"cannot be opened: {error}", log_it=self.state != "opening")
@@ -144,7 +151,7 @@ class Canary:
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._record.cuda(str(getattr(self._target, "cuda_missing", "")))
+            self._record.cuda(self.cuda_missing)
         self._runner.rest()
         self._opening_since = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
+from functools import partial
 from time import perf_counter
 
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
@@ -46,7 +47,8 @@ BYTES = Metric(
 UP = Metric(
     "infercanary_control_up",
     "gauge",
-    "1 if the control was measured after the last run, else 0.",
+    "1 if the control was measured when it last was to be, else 0; a GPU's are not measured after a run that failed or "
+    "was skipped.",
     _LABELS,
     reading="0: it failed (it is tried again after 5 minutes) or hangs; the probe's log says why. While it is "
     "0, a slower canary cannot be told from a slower host.",
@@ -60,16 +62,20 @@ _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls, the CPU's and each device's once, in a thread that ends after each time."""
+    """Opens and measures the controls, the CPU's and each device's once, in threads that end after each time.
+
+    Each device has its own: where a GPU hangs, the CPU's controls still say how the host does.
+    """
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._worker = Worker("infercanary-controls")
+        self._workers: dict[str, Worker] = {}
         self._sets: dict[str, dict[str, Control]] = {}
         self._open: dict[tuple[str, str], Control] = {}
         self._retry_at: dict[tuple[str, str], float] = {}
         self._complaints: dict[tuple[str, str], str] = {}
         self._costs: dict[str, deque[float]] = {}
+        self._interrupted = False
         self.took = 0.0
         """Seconds that the last measurement took; 0 for a device's first, which is warm-up."""
 
@@ -80,35 +86,48 @@ class Controls:
     def measure(self, device: str) -> dict[str, float]:
         """Name → median seconds of a repeat, of the CPU's and the device's that could be measured. Never raises."""
         begin = perf_counter()
-        devices = dict.fromkeys(("cpu", device))
-        found: dict[str, dict[str, float]] = {}
+        found = {each: self._measured(each) for each in dict.fromkeys(("cpu", device))}
+        if (costs := self._costs.get(device)) is None:
+            self._costs[device], self.took = deque(maxlen=_COSTS), 0.0
+        else:
+            self.took = perf_counter() - begin
+            costs.append(self.took)
+        for each, measured in found.items():
+            self._show(each, measured)
+        return {name: seconds for measured in found.values() for name, seconds in measured.items()}
+
+    def interrupt(self) -> None:
+        """End the wait for a measurement, now and from now on; callable from any thread."""
+        self._interrupted = True
+        for worker in list(self._workers.values()):
+            worker.interrupt()
+
+    def close(self, seconds: float) -> bool:
+        """Let go of everything; whether that was within ``seconds``."""
+        deadline = perf_counter() + seconds
+        ended = True
+        for device, worker in self._workers.items():
+            held = any(each == device for each, _ in list(self._open))
+            left = max(0.1, deadline - perf_counter())
+            ended &= worker.stop(left, partial(self._close, device) if held else None)
+        return ended
+
+    def _measured(self, device: str) -> dict[str, float]:
+        if self._interrupted:
+            return {}
+        worker = self._workers.setdefault(device, Worker(f"infercanary-controls-{device}"))
+        found: dict[str, float] = {}
         try:
-            found = self._worker.call(
-                lambda: {each: self._measure(each) for each in devices}, _DEADLINE_SECONDS
-            )
+            found = worker.call(lambda: self._measure(device), _DEADLINE_SECONDS)
+            self._complaints.pop((device, "controls"), None)
         except (Interrupted, StillBusy):
             pass
         except BaseException as error:
             self._complain(
                 (device, "controls"), str(error) if isinstance(error, DeadlineExceeded) else one_line(error)
             )
-        self._worker.rest()
-        if (costs := self._costs.get(device)) is None:
-            self._costs[device], self.took = deque(maxlen=_COSTS), 0.0
-        else:
-            self.took = perf_counter() - begin
-            costs.append(self.took)
-        for each in devices:
-            self._show(each, found.get(each, {}))
-        return {name: seconds for each in found.values() for name, seconds in each.items()}
-
-    def interrupt(self) -> None:
-        """End the wait for a measurement, now and from now on; callable from any thread."""
-        self._worker.interrupt()
-
-    def close(self, seconds: float) -> bool:
-        """Let go of everything; whether that was within ``seconds``."""
-        return self._worker.stop(seconds, self._close if self._open else None)
+        worker.rest()
+        return found
 
     def _show(self, device: str, found: dict[str, float]) -> None:
         for metric in (SECONDS, FLOPS, BYTES, UP):
@@ -128,7 +147,7 @@ class Controls:
             log.warning("control %s on %s: %s", name, device, complaint)
         self._complaints[which] = complaint
 
-    # From here on all runs in the controls' thread.
+    # From here on all runs in the device's thread.
 
     def _measure(self, device: str) -> dict[str, float]:
         if device not in self._sets:
@@ -154,8 +173,8 @@ class Controls:
                 self._close_one(which)
         return found
 
-    def _close(self) -> None:
-        for which in list(self._open):
+    def _close(self, device: str) -> None:
+        for which in [which for which in list(self._open) if which[0] == device]:
             self._close_one(which)
 
     def _close_one(self, which: tuple[str, str]) -> None:

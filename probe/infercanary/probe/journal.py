@@ -12,6 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -33,12 +34,16 @@ _DEADLINE_SECONDS = 1.0
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: a run, or the components of the environment that ``environment`` is the id of."""
+    """One line: a run, or the components of the environment that ``environment`` is the id of.
+
+    Beside those are the fingerprints of this boot's reference outputs, by canary, as far as they are known by then.
+    """
 
     boot_id: str
     environment: str
     run: Run | None = None
     components: dict[str, str] | None = None
+    outputs: dict[str, tuple[float, ...]] = {}
 
 
 class Journal:
@@ -53,15 +58,21 @@ class Journal:
         self._encoder = msgspec.json.Encoder()
         self._worker = Worker("infercanary-journal")
         self._environment = ""
+        self._outputs: Mapping[str, tuple[float, ...]] = {}
         self._complaint = ""
 
-    def append(self, runs: list[Run], components: Mapping[str, str]) -> None:
-        """Write ``runs``, which ran in the environment of ``components``. Never raises."""
+    def append(
+        self,
+        runs: list[Run],
+        components: Mapping[str, str],
+        outputs: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
+    ) -> None:
+        """Write ``runs``, which ran in the environment of ``components`` and gave ``outputs``. Never raises."""
         if not runs:
             return
         complaint = ""
         try:
-            self._worker.call(lambda: self._write(runs, components), _DEADLINE_SECONDS)
+            self._worker.call(lambda: self._write(runs, components, outputs), _DEADLINE_SECONDS)
         except StillBusy:
             complaint = self._complaint
             self.lost += len(runs)
@@ -87,22 +98,25 @@ class Journal:
         """End its thread; whether that was within ``seconds``."""
         return self._worker.stop(seconds)
 
-    def _write(self, runs: list[Run], components: Mapping[str, str]) -> None:
+    def _write(
+        self, runs: list[Run], components: Mapping[str, str], outputs: Mapping[str, tuple[float, ...]]
+    ) -> None:
         environment = environment_id(components)
         size = self._path.stat().st_size if self._path.exists() else 0
         if size > self._max_bytes // 2:
             os.replace(self._path, _older(self._path))
             size = 0
         entries = [Entry(self._boot_id, environment, run=run) for run in runs]
-        if environment != self._environment or size == 0:
-            entries.insert(0, Entry(self._boot_id, environment, components=dict(components)))
+        if environment != self._environment or outputs != self._outputs or size == 0:
+            said = Entry(self._boot_id, environment, components=dict(components), outputs=dict(outputs))
+            entries.insert(0, said)
         lines = b"".join(self._encoder.encode(entry) + b"\n" for entry in entries)
         with self._path.open("ab") as file:
             # A process that was killed in the middle of a line must not spoil the next one.
             if size and not _ends_with_newline(self._path):
                 lines = b"\n" + lines
             file.write(lines)
-        self._environment = environment
+        self._environment, self._outputs = environment, outputs
 
 
 def environment_id(components: Mapping[str, str]) -> str:
@@ -125,16 +139,16 @@ def read(path: Path) -> Iterator[Entry]:
                     continue
 
 
-def last_boot(path: Path, limit: int) -> list[Run]:
-    """The last runs (``limit`` at most) of the probe that wrote to the journal last, each with its ``boot_id``.
+def last_runs(path: Path, limit: int) -> list[Run]:
+    """The last runs (``limit`` at most), each with the ``boot_id`` of the probe that wrote it.
 
-    They are what a crash took from the ring: who has not collected them yet still can.
+    They are what a crash took from the ring, or several crashes in a row: who has not collected them yet still can.
     """
     runs: deque[Run] = deque(maxlen=limit)
     for entry in read(path):
         if entry.run is not None:
             runs.append(msgspec.structs.replace(entry.run, boot_id=entry.boot_id))
-    return [run for run in runs if run.boot_id == runs[-1].boot_id]
+    return list(runs)
 
 
 def _older(path: Path) -> Path:

@@ -21,7 +21,7 @@ from infercanary.probe.controls import Controls
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
-from infercanary.probe.journal import MAX_BYTES, Journal, check, last_boot
+from infercanary.probe.journal import MAX_BYTES, Journal, check, last_runs
 from infercanary.probe.pace import pace
 from infercanary.probe.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.probe.ring import Ring
@@ -213,8 +213,10 @@ class Probe:
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
-        self._first: Values = {}
+        self._first: dict[str, Mapping[tuple[str, ...], float]] = {}  # of each metric, its first points
         self._last: Values = {}  # the sample at the end of the last run
+        # Canary → those of its last run, as NVML numbers them.
+        self._gpus: dict[str, frozenset[str] | None] = {}
         self._is_beside_sweep = False  # when the last round began
         self._sampling = 0.0  # seconds that the last sample took
         self._worked_until = -math.inf  # monotonic: when warm-up, canaries, controls or sweeps last ended
@@ -275,7 +277,8 @@ class Probe:
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
 
-        Raises the first :class:`UsageError`, after all were tried. Any other failure is tried again while running.
+        Raises the first :class:`UsageError`, after all were tried. Any other failure is tried again while running, and
+        so is an image that has no CUDA for a canary that is to run on it.
         """
         for canary in self._canaries:
             begin = time.monotonic()
@@ -289,7 +292,7 @@ class Probe:
                     )
                     self._sample()
                 self._observe_environment()
-                self._publish(self._failed_opens())
+                self._keep(self._failed_opens())
         for canary in self._canaries:
             if canary.mistake is not None:
                 raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
@@ -320,10 +323,7 @@ class Probe:
                 canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
             runs, cost = self._round(planned, slot)
             budget.spend(cost, time.monotonic())
-            if self._journal is not None:
-                self._journal.append(runs, self._environment)
-                self._tally.set(JOURNAL_ERRORS, self._journal.lost)
-            self._publish(runs)
+            self._keep(runs)
             if self._sweep():
                 self._publish()
 
@@ -387,14 +387,14 @@ class Probe:
             self.close()
 
     def _open_journal(self, path: Path, max_bytes: int) -> list[Run]:
-        """The runs that an earlier probe wrote there last. Raises :class:`UsageError`."""
+        """The runs that earlier probes wrote there last. Raises :class:`UsageError`."""
         if why := check(path):
             raise UsageError(f"journal: {why}")
         if max_bytes < _LEAST_JOURNAL_BYTES:
             raise UsageError(f"journal_bytes: {max_bytes} is too little; give {_LEAST_JOURNAL_BYTES} or more")
         self._journal = Journal(path, self._boot_id, max_bytes)
         try:
-            return last_boot(path, _RING_RUNS // 2)
+            return last_runs(path, _RING_RUNS // 2)
         except OSError as error:
             raise UsageError(
                 f"journal: `{path}` cannot be read ({error.strerror}); mend its rights"
@@ -405,8 +405,12 @@ class Probe:
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
     def _places(self) -> dict[str, Place]:
-        """Where the thread of each canary's last run was, where that went well."""
-        return {canary.name: canary.place for canary in self._canaries if canary.place is not None}
+        """Where the thread of each canary's last run was, where that went well, and which GPUs it worked for."""
+        return {
+            canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
+            for canary in self._canaries
+            if canary.place is not None
+        }
 
     def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
         """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
@@ -450,14 +454,18 @@ class Probe:
             started_at = time.time()
             if (done := canary.round(repeats, lateness)) is not None:
                 if self._controls is not None:
-                    done = done._replace(controls=self._controls.measure(canary.device))
+                    # Where it gave way or hangs, the GPU is to be left alone. The CPU's say how the host does.
+                    device = canary.device if done.latencies else "cpu"
+                    done = done._replace(controls=self._controls.measure(device))
                 self._worked_until = time.monotonic()
+                # The sample says whether the canary was near them.
+                self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sample()
                 beside = self._controls.took if self._controls is not None else 0.0
                 self._busy += done.busy + beside
                 cost += done.cost + beside
                 previous = self._last or self._first
-                gpus = _gpus(canary.gpus, after)
+                gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
                 window = Window(done, lateness, self._first, previous, quiet, before, after, gpus)
                 run = self._run(canary, done, started_at - lateness, started_at, tags(window))
                 runs.append(msgspec.structs.replace(run, sm_clock=window.sm_clock, waited=window.waited))
@@ -521,7 +529,8 @@ class Probe:
             guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
         self._sampling = time.monotonic() - begin
         found = values(family for guard in self._guards for family in guard.families)
-        self._first = self._first or found
+        for metric, points in found.items():  # a sampler may be late at first
+            self._first.setdefault(metric, points)
         return found
 
     def _settle_samplers(self) -> None:
@@ -545,6 +554,13 @@ class Probe:
         if engines != self._engines:
             self._engines, self._environment = engines, fingerprint(engines)
 
+    def _keep(self, runs: list[Run]) -> None:
+        """Write them to the journal, and publish them. One that does not serve is a look beside a probe that does."""
+        if self._journal is not None and self._server is not None:
+            self._journal.append(runs, self._environment, self._reference_outputs())
+            self._tally.set(JOURNAL_ERRORS, self._journal.lost)
+        self._publish(runs)
+
     def _publish(self, runs: Iterable[Run] = ()) -> None:
         """Swap in a new snapshot, the runs with the numbers that count them; the server reads it under the lock."""
         cpu = time.thread_time() - self._cpu_before + sum(guard.cpu_seconds for guard in self._guards)
@@ -555,10 +571,13 @@ class Probe:
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
         sampled = (family for guard in self._guards for family in guard.families)
         families = (*self._tally.families(), *sampled, environment)
-        outputs = {c.name: c.output for c in self._canaries if c.output is not None}
+        outputs = self._reference_outputs()
         with self._snapshot:
             self._ring.extend(runs)
             self._families, self._outputs = families, outputs
+
+    def _reference_outputs(self) -> dict[str, tuple[float, ...]]:
+        return {c.name: c.output for c in self._canaries if c.output is not None}
 
 
 def _gpus(ordinals: Iterable[int] | None, sample: Values) -> frozenset[str] | None:

@@ -47,10 +47,11 @@ TAGGED = Metric(
 ELIGIBLE = Metric(
     "infercanary_eligible_ratio",
     "gauge",
-    "Share of the last 100 runs that were ok, steady and without any tag: those that compare one image with another.",
+    "Share of the last 100 runs that were ok, steady and without any tag: nothing is known to have disturbed them.",
     ("canary",),
-    reading="Near 1 is healthy. Below 0.5 a comparison of two images rests on the minority of the runs: see "
-    "which tag grows in `infercanary_tagged_runs_total`.",
+    reading="Near 1 is healthy. Lower, `infercanary_tagged_runs_total` says what disturbs. The judge leaves out failed "
+    "runs and those tagged `warming`, `failing`, `busy` or `beside_…`; it keeps the others, since an image may cause "
+    "its own throttling.",
 )
 STATE = Metric(
     "infercanary_canary_state",

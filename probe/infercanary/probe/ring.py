@@ -14,8 +14,8 @@ PAGE = 512
 class Ring:
     """Keeps the last ``size`` runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
 
-    ``found`` are runs of an earlier probe of this container (each with its ``boot_id``), which died before all of
-    them were collected: a caller that does not know this boot yet gets them first.
+    ``found`` are runs of earlier probes of this container (each with its ``boot_id``), oldest first, which died before
+    all of them were collected: a caller that does not know this boot yet gets them first.
 
     Not locked: the probe publishes runs together with the numbers that count them, under a lock of its own.
     """
@@ -42,9 +42,14 @@ class Ring:
         newest = self._runs[-1].sequence if self._runs else 0
         lost = runs[0].sequence - known - 1 if runs and known is not None else 0
         if known is None:
-            earlier = sequence if sequence is not None else -1
-            runs = (*(r for r in self._found if r.boot_id != boot_id or r.sequence > earlier), *runs)
+            runs = (*self._found[self._known(boot_id, -1 if sequence is None else sequence) :], *runs)
         if len(runs) > most:
             runs = runs[:most]
             return runs, f"{runs[-1].boot_id or self._boot_id}.{runs[-1].sequence}", lost
         return runs, f"{self._boot_id}.{newest}", lost
+
+    def _known(self, boot_id: str, sequence: int) -> int:
+        """How many of the earlier runs a caller has who has this one: it got them in order."""
+        of_boot = [i for i, run in enumerate(self._found) if run.boot_id == boot_id]
+        after = of_boot[-1] + 1 if of_boot else 0
+        return next((i for i in of_boot if self._found[i].sequence > sequence), after)

@@ -1,7 +1,7 @@
 """Tags: what may have disturbed a run, told from the samples around it. A new tag is one entry in the table.
 
-A tagged run keeps its sample (dropping it would hide an image that causes its own throttling); whoever compares
-images can prefer the others. All of it is pure: families in, names out.
+A tagged run keeps its sample: dropping it would hide an image that causes its own throttling. All of it is pure:
+families in, names out.
 """
 
 from __future__ import annotations

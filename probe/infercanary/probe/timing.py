@@ -101,6 +101,8 @@ class _DeviceSpan(_HostSpan):
 class CudaClock:
     """CUDA events on a stream of the probe's own, of the lowest priority (PyTorch: 0; negative is higher).
 
+    PyTorch hands out 32 streams of a priority in turn: a host that makes as many side streams may get this one again.
+
     Events are made once and reused. The host waits for the last event only, never for the device, which other
     streams keep busy. An anchor (an event recorded and awaited while the stream is idle, with the host's time
     around it) puts the start of the work on the host's timeline; it is renewed each second, because

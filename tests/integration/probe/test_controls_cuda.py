@@ -356,7 +356,7 @@ except RuntimeError as error:
     [
         ("cuInit 1 100", "cuda", "Unavailable: no GPU 0 here (cuInit: CUDA_ERROR_NO_DEVICE (100))"),
         ("cuInit 1 34", "cuda:0", "Unavailable: no GPU 0 here (cuInit: CUDA_ERROR_STUB_LIBRARY (34))"),
-        ("", "cuda:1", "Unavailable: no GPU 1 here (cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101))"),
+        ("", "cuda:1", "NoSuchGpu: no GPU 1 here (cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101))"),
         ("cuInit 1 804", "cuda", "CudaError: cuInit: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804)"),
     ],
 )

@@ -373,6 +373,33 @@ def test_no_gpu(run: Run, kind: str) -> None:
 
 
 @needs_cc
+@pytest.mark.parametrize("kind", ["tensorrt", "onnx"])
+def test_a_gpu_of_a_number_that_is_not_there_is_a_mistake(run: Run, kind: str) -> None:
+    """It is in the settings, not in the image: nothing says that CUDA is missing."""
+    body = {"tensorrt": TENSORRT, "onnx": ONNX}[kind] + REFUSED
+    written = {"tensorrt": plan(X, Y), "onnx": model()}[kind]
+    options = {
+        "tensorrt": {"device": "cuda:1"},
+        "onnx": {
+            "providers": "cuda",
+            "provider_options": {"cuda": {"device_id": 1}},
+            "inputs": [{"shape": [2, 1024]}],
+        },
+    }[kind]
+    found = run(body, written, lines=(), options=options)
+    place = {
+        "tensorrt": "device: `cuda:1` was asked for",
+        "onnx": "provider_options: device_id 1 was asked for",
+    }[kind]
+    assert found == {
+        "told": f"{place}, but no GPU 1 here (cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)); count from 0 the GPUs "
+        "that the container has",
+        "missing": "",
+        "alive": {},
+    }
+
+
+@needs_cc
 @pytest.mark.parametrize(
     ("told", "said", "missing"),
     [

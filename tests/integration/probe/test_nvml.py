@@ -188,7 +188,7 @@ def test_what_one_gpu_does_not_offer_is_missing_for_it_alone(ask: Ask, code: int
     assert families["infercanary_gpu_up"] == {"0": 1, "1": 1}
     assert families[EVENT_SECONDS] == {"0/sw_power_cap": 0.001}
     assert families["infercanary_gpu_local_cpus"] == {"0": 4}
-    assert found["local_cpus"] == [0, 1, 2, 3]
+    assert found["local_cpus"] == {"0": [0, 1, 2, 3]}
     assert EVENTS not in families, "nobody listens: that is not the same as no error"
 
 
@@ -248,20 +248,74 @@ def test_counters_that_wrap_go_back_or_leap_never_look_like_a_huge_increase(ask:
         (5_100_000_000, 101 * gigabyte),
         (2**63, 2**63),  # nonsense, once
         (5_200_000_000, 102 * gigabyte),
+        (0, 0),  # nonsense again
+        (5_300_000_000, 103 * gigabyte),
+        (2**63, 2**63),  # and of both kinds: neither confirms the other
+        (0, 0),
+        (5_400_000_000, 104 * gigabyte),
         (50_000_000, gigabyte // 2),  # the driver was reloaded
         (60_000_000, 3 * gigabyte // 4),
         (900_000_000_000_000, 2**62),  # it leaps, and stays there
         (900_000_000_000_000, 2**62),
         (900_000_100_000_000, 2**62 + gigabyte),
+        (500_000_000_000_000, 2**61),  # it goes back, and stays at more than it can have counted since
+        (500_000_000_000_000, 2**61),
+        (500_000_100_000_000, 2**61 + gigabyte),
     ]:
         found = ask("gpus * 1", f"field.74 0 {ns}", f"field.197 0 {sent}")["families"]
         totals.append(
             (round(found[EVENT_SECONDS]["0/sw_power_cap"], 3), found[PCIE_BYTES]["0/tx"] / gigabyte)
         )
     assert totals == [
-        (5.0, 100), (5.1, 101), (5.1, 101), (5.2, 102), (5.25, 102.5), (5.26, 102.75),
-        (5.26, 102.75), (5.26, 102.75), (5.36, pytest.approx(103.75)),
+        (5.0, 100), (5.1, 101), (5.1, 101), (5.2, 102), (5.2, 102), (5.3, 103), (5.3, 103), (5.3, 103), (5.4, 104),
+        (5.4, 104), (5.46, 104.75), (5.46, 104.75), (5.46, 104.75), (5.56, pytest.approx(105.75)),
+        (5.56, pytest.approx(105.75)), (5.56, pytest.approx(105.75)), (5.66, pytest.approx(106.75)),
     ]  # fmt: skip
+
+
+# Each counter of errors, and its name in the script.
+ERRORS = {
+    "infercanary_gpu_pcie_replays_total": {"0": "replays"},
+    "infercanary_gpu_ecc_errors_total": {"0/corrected": "ecc_corrected", "0/uncorrected": "ecc_uncorrected"},
+    "infercanary_gpu_ecc_lifetime_errors_total": {
+        "0/corrected": "ecc_lifetime_corrected",
+        "0/uncorrected": "ecc_lifetime_uncorrected",
+    },
+    "infercanary_gpu_remapped_rows_total": {
+        "0/corrected": "remapped_corrected",
+        "0/uncorrected": "remapped_uncorrected",
+    },
+}
+
+
+def test_errors_that_are_nonsense_for_once_are_no_new_errors(ask: Ask) -> None:
+    def shown(value: int) -> set[float]:
+        script = (f"{name} 0 {value}" for names in ERRORS.values() for name in names.values())
+        families = ask("gpus * 1", *script, minutes=1)["families"]
+        assert all(families[metric].keys() == names.keys() for metric, names in ERRORS.items())
+        return {total for metric in ERRORS for total in families[metric].values()}
+
+    answers = [3, 4, 0, 4, 2_000_000_000, 5, 0, 1, 2]  # at last the driver was reloaded
+    assert [shown(answer) for answer in answers] == [{3}, {4}, {4}, {4}, {4}, {5}, {5}, {6}, {7}]
+
+
+def test_errors_that_are_remembered_are_no_second_answer(ask: Ask) -> None:
+    errors = {"0/corrected": 0, "0/uncorrected": 3}
+
+    def shown(uncorrected: int, *more: str, minutes: int = 0) -> Any:
+        found = ask("gpus * 1", f"ecc_uncorrected 0 {uncorrected}", *more, minutes=minutes)
+        return found["families"].get("infercanary_gpu_ecc_errors_total")
+
+    assert shown(3) == errors
+    assert [shown(0, minutes=1), *(shown(0) for _ in range(3))] == [errors] * 4, "read once, shown four times"
+    assert shown(3, minutes=1) == errors
+    # Nor is what a GPU tells that is lost a moment later: it is asked again at each sample.
+    lost = f"nvmlDeviceGetClockInfo 0 {LOST}"
+    assert [shown(0, lost, minutes=1), shown(0, lost), shown(0, lost)] == [None] * 3
+    assert shown(3) == errors
+    # The driver was reloaded, and counts its first error.
+    assert shown(1, minutes=1) == errors
+    assert [shown(1, minutes=1), shown(1)] == [errors | {"0/uncorrected": 4}] * 2
 
 
 def test_an_old_driver(library: Callable[..., Path], tmp_path: Path) -> None:
@@ -274,13 +328,12 @@ def test_an_old_driver(library: Callable[..., Path], tmp_path: Path) -> None:
 
 
 def test_the_cpus_near_the_gpus(ask: Ask) -> None:
-    assert ask("cpus 0 3", "cpus 1 12")["local_cpus"] == [0, 1, 2, 3]
-    assert ask("cpus 0 3", "cpus 1 9223372036854775808", minutes=1)["local_cpus"] == [0, 1, 63]
-    assert ask(f"nvmlInit * {DRIVER_NOT_LOADED}", f"nvmlDeviceGetCount * {UNINITIALIZED}")["local_cpus"] == [
-        0,
-        1,
-        63,
-    ], "as last known"
+    near = {"0": [0, 1], "1": [2, 3]}
+    assert ask("cpus 0 3", "cpus 1 12")["local_cpus"] == near
+    near["1"] = [63]
+    assert ask("cpus 0 3", "cpus 1 9223372036854775808", minutes=1)["local_cpus"] == near
+    gone = ask(f"nvmlInit * {DRIVER_NOT_LOADED}", f"nvmlDeviceGetCount * {UNINITIALIZED}")
+    assert gone["local_cpus"] == near, "as last known"
 
 
 # MIG -------------------------------------------------------------------------------------------------------

@@ -80,9 +80,10 @@ def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_pa
     before = journal.read_bytes()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        config = settings(tmp_path, f"{{c: {scripted()}}}", f"listen: 127.0.0.1:{port}\njournal: {journal}")
+        canaries = f"{{c: {scripted()}, closed: {scripted(open='raise')}}}"
+        config = settings(tmp_path, canaries, f"listen: 127.0.0.1:{port}\njournal: {journal}")
         code, out, said = once(config)
-    assert code == 0, said
+    assert code == 3, said
     assert "canary c: steady" in out
     assert "gone" not in out
     assert [path.name for path in tmp_path.iterdir() if path != config] == ["journal.jsonl"]

@@ -149,9 +149,9 @@ def test_the_example_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
     ("options", "told"),
     [
         (
-            "{model: MODEL, providers: [cuda]}",
-            r"providers: `cuda` was asked for, but onnxruntime \S+ is a build without CUDAExecutionProvider "
-            r"\(it has .*\); install onnxruntime-gpu in its place, or set `providers: \[cpu\]`",
+            "{model: MODEL, providers: [OpenVINOExecutionProvider]}",
+            r"providers: `OpenVINOExecutionProvider` was asked for, but onnxruntime \S+ is a build without "
+            r"OpenVINOExecutionProvider \(it has .*\); install a build that has it, or set `providers: \[cpu\]`",
         ),
         ("{model: nowhere.onnx}", r"model: no file `nowhere.onnx`; check the path \(it starts at .*\)"),
         (
@@ -175,6 +175,26 @@ def test_a_mistake_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, opti
     assert re.fullmatch(rf"infercanary: {re.escape(str(config))}: canaries\.c: {told}\n", done.stderr), (
         done.stderr
     )
+
+
+def test_a_build_without_cuda_is_refused(model: Path, tmp_path: Path) -> None:
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime is built with CUDA")
+    config = tmp_path / "probe.yaml"
+    config.write_text(f"canaries: {{c: {{target: onnx, options: {{model: {model}, providers: [cuda]}}}}}}\n")
+    done = subprocess.run(
+        [*COMMAND, "--config", str(config), "--once"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    told = (
+        r"^canary c: cannot be opened: providers: `cuda` was asked for, but onnxruntime \S+ is a build without "
+        r"CUDAExecutionProvider \(it has .*\); install onnxruntime-gpu in its place, or set `providers: \[cpu\]`$"
+    )
+    assert re.search(told, done.stderr, re.MULTILINE), done.stderr
+    assert "canary c was to run on CUDA, but its engine is a CPU-only build" in " ".join(done.stdout.split())
 
 
 def test_by_leave_it_runs_on_the_cpu_and_the_report_says_why(model: Path, tmp_path: Path) -> None:

@@ -152,6 +152,21 @@ def test_a_mistake_found_when_opening_ends_it(start: Callable[..., Started]) -> 
     assert probe.output() == f"infercanary: {probe.config}: canaries.bad: open: mend this\n"
 
 
+def test_an_image_without_cuda_is_refused_and_told(start: Callable[..., Started]) -> None:
+    """It is no mistake in the settings: a probe that ended could not be asked, and the other canary goes on."""
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("this torch is built with CUDA")
+    gpu = "{target: torch, options: {model: 'torch:relu', inputs: [{shape: [2]}], device: cuda}}"
+    probe = start(f"{{gpu: {gpu}, cpu: {{target: 'scripted:Scripted'}}}}")
+    seen = probe.until(lambda s: s.runs("cpu", "ok") >= 3 and s.runs("gpu", "raised"))
+    assert seen.value("infercanary_cuda_missing", "gpu", "cpu_only_build") == 1
+    assert (seen.state("gpu"), seen.state("cpu")) == ("failing", "steady")
+    assert probe.end(signal.SIGTERM)[0] == 0
+    refused = "canary gpu: cannot be opened: device: `cuda` was asked for, but torch .* is a CPU-only build; install"
+    assert len(re.findall(refused, probe.output())) == 1
+
+
 def test_keyboard_interrupt_raised_by_a_model_does_not_end_it(start: Callable[..., Started]) -> None:
     probe = start(f"{{bad: {scripted(values='interrupt')}, good: {scripted()}}}")
     seen = probe.until(lambda s: s.runs("bad", "raised") >= 2 and s.runs("good", "ok") >= 2)

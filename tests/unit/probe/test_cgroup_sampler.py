@@ -102,7 +102,7 @@ def test_v2(tmp_path: Path, own: str, folder: str) -> None:
     assert granted_cpus(root, tmp_path / "proc") == 1.5
 
 
-def test_v2_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> None:
+def test_v2_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(tmp_path: Path) -> None:
     """A Kubernetes pod that is tighter in CPU, and a slice that is tighter in memory and pids."""
     pod = "kubepods.slice/pod1.slice/"
     tree(
@@ -114,13 +114,26 @@ def test_v2_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> 
             "kubepods.slice/memory.max": "1500000\n",
             "kubepods.slice/pids.max": "100\n",
             "kubepods.slice/memory.current": "9999999\n",
+            "kubepods.slice/memory.events": "max 90\noom_kill 80\n",  # of all below, us among them
+            "kubepods.slice/memory.events.local": "max 5\noom_kill 4\n",
+            "kubepods.slice/cpu.stat": "usage_usec 900\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n",
+            "cpu.stat": "usage_usec 9000\n",
             f"{pod}cpu.max": "50000 100000\n",
             f"{pod}memory.max": "max\n",
-            f"{pod}cpu.stat": "nr_periods 9\nnr_throttled 9\nthrottled_usec 9\n",
+            f"{pod}cpu.stat": "nr_periods 9\nnr_throttled 9\nthrottled_usec 500000\n",
             **below(f"{pod}app.scope/", V2),
+            f"{pod}app.scope/memory.events.local": "max 2\n",  # in memory.events already
         },
     )
-    nested = {"cpu_quota_cores": 0.5, "memory_limit_bytes": 1500000, "pids_limit": 100}
+    nested = {
+        "cpu_quota_cores": 0.5,
+        "cpu_periods": 40 + 9,
+        "cpu_throttled_periods": 7 + 9,
+        "cpu_throttled_seconds": 2.5 + 0.5,
+        "memory_limit_bytes": 1500000,
+        "memory_limit_hits": 3 + 5,
+        "pids_limit": 100,
+    }
     assert found(tmp_path, tmp_path / "proc") == FOUND_V2 | nested
     assert granted_cpus(tmp_path, tmp_path / "proc") == 0.5
 
@@ -131,6 +144,7 @@ def test_v2_a_cgroup_without_controllers_is_counted_in_its_parent(tmp_path: Path
     tree(
         tmp_path, {"server/cpu.stat": "usage_usec 5\n", "server/cpu.pressure": "some avg10=0 total=1000000\n"}
     )
+    tree(tmp_path, {"memory.events.local": "max 2\n"})  # of the cgroup whose memory.events stand for ours
     values = found(tmp_path, tmp_path / "proc")
     assert values == {k: v for k, v in FOUND_V2.items() if "pressure" not in k} | {
         "pressure_waiting_seconds cpu": 1.0
@@ -201,7 +215,10 @@ def test_v1(tmp_path: Path, inside: str) -> None:
     assert granted_cpus(tmp_path, tmp_path / "proc") == 1.5
 
 
-def test_v1_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hierarchy", "hits"), [("1\n", 3 + 5), ("0\n", 3)])
+def test_v1_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(
+    tmp_path: Path, hierarchy: str, hits: int
+) -> None:
     nested = {name.replace("/x/", "/pod/x/"): text for name, text in V1.items()}
     tree(
         tmp_path,
@@ -212,12 +229,27 @@ def test_v1_nested_the_tightest_limit_of_all_ancestors_binds(tmp_path: Path) -> 
             "cpu/cpu.cfs_period_us": "100000\n",
             "cpu/pod/cpu.cfs_quota_us": "25000\n",
             "cpu/pod/cpu.cfs_period_us": "50000\n",
+            "cpu/pod/cpu.stat": "nr_periods 9\nnr_throttled 9\nthrottled_time 500000000\n",
+            "cpu/cpu.stat": "nr_periods 0\nnr_throttled 0\nthrottled_time 0\n",
             "memory/pod/memory.limit_in_bytes": "7\n",  # counts only where the kernel says that it does
+            "memory/pod/memory.failcnt": "5\n",
+            "memory/pod/memory.use_hierarchy": hierarchy,
+            "memory/pod/x/memory.use_hierarchy": "1\n",
+            "memory/memory.failcnt": "100\n",
+            "memory/memory.use_hierarchy": "0\n",
             "memory/pod/x/memory.stat": V1["memory/x/memory.stat"].replace("9223372036854771712", "1500000"),
             "pids/pod/pids.max": "100\n",
         },
     )
-    limits = {"cpu_quota_cores": 0.5, "memory_limit_bytes": 1500000, "pids_limit": 100}
+    limits = {
+        "cpu_quota_cores": 0.5,
+        "cpu_periods": 40 + 9,
+        "cpu_throttled_periods": 7 + 9,
+        "cpu_throttled_seconds": 2.5 + 0.5,
+        "memory_limit_bytes": 1500000,
+        "memory_limit_hits": hits,
+        "pids_limit": 100,
+    }
     assert found(tmp_path, tmp_path / "proc") == FOUND_V1 | limits
 
 

@@ -308,6 +308,28 @@ def test_the_controls_of_a_cpu() -> None:
         control.close()  # was never opened
 
 
+def test_a_gpu_that_hangs_leaves_the_cpus_controls(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Was it the host? That is asked exactly then."""
+    monkeypatch.setattr(controls, "_DEADLINE_SECONDS", 0.2)
+    hang, tally = threading.Event(), Tally()
+    measured = Controls(tally)
+    measure = measured._measure
+
+    def hanging(device: str) -> dict[str, float]:
+        return measure(device) if device == "cpu" or hang.wait(30) else {}
+
+    monkeypatch.setattr(measured, "_measure", hanging)
+    for _ in range(3):
+        assert set(measured.measure("cuda")) == set(CONTROLS) & set(measured.measure("cpu"))
+    up = next(family for family in tally.families() if family.name == "infercanary_control_up")
+    assert up.points and all(point.value == 1 and point.labels[0] == "cpu" for point in up.points)
+    assert caplog.text.count("control controls on cuda: no answer within 0.2 s") == 1
+    hang.set()
+    assert measured.close(10)
+
+
 def test_one_slow_measurement_is_not_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they cost sets the interval: a freeze in that moment would silence the probe for minutes."""
     took = iter([3.0, 0.002, 0.002, 4.9, 0.002])

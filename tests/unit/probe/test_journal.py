@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infercanary.probe.journal import Journal, environment_id, last_boot, read
+from infercanary.probe.journal import Journal, environment_id, last_runs, read
 from infercanary.probe.report import Run
 
 ENVIRONMENT = {"torch": "2.13.0", "python": "3.11"}
@@ -37,6 +37,20 @@ def test_a_run_is_one_line_with_its_environment_and_tags(tmp_path: Path) -> None
     assert lines[0]["components"] == ENVIRONMENT
     assert lines[1]["run"]["tags"] == ["late"]
     assert [entry.run for entry in read(path) if entry.run] == [run(1), run(2), run(3), run(4)]
+
+
+def test_reference_outputs_are_written_once_they_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, "boot-1", max_bytes=20_000)
+    for sequence in range(200):
+        journal.append([run(sequence)], ENVIRONMENT, {"resnet18": (1.0, 2.0)} if sequence > 3 else {})
+    assert journal.close(5)
+    said = [(i, entry.outputs) for i, entry in enumerate(read(path)) if entry.components is not None]
+    assert said[-1][1] == {"resnet18": (1.0, 2.0)}, "each file says it, since the one before may be gone"
+    for file in tmp_path.iterdir():
+        assert "outputs" in file.read_text()
+    lines = path.with_name("journal.1").read_text().splitlines()
+    assert sum('"outputs"' in line for line in lines) == 1
 
 
 def test_the_id_is_of_the_components_not_of_their_order() -> None:
@@ -77,20 +91,25 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path: 
     assert killed.returncode == -9
     with path.open("ab") as file:
         file.write(b'{"boot_id": "boot-1", "run": {"sequ')
-    found = last_boot(path, 3)
+    found = last_runs(path, 3)
     assert [(r.boot_id, r.sequence) for r in found] == [("boot-1", 3), ("boot-1", 4), ("boot-1", 5)]
 
     second = Journal(path, "boot-2")
     second.append([run(1)], ENVIRONMENT)
     assert second.close(5)
-    assert [(r.boot_id, r.sequence) for r in last_boot(path, 100)] == [("boot-2", 1)]
+    # Killed again before anybody asked: what the first left is not lost either.
+    assert [(r.boot_id, r.sequence) for r in last_runs(path, 3)] == [
+        ("boot-1", 4),
+        ("boot-1", 5),
+        ("boot-2", 1),
+    ]
     assert [entry.run.sequence for entry in read(path) if entry.run] == [1, 2, 3, 4, 5, 1]
 
 
 def test_nothing_to_find(tmp_path: Path) -> None:
-    assert last_boot(tmp_path / "journal", 10) == []
+    assert last_runs(tmp_path / "journal", 10) == []
     (tmp_path / "journal").write_bytes(b"\x00\xffgarbage\n\n[]\n3\n")
-    assert last_boot(tmp_path / "journal", 10) == []
+    assert last_runs(tmp_path / "journal", 10) == []
 
 
 def test_a_full_disk_is_said_once_counted_and_recovered_from(

@@ -33,9 +33,10 @@ def test_by_its_cursor_a_caller_gets_each_run_once_or_learns_that_it_is_lost(bat
     assert len(got) + lost == newest
 
 
-@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 5), st.integers(0, 3))
-def test_page_by_page_each_run_comes_once(found: int, own: int, most: int, between: int) -> None:
-    ring = Ring("new", 100, [Run(n, "a", 0.0, 0.0, "ok", boot_id="old") for n in range(1, found + 1)])
+@given(st.integers(0, 12), st.integers(0, 9), st.integers(0, 12), st.integers(1, 5), st.integers(0, 3))
+def test_page_by_page_each_run_comes_once(older: int, found: int, own: int, most: int, between: int) -> None:
+    earlier = [*(("older", n) for n in range(1, older + 1)), *(("old", n) for n in range(1, found + 1))]
+    ring = Ring("new", 100, [Run(n, "a", 0.0, 0.0, "ok", boot_id=boot) for boot, n in earlier])
     ring.extend(map(run, range(1, own + 1)))
     cursor, got, newest = "", [], own
     for page in range(100):
@@ -47,7 +48,7 @@ def test_page_by_page_each_run_comes_once(found: int, own: int, most: int, betwe
         if page < between:  # it goes on while it is read
             newest += 1
             ring.extend([run(newest)])
-    assert got == [*(("old", n) for n in range(1, found + 1)), *(("", n) for n in range(1, newest + 1))]
+    assert got == [*earlier, *(("", n) for n in range(1, newest + 1))]
 
 
 @pytest.mark.parametrize(

@@ -98,16 +98,15 @@ def test_threads_off_the_gpus_node() -> None:
         time.sleep(0.001)  # it wakes up where it may be
 
     with waiting(3, pin):
-        found = sampled(ThreadSampler(local_cpus=lambda: frozenset({near})))
-        everywhere = sampled(ThreadSampler(local_cpus=lambda: frozenset(CPUS)))
+        found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({near})}))
+        everywhere = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
     assert found["off_node_allowed_threads"] == found["threads"] - 1
     assert 2 <= found["off_node_threads"] <= found["threads"] - 1
     assert everywhere["off_node_allowed_threads"] == everywhere["off_node_threads"] == 0
 
 
-@pytest.mark.parametrize("local", [None, frozenset()])
-def test_gpus_whose_node_is_not_known_leave_the_node_out(local: frozenset[int] | None) -> None:
-    assert not [name for name in sampled(ThreadSampler(local_cpus=lambda: local)) if "off_node" in name]
+def test_gpus_whose_node_is_not_known_leave_the_node_out() -> None:
+    assert not [name for name in sampled(ThreadSampler(local_cpus=dict)) if "off_node" in name]
 
 
 def test_canaries_have_their_place_and_what_is_not_known_of_it_is_missing() -> None:
@@ -118,7 +117,7 @@ def test_canaries_have_their_place_and_what_is_not_known_of_it_is_missing() -> N
         "masked": Place(frozenset({0, 1, 2}), None),
         "placed": Place(None, 0),
     }
-    near = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: frozenset({0})))
+    near = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: {"0": frozenset({0})}))
     assert {name: value for name, value in near.items() if "canary" in name} == {
         "infercanary_canary_allowed_cpus near": 1,
         "infercanary_canary_allowed_cpus far": 2,
@@ -129,15 +128,29 @@ def test_canaries_have_their_place_and_what_is_not_known_of_it_is_missing() -> N
     }
 
 
-@pytest.mark.parametrize("local", [None, frozenset()])
-def test_off_which_node_is_not_told_of_a_canary_either(local: frozenset[int] | None) -> None:
-    found = sampled(ThreadSampler(places=lambda: {"a": Place(frozenset({0}), 0)}, local_cpus=lambda: local))
+def test_a_canary_is_held_against_the_node_of_its_own_gpu() -> None:
+    near = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
+    own = {"first": frozenset({"0"}), "second": frozenset({"1"}), "both": frozenset(near), "unknown": None}
+    places = {name: Place(None, 2, gpus) for name, gpus in own.items()}
+    places |= {"cpu": Place(None, 2, frozenset()), "other": Place(None, 2, frozenset({"7"}))}
+    found = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: near))
+    assert {name.rpartition(" ")[2]: value for name, value in found.items() if "canary_off_node" in name} == {
+        "first": 1,
+        "second": 0,
+        "both": 0,
+        "unknown": 0,
+    }
+
+
+def test_off_which_node_is_not_told_of_a_canary_either() -> None:
+    places = {"a": Place(frozenset({0}), 0)}
+    found = sampled(ThreadSampler(places=lambda: places, local_cpus=dict))
     assert [name for name in found if "canary" in name] == ["infercanary_canary_allowed_cpus a"]
 
 
 @pytest.mark.parametrize("places", [{}, {"a": Place()}])
 def test_no_canary_whose_place_is_known_leaves_it_out(places: dict[str, Place]) -> None:
-    found = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: frozenset({0})))
+    found = sampled(ThreadSampler(places=lambda: places, local_cpus=lambda: {"0": frozenset({0})}))
     assert not [name for name in found if "canary" in name]
 
 
@@ -162,7 +175,7 @@ def test_granted_cpus_and_oversubscription(
 
 def test_threads_that_vanish_while_it_looks() -> None:
     """A thousand short threads, sampled all the while: no sample may fail over one that ended."""
-    sampler, done = ThreadSampler(local_cpus=lambda: frozenset(CPUS)), threading.Event()
+    sampler, done = ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}), threading.Event()
 
     def churn() -> None:
         for _ in range(100):
@@ -233,7 +246,12 @@ def test_counters_keep_the_share_of_threads_that_ended(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("one_mask")
 def test_the_last_cpu_is_found_behind_any_name(tmp_path: Path) -> None:
     live(tmp_path, {1: (0, 0, 0), 2: (0, 0, 1), 3: (0, 0, 17)})
-    assert sampled(ThreadSampler(tmp_path, local_cpus=lambda: frozenset({0, 1})))["off_node_threads"] == 1
+    assert (
+        sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0}), "1": frozenset({1})}))[
+            "off_node_threads"
+        ]
+        == 1
+    )
 
 
 @pytest.mark.usefixtures("one_mask")
@@ -280,7 +298,7 @@ def test_a_kernel_that_does_not_tell(tmp_path: Path, file: str) -> None:
     live(tmp_path, {1: (0, 0, 0)})
     for name in ("sched", "schedstat", "stat"):
         (tmp_path / "task" / "1" / name).write_text(file)
-    found = sampled(ThreadSampler(tmp_path, local_cpus=lambda: frozenset({0})))
+    found = sampled(ThreadSampler(tmp_path, local_cpus=lambda: {"0": frozenset({0})}))
     assert "migrations" not in found and "run_queue_seconds" not in found
     assert found["off_node_threads"] == 0
 

@@ -71,7 +71,9 @@ def opened() -> Iterator[Make]:
 def told(canary: Canary, *local: int) -> dict[str, float]:
     """What the sampler tells of it, beside a GPU whose node has these CPUs."""
     places = {} if canary.place is None else {canary.name: canary.place}
-    sampler = ThreadSampler(places=lambda: places, local_cpus=lambda: frozenset(local))
+    sampler = ThreadSampler(
+        places=lambda: places, local_cpus=lambda: {"0": frozenset(local)} if local else {}
+    )
     return {
         family.name.removeprefix("infercanary_canary_"): point.value
         for family in sampler.sample()

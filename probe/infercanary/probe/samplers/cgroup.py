@@ -2,7 +2,8 @@
 
 Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
 mount point (a private cgroup namespace, Docker's default on v2) or at the path that /proc/self/cgroup gives. What is
-above it binds it too: where ancestors are visible, the tightest limit counts.
+above it binds it too: where ancestors are visible, the tightest limit counts. How often a limit was run into is counted
+by the kernel in the cgroup that has it, and summed here.
 
 A file that is not there, is switched off or holds what it should not leaves its metric out, and nothing else.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -37,24 +39,25 @@ WEIGHT = Metric(
 PERIODS = Metric(
     "infercanary_cgroup_cpu_periods_total",
     "counter",
-    "Enforcement periods in which the container was runnable.",
+    "Enforcement periods of the container's CPU quota and of its visible ancestors', while there was something to run.",
     reading="The denominator for `infercanary_cgroup_cpu_throttled_periods_total`; it does not grow without a "
     "quota.",
 )
 THROTTLED = Metric(
     "infercanary_cgroup_cpu_throttled_periods_total",
     "counter",
-    "Periods in which the container hit its CPU quota.",
+    "Periods that used up the CPU quota, the container's or that of a visible ancestor.",
     reading="Its `rate` over that of `infercanary_cgroup_cpu_periods_total` is the share of periods that ran "
-    "out of quota. Above a few percent latencies jump by up to a period (100 ms): fewer threads, or more "
-    "quota.",
+    "out of quota, of all its quotas together. Above a few percent latencies jump by up to a period (100 ms): "
+    "fewer threads, or more quota.",
 )
 THROTTLED_SECONDS = Metric(
     "infercanary_cgroup_cpu_throttled_seconds_total",
     "counter",
-    "Time that the container's threads were held back.",
-    reading="Summed over CPUs, so that it may grow faster than time. A run in which it grew is tagged "
-    "`cgroup_throttled`; throttled in every run since an upgrade, the image uses more threads.",
+    "Time that threads were held back by the container's CPU quota and by its visible ancestors'.",
+    reading="Summed over CPUs, so that it may grow faster than time; an ancestor's (a pod's) holds back all "
+    "that is in it. A run in which it grew is tagged `cgroup_throttled`; throttled in every run since an "
+    "upgrade, the image uses more threads.",
 )
 CPUSET = Metric(
     "infercanary_cgroup_cpuset_cpus",
@@ -102,7 +105,8 @@ MEMORY_LIMIT = Metric(
 LIMIT_HITS = Metric(
     "infercanary_cgroup_memory_limit_hits_total",
     "counter",
-    "Times that the container was about to exceed its memory limit, and memory was reclaimed.",
+    "Times that the container's memory limit, or that of a visible ancestor, was about to be exceeded, and memory was "
+    "reclaimed.",
     reading="Each is a moment in which an allocation waited; steady growth is a limit that is too low. Runs "
     "meanwhile are tagged `memory_limit`.",
 )
@@ -210,12 +214,11 @@ class _V2(NamedTuple):
 
     def facts(self) -> _Facts:
         cpu, memory, pids = map(self._controlled, ("cpu.max", "memory.current", "pids.current"))
-        time, events, pages = (
-            _table(cpu / "cpu.stat"),
-            _table(memory / "memory.events"),
-            _table(memory / "memory.stat"),
-        )
+        time = _summed(folder / "cpu.stat" for folder in self.lineage)
+        events, pages = _table(memory / "memory.events"), _table(memory / "memory.stat")
         used = _number(memory / "memory.current")
+        # The own file counts what is below too; an ancestor's would count us again, and all beside us. Since Linux 5.2.
+        above = (folder / "memory.events.local" for folder in self.lineage[self.lineage.index(memory) + 1 :])
         return {
             QUOTA: self.quota(),
             WEIGHT: _over(_number(cpu / "cpu.weight"), 100),
@@ -226,7 +229,7 @@ class _V2(NamedTuple):
             WORKING_SET: _less(used, pages.get("inactive_file")),
             MEMORY_PEAK: _number(memory / "memory.peak"),
             MEMORY_LIMIT: _least(_number(folder / "memory.max") for folder in self.lineage),
-            LIMIT_HITS: events.get("max"),
+            LIMIT_HITS: _plus(events.get("max"), (_table(file).get("max") for file in above)),
             OOM_KILLS: events.get("oom_kill"),
             MAJOR_FAULTS: pages.get("pgmajfault"),
             SWAP: _number(memory / "memory.swap.current"),
@@ -260,10 +263,12 @@ class _V1(NamedTuple):
 
     def facts(self) -> _Facts:
         cpu, memory = self.cpu[0], self.memory[0]
-        time, pages = _table(cpu / "cpu.stat"), _table(memory / "memory.stat")
+        time = _summed(folder / "cpu.stat" for folder in self.cpu)
+        pages = _table(memory / "memory.stat")
         used = _number(memory / "memory.usage_in_bytes")
         # The latter knows whether its ancestors bind it, which on v1 is a setting (memory.use_hierarchy).
         limits = (_number(memory / "memory.limit_in_bytes"), pages.get("hierarchical_memory_limit"))
+        binding = (above for above in self.memory[1:] if _number(above / "memory.use_hierarchy") == 1)
         return {
             QUOTA: self.quota(),
             WEIGHT: _over(_number(cpu / "cpu.shares"), 1024),
@@ -274,7 +279,9 @@ class _V1(NamedTuple):
             WORKING_SET: _less(used, pages.get("total_inactive_file")),
             MEMORY_PEAK: _number(memory / "memory.max_usage_in_bytes"),
             MEMORY_LIMIT: _least(limit for limit in limits if limit is not None and limit < _V1_UNLIMITED),
-            LIMIT_HITS: _number(memory / "memory.failcnt"),
+            LIMIT_HITS: _plus(
+                _number(memory / "memory.failcnt"), (_number(above / "memory.failcnt") for above in binding)
+            ),
             OOM_KILLS: _table(memory / "memory.oom_control").get("oom_kill"),
             MAJOR_FAULTS: pages.get("total_pgmajfault"),
             SWAP: pages.get("total_swap"),
@@ -358,6 +365,10 @@ def _less(value: int | None, part: int | None) -> int | None:
     return None if value is None or part is None else max(0, value - part)
 
 
+def _plus(own: int | None, others: Iterable[int | None]) -> int | None:
+    return None if own is None else own + sum(filter(None, others))
+
+
 def _least(values: Iterable[float | None]) -> float | None:
     return min((value for value in values if value is not None), default=None)
 
@@ -382,3 +393,11 @@ def _table(file: Path) -> dict[str, int]:
     lines = (line.split() for line in _text(file).splitlines())
     pairs = ((line[0], _integer(line[1])) for line in lines if len(line) == 2)
     return {key: value for key, value in pairs if value is not None}
+
+
+def _summed(files: Iterable[Path]) -> Mapping[str, int]:
+    """The sum for each key; one that no file has is missing."""
+    total: Counter[str] = Counter()
+    for file in files:
+        total.update(_table(file))  # it adds
+    return total

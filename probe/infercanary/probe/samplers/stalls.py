@@ -1,6 +1,7 @@
 """Time in which this process stood still: stopped or frozen, its machine paused, or one thread held the interpreter.
 
-The kernel keeps no account of that. But a thread that sleeps for a second and wakes up after three was held up for two.
+The kernel keeps no account of that. But a thread that sleeps for a quarter of a second and wakes up after two was held
+up for the rest. How much of its sleep had passed before, nobody can tell: up to that tick is missing from each gap.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from infercanary.probe.report import Family, Metric
 STALLED = Metric(
     "infercanary_stalled_seconds_total",
     "counter",
-    "Time in which the process stood still, in gaps of half a second or more: it was stopped or frozen, or one thread "
-    "held the interpreter.",
+    "Time in which the process stood still: it was stopped or frozen, or one thread held the interpreter. A gap is "
+    "surely seen from 0.75 s on, and never below 0.5 s; up to 0.25 s of each is not counted.",
     reading="Healthy is no increase at all. Growth is a container or a machine that was paused, or a library "
     "that holds the GIL for seconds; the run is tagged `stalled`.",
 )
 
-_TICK_SECONDS = 1.0
+_TICK_SECONDS = 0.25
 _STALL_SECONDS = 0.5  # far above what a CPU quota (100 ms periods) or a full run queue adds to a sleep
 
 
 class StallSampler:
-    """Has a thread that wakes up once a second, from the first sample on until :meth:`close`."""
+    """Has a thread that wakes up four times a second, from the first sample on until :meth:`close`."""
 
     name = "stalls"
 

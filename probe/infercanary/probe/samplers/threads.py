@@ -70,8 +70,8 @@ CANARY_ALLOWED = Metric(
 CANARY_OFF_NODE = Metric(
     "infercanary_canary_off_node",
     "gauge",
-    "1 where the thread of the last run was last on a CPU outside the NUMA nodes of the container's GPUs, else 0; "
-    "missing where those are not known, and after a run that failed.",
+    "1 where the thread of the last run was last on a CPU outside the NUMA node of the canary's GPU, else 0; missing "
+    "where that is not known, for a canary on the CPU, and after a run that failed.",
     ("canary",),
     reading="`avg_over_time(…[1h])` is the share of the runs. Where `launch`, `h2d` or `d2h` are longer in those, give "
     "the container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
@@ -178,6 +178,8 @@ class Place(NamedTuple):
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
+    gpus: frozenset[str] | None = None
+    """NVML's indexes of the GPUs that it worked for: none for one that computes on the CPU."""
 
 
 def thread_place(tid: int, proc: str = "/proc/self") -> Place:
@@ -197,7 +199,7 @@ class _Seen(NamedTuple):
 class ThreadSampler:
     """Reads /proc of this process.
 
-    ``local_cpus``       the CPUs on the NUMA nodes of the container's GPUs; None while that is not known.
+    ``local_cpus``       GPU → the CPUs on its NUMA node; without those that are not known.
     ``compute_threads``  how many threads the canary's engine computes with; None while that is not known.
     ``places``           canary → where the thread of its last run was; without those that are not known.
     ``cgroup_cpus``      cores that the cgroup grants; None where it sets no limit.
@@ -209,7 +211,7 @@ class ThreadSampler:
         self,
         proc: Path = Path("/proc/self"),
         *,
-        local_cpus: Callable[[], frozenset[int] | None] = lambda: None,
+        local_cpus: Callable[[], Mapping[str, frozenset[int]]] = dict,
         compute_threads: Callable[[], int | None] = lambda: None,
         places: Callable[[], Mapping[str, Place]] = dict,
         cgroup_cpus: Callable[[], float | None] = granted_cpus,
@@ -229,8 +231,9 @@ class ThreadSampler:
             tids = os.listdir(self._task)
         except OSError as error:
             raise Unavailable(f"{self._task} cannot be read ({error.strerror})") from None
-        local = self._local_cpus() or None
-        self._look(tids, with_last_cpu=local is not None)
+        by_gpu = self._local_cpus()
+        local = frozenset[int]().union(*by_gpu.values())
+        self._look(tids, with_last_cpu=bool(local))
         seen = self._seen.values()
         masks = Counter(thread.cpus for thread in seen if thread.cpus is not None)
         # Not the mask of the main thread, nor of this one: OpenMP may have pinned either.
@@ -240,10 +243,10 @@ class ThreadSampler:
         yield THREADS.family(len(tids))
         yield ALLOWED.family(len(allowed))
         yield PINNED.family(sum(threads for mask, threads in masks.items() if mask < allowed))
-        if local is not None:
+        if local:
             yield OFF_NODE_ALLOWED.family(sum(threads for mask, threads in masks.items() if mask - local))
             yield OFF_NODE.family(sum(t.last_cpu is not None and t.last_cpu not in local for t in seen))
-        yield from self._canaries(local)
+        yield from self._canaries(by_gpu)
         yield from self._grant(len(allowed))
         yield SWITCHES.family({("voluntary",): usage.ru_nvcsw, ("involuntary",): usage.ru_nivcsw})
         yield CPU.family(usage.ru_utime + usage.ru_stime)
@@ -252,13 +255,18 @@ class ThreadSampler:
         if any(thread.moves is not None for thread in seen):
             yield MIGRATIONS.family(self._moves)
 
-    def _canaries(self, local: frozenset[int] | None) -> Iterable[Family]:
-        places = self._places().items()
-        yield CANARY_ALLOWED.family({(name,): len(at.cpus) for name, at in places if at.cpus is not None})
-        if local is not None:
-            yield CANARY_OFF_NODE.family(
-                {(name,): at.last_cpu not in local for name, at in places if at.last_cpu is not None}
-            )
+    def _canaries(self, by_gpu: Mapping[str, frozenset[int]]) -> Iterable[Family]:
+        allowed: dict[tuple[str, ...], float] = {}
+        off_node: dict[tuple[str, ...], float] = {}
+        for name, at in self._places().items():
+            own = [cpus for gpu, cpus in by_gpu.items() if at.gpus is None or gpu in at.gpus]
+            if at.cpus is not None:
+                allowed[(name,)] = len(at.cpus)
+            if at.last_cpu is not None and own:
+                off_node[(name,)] = at.last_cpu not in frozenset[int]().union(*own)
+        yield CANARY_ALLOWED.family(allowed)
+        if off_node:
+            yield CANARY_OFF_NODE.family(off_node)
 
     def _grant(self, allowed: int) -> Iterable[Family]:
         granted = min(filter(None, (self._cgroup_cpus(), allowed)), default=None)

@@ -53,6 +53,13 @@ class Failure(Exception):
         super().__init__(printable(text, 400))
 
 
+class NoCuda(UsageError):
+    """What ``open()`` raises where an image, or a container, lacks the CUDA that the target is to run on.
+
+    The settings are right, and somebody must be told: the probe goes on, with a metric, and tries again.
+    """
+
+
 class Unsized(Exception):
     """What ``sized()`` raises, with the reason, where a target cannot be run with so many samples."""
 
@@ -94,7 +101,11 @@ class Target(Protocol):
         ...
 
     def open(self) -> None:
-        """Load whatever :meth:`run` needs. Raises :class:`~infercanary.settings.UsageError` for a user's mistake."""
+        """Load whatever :meth:`run` needs.
+
+        Raises :class:`~infercanary.settings.UsageError` for a user's mistake, which ends the command ``probe``, and
+        :class:`NoCuda`, which does not.
+        """
         ...
 
     def run(self, phase: Phase) -> Any:

@@ -58,7 +58,12 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (c_uint64, c_void_p, c_size_t, _HANDLE),
     "cuMemcpyDtoHAsync_v2": (c_void_p, c_uint64, c_size_t, _HANDLE),
 }
-_NO_DEVICE = {34, 100, 101}  # CUDA_ERROR_STUB_LIBRARY, _NO_DEVICE, _INVALID_DEVICE
+_NO_DEVICE = {34, 100}  # CUDA_ERROR_STUB_LIBRARY, _NO_DEVICE
+_INVALID_DEVICE = 101
+
+
+class NoSuchGpu(Unavailable):
+    """There are GPUs, and none has this number."""
 
 
 class CudaError(Exception):
@@ -129,6 +134,8 @@ class Device:
         except CudaError as error:
             if error.code in _NO_DEVICE:
                 raise Unavailable(f"no GPU {ordinal} here ({error})") from None
+            if error.code == _INVALID_DEVICE:
+                raise NoSuchGpu(f"no GPU {ordinal} here ({error})") from None
             raise
         self.driver.call("cuDeviceGetName", name, len(name), device)
         self.driver.call("cuDeviceGetAttribute", ctypes.byref(multiprocessors), _MULTIPROCESSORS, device)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import Unsized
-from infercanary.probe.targets.cuda_driver import Device
+from infercanary.probe.targets import NoCuda, Unsized
+from infercanary.probe.targets.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
 from infercanary.probe.targets.onnx_providers import (
     CPU,
@@ -317,6 +317,11 @@ class OnnxTarget:
             return providers
         try:
             self._gpu = Device(self._ordinal)
+        except NoSuchGpu as error:
+            raise UsageError(
+                f"provider_options: device_id {self._ordinal} was asked for, but {error}; count from 0 the GPUs "
+                "that the container has"
+            ) from None
         except Unavailable as error:
             mend = "check the driver, and that the container was started with the GPU"
             self._miss("no_device", f"{error}; {mend}", first)
@@ -351,9 +356,10 @@ class OnnxTarget:
             self.cuda_missing = reason
         if self._cpu_fallback:
             return
+        lacking = NoCuda if provider in ON_CUDA else UsageError
         here = ", ".join(visible_gpus()) if provider in ON_CUDA else ""
         seen = f" and NVML sees {here}" if here else ""
-        raise UsageError(
+        raise lacking(
             f"providers: `{short_name(provider)}` was asked for{seen}, but {why}, or set `providers: [cpu]`"
         )
 

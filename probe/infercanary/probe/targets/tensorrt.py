@@ -14,7 +14,8 @@ from typing import Any
 
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets.cuda_driver import Device
+from infercanary.probe.targets import NoCuda
+from infercanary.probe.targets.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
 from infercanary.probe.targets.tensors import Input, Slot, drawn, matched, places, specs
 from infercanary.probe.timing import Clock, HostClock, Phase
@@ -95,11 +96,15 @@ class TensorRtTarget:
         self.cuda_missing = ""
         try:
             self._gpu = Device(self._ordinal)
+        except NoSuchGpu as error:
+            raise UsageError(
+                f"device: `{self.device}` was asked for, but {error}; count from 0 the GPUs that the container has"
+            ) from None
         except Unavailable as error:
             self.cuda_missing = "no_device"
             here = ", ".join(visible_gpus())
             seen = f" and NVML sees {here}" if here else ""
-            raise UsageError(
+            raise NoCuda(
                 f"device: `{self.device}` was asked for{seen}, but {error}; check the driver, and that the container "
                 "was started with the GPU"
             ) from None

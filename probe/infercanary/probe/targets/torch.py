@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from infercanary.probe.deadline import one_line
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import Unsized, attribute
+from infercanary.probe.targets import NoCuda, Unsized, attribute
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 from infercanary.settings import UsageError, convert
 
@@ -95,6 +95,7 @@ class TorchTarget:
         """``cpu_only_build`` or ``no_device`` where CUDA was asked for and torch has none; read after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
         self._is_copy = False
+        self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
         self._device_inputs: list[Any] = []
         self._host_inputs: list[Any] = []
         self._host_outputs: list[Any] = []
@@ -116,7 +117,7 @@ class TorchTarget:
         self._model = torch.compile(model) if self._mode == "compile" else model
         self._place(host_inputs)
         if isinstance(self.clock, CudaClock) and self._mode == "graph":
-            self._model = self._captured(self._model, self.clock.stream)
+            self._captured_model, self._model = model, self._captured(model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
         """One forward pass; on CUDA with the copies to the device and back."""
@@ -178,7 +179,7 @@ class TorchTarget:
 
     def close(self) -> None:
         """Drop the model and the buffers."""
-        self._model = None
+        self._model = self._captured_model = None
         self._device_inputs = self._host_inputs = self._host_outputs = []
         if self._is_copy and self._device.type == "cuda":
             # What the largest batch took on a stream that is gone: nobody else's allocations can use it.
@@ -242,7 +243,10 @@ class TorchTarget:
             return
         self.clock = CudaClock(self._torch.cuda, self._device)
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
-        self._device_inputs = [self._torch.empty_like(t, device=self._device) for t in self._host_inputs]
+        # On that stream: memory of the host's own may still be read by work that it has enqueued. And filled, because
+        # a graph is captured from runs before the first copy.
+        with self._torch.cuda.stream(self.clock.stream):
+            self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
         self._host_outputs = []
         self._run = self._run_cuda
 
@@ -371,7 +375,7 @@ class TorchTarget:
             )
             here = ", ".join(visible_gpus())
             seen = f" and NVML sees {here}" if here else ""
-            raise UsageError(f"device: `{self.device}` was asked for{seen}, but {why}, or set `device: cpu`")
+            raise NoCuda(f"device: `{self.device}` was asked for{seen}, but {why}, or set `device: cpu`")
         if self._device.index is not None and self._device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UsageError(

@@ -48,7 +48,7 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
         "seconds": own["infercanary_sampler_duration_seconds"],
         "families": {f.name: {"/".join(p.labels): p.value for p in f.points} for f in guard.families},
         "whole": msgspec.to_builtins(guard.families),
-        "local_cpus": sampler.local_cpus and sorted(sampler.local_cpus),
+        "local_cpus": {gpu: sorted(cpus) for gpu, cpus in sampler.local_cpus.items()},
         "held": held(),
         "threads": threading.active_count(),
         "said": said,

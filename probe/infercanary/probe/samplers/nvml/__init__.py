@@ -62,12 +62,12 @@ class NvmlSampler:
     def __init__(
         self, *, sysfs: Path = Path("/sys"), monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self.local_cpus: frozenset[int] | None = None
-        """The host's CPUs on the NUMA nodes of the GPUs, as last known; None while that is not known."""
+        self.local_cpus: dict[str, frozenset[int]] = {}
+        """GPU → the host's CPUs on its NUMA node, as last known."""
         self._sysfs = sysfs
         self._monotonic = monotonic
         self._nvml = Nvml()
-        self._totals = Totals(fast.MOST_PER_SECOND)
+        self._totals = Totals(fast.MOST_PER_SECOND | slow.MOST_PER_SECOND)
         self._xids = Xids()
         self._open = False
         self._seen_driver: bool | None = None
@@ -121,7 +121,6 @@ class NvmlSampler:
         if first is not None and not any(values[UP].values()):
             raise SampleFailed(advice(first), [now, *_families(values)])
         self._tell({label: advice(error) for label, error in failures.items()})
-        self._totals.keep(values)
         return [now, *_families(values | self._nvml.cost())]
 
     def _refresh(self) -> None:
@@ -137,6 +136,7 @@ class NvmlSampler:
     def _read(self, index: int, values: Found, failures: dict[str, pynvml.NVMLError]) -> None:
         """Read one GPU and its MIG devices. Each stands for itself: the others are still well."""
         events = fast.event_fields(self._common.driver)
+        fresh = index not in self._known
         try:
             known = self._look_up(index)
         except pynvml.NVMLError as error:
@@ -147,7 +147,10 @@ class NvmlSampler:
             return
         for gpu, constant in known:
             try:
-                found = constant.found | fast.sample(self._nvml, gpu, events) | {UP: {(gpu.label,): 1}}
+                current = self._totals.keep(fast.sample(self._nvml, gpu, events))
+                if fresh:  # and not again for a minute: what is remembered confirms nothing
+                    self._totals.keep(constant.found)
+                found = constant.found | current | {UP: {(gpu.label,): 1}}
             except pynvml.NVMLError as error:
                 if error.value in LIBRARY_GONE:
                     raise
@@ -170,8 +173,8 @@ class NvmlSampler:
                 if not gpu.is_mig:
                     self._xids.watch(self._nvml, gpu.handle, gpu.label)
             self._known[index] = known
-            near = frozenset[int]().union(*(s.local_cpus for each in self._known.values() for _, s in each))
-            self.local_cpus = near or self.local_cpus
+            near = {gpu.label: constant.local_cpus for gpu, constant in known if constant.local_cpus}
+            self.local_cpus = {**self.local_cpus, **near}  # never changed: another thread reads it
         return self._known[index]
 
     def _tell(self, complaints: dict[str, str]) -> None:

@@ -11,6 +11,7 @@ import pynvml
 from infercanary.probe.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found, Nvml, read
 from infercanary.probe.samplers.nvml.gpus import Gpu
+from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
 
 _GPU = ("gpu",)
 EVENT_SECONDS = Metric(
@@ -132,6 +133,7 @@ MOST_PER_SECOND = {
     EVENT_SECONDS: 1.0,  # a reason cannot hold back for longer than the time that passed
     PCIE_BYTES: 512e9,  # twice 16 lanes of generation 7
     ENERGY: 10e3,  # several times the largest GPU's power
+    REPLAYS: ERRORS_PER_SECOND,
 }
 """The driver's running totals, and the most that each can grow by in a second."""
 

@@ -12,6 +12,7 @@ import pynvml
 from infercanary.probe.report import Metric
 from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml, read, text
 from infercanary.probe.samplers.nvml.gpus import Gpu, local_cpus, numa_node
+from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
 
 T = TypeVar("T")
 
@@ -180,6 +181,9 @@ LOCAL_CPUS = Metric(
     reading="As many as the host has: one node, and nothing to mend. Otherwise a cpuset of these CPUs keeps "
     "the server near its GPU.",
 )
+
+MOST_PER_SECOND = dict.fromkeys((ECC_ERRORS, ECC_LIFETIME_ERRORS, REMAPPED_ROWS), ERRORS_PER_SECOND)
+"""The driver's running totals, and the most that each can grow by in a second."""
 
 _RECOVERY_ACTION = 230
 _SEVERITIES = {

@@ -3,7 +3,7 @@
 Prometheus takes a counter that goes back for one that began anew at zero, and counts all of its new value as an
 increase. The driver's totals do go back (the driver is reloaded, 32 bits overflow), and some drivers answer
 nonsense for once. So we keep a total of our own: it begins at the driver's, never goes back, and never grows by
-more than is possible in the time that passed.
+more than is possible in the time that passed. An answer that goes back or leaps is believed when the next one does too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ from typing import NamedTuple
 from infercanary.probe.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found
 
+ERRORS_PER_SECOND = 1e6
+"""A bound for what a GPU counts one by one (errors, rows, packets sent again): no GPU still works that has so many, and
+nonsense is mostly far above. What was counted in its life, before the host booted, fits as well."""
+
 _SLACK_SECONDS = 1.0  # the driver brings its totals up to date every 100 ms, and not all at once
 
 
@@ -23,8 +27,8 @@ class _Known(NamedTuple):
     """The driver's, when it was last believed."""
     at: float
     total: float
-    doubted: bool
-    """The driver's last answer was not believed."""
+    doubt: str = ""
+    """Why the driver's last answer was not believed, if so: it went "back", or was a "leap"."""
 
 
 class Totals:
@@ -33,33 +37,33 @@ class Totals:
     def __init__(
         self,
         most: Mapping[Metric, float],
-        # Since the host booted, suspended or not: no total of the driver's can be older.
+        # Since the host booted, suspended or not: no total that the driver keeps can be older.
         clock: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
     ) -> None:
         self._most = most
         self._clock = clock
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
-    def keep(self, found: Found) -> None:
-        """Put our totals in the place of the driver's."""
+    def keep(self, found: Found) -> Found:
+        """Put our totals in the place of the driver's: once for each reading, since a second one confirms the first."""
         now = self._clock()
         for metric in self._most.keys() & found.keys():
             for labels, value in found[metric].items():
                 found[metric][labels] = self._total(metric, labels, value, now)
+        return found
 
     def _total(self, metric: Metric, labels: tuple[str, ...], value: float, now: float) -> float:
-        before = self._known.get((metric, labels))
+        before, most = self._known.get((metric, labels)), self._most[metric]
         if before is None:
-            possible = value <= self._most[metric] * (now + _SLACK_SECONDS)
-            known = _Known(value, now, value if possible else 0.0, False)
+            known = _Known(value, now, value if value <= most * (now + _SLACK_SECONDS) else 0.0)
         else:
-            increase = value - before.value if value >= before.value else value
-            possible = increase <= self._most[metric] * (now - before.at + _SLACK_SECONDS)
-            if possible:
-                known = _Known(value, now, before.total + increase, False)
-            elif before.doubted:  # it stays with it: go on from there
-                known = _Known(value, now, before.total, False)
-            else:
-                known = before._replace(doubted=True)
+            went_back = value < before.value
+            increase = value if went_back else value - before.value
+            possible = increase <= most * (now - before.at + _SLACK_SECONDS)
+            doubt = "back" if went_back else "" if possible else "leap"
+            if doubt and doubt != before.doubt:
+                known = before._replace(doubt=doubt)
+            else:  # all is well, or it stays with it: go on from there
+                known = _Known(value, now, before.total + (increase if possible else 0))
         self._known[metric, labels] = known
         return known.total

@@ -1,0 +1,35 @@
+"""The sampler of time in which the process stood still: here a thread really holds the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import pytest
+from watching import until
+
+from infercanary.probe.samplers.stalls import StallSampler
+
+INTERPRETER = ctypes.PyDLL(None)  # whose functions keep the interpreter, unlike those of a CDLL
+
+
+def stalled(sampler: StallSampler) -> float:
+    ((point,),) = (family.points for family in sampler.sample())
+    assert isinstance(point.value, float)
+    return point.value
+
+
+@pytest.mark.parametrize("seconds", [0.8, 2.0])
+def test_a_gap_counts_but_for_a_tick(seconds: float) -> None:
+    """It begins early in a tick, so that nearly all of the tick is not counted: the least of what can be seen."""
+    sampler = StallSampler()
+    try:
+        assert stalled(sampler) == 0
+        time.sleep(0.1)  # the thread sleeps now
+        begin = time.monotonic()
+        INTERPRETER.usleep(int(seconds * 1e6))
+        held = time.monotonic() - begin
+        counted = until(lambda: stalled(sampler), "the gap is not seen")
+        assert held - 0.25 <= counted < held + 0.5
+    finally:
+        sampler.close()
