@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from infercanary.demo.processes import Processes, example, free_port, terminated_as_interrupt
+from infercanary.demo.processes import Processes, example, free_port
 
 Values = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -38,7 +38,7 @@ def command(duration: float | None) -> None:
     """
     console = Console()
     try:
-        with terminated_as_interrupt(), Processes() as processes:
+        with Processes() as processes:
             exporter = _start(console, processes)
             _watch(console, processes, exporter, duration)
     except KeyboardInterrupt:

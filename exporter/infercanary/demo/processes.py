@@ -10,8 +10,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -19,9 +19,15 @@ from infercanary.settings import UsageError
 
 
 class Processes:
-    """Children with their logs in one temporary folder; leaving the context ends them all, newest first."""
+    """Children with their logs in one temporary folder; leaving the context ends them all, newest first.
+
+    Inside it SIGTERM, and a terminal that closes, raise KeyboardInterrupt as Ctrl-C does, so that its children end too.
+    """
 
     def __enter__(self) -> Processes:
+        self._interrupted = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._interrupt)
         self._stack = ExitStack()
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="infercanary-demo-")))
         self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
@@ -30,7 +36,8 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
         with self._stack:
             for _, child in reversed(self._children):
                 child.terminate()
@@ -68,10 +75,16 @@ class Processes:
         raise UsageError(f"the {name} does not answer at {url}: {self._end_of_log(name)}")
 
     def check(self) -> None:
-        """Raises :class:`UsageError` where a child has ended."""
+        """Raises :class:`UsageError` where a child has ended, and KeyboardInterrupt where one was lost."""
+        if self._interrupted:
+            raise KeyboardInterrupt
         for name, child in self._children:
             if child.poll() is not None:
                 raise UsageError(f"the {name} ended with code {child.returncode}: {self._end_of_log(name)}")
+
+    def _interrupt(self, *_: object) -> None:
+        self._interrupted = True  # Python drops what is raised while an object is finalised
+        raise KeyboardInterrupt
 
     def _end_of_log(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
@@ -89,21 +102,6 @@ def free_port(preferred: int) -> int:
                 continue
             return int(candidate.getsockname()[1])
     raise UsageError("demo: no free port on 127.0.0.1")
-
-
-@contextmanager
-def terminated_as_interrupt() -> Iterator[None]:
-    """SIGTERM, and a terminal that closes, end the demo as Ctrl-C does, so that its children end too."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def example() -> Path:

@@ -122,7 +122,7 @@ METRICS = (
 _MAX_BACKOFF_SECONDS = 60.0
 _TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are brought up, in any order
 _GENERATIONS = 2  # this start, and the one before, whose runs may come out of its journal
-_BOOTS = 8
+_BOOTS = 1024  # as many as a probe in a crash loop finds runs in its journal
 _QUICK_RETRIES = 3
 _COMPARE_SECONDS = 1.0  # so that probes which say something else each time cost no more
 
@@ -165,6 +165,11 @@ class Probe:
         """Its identity in every label set."""
         return self.container.service, self.container.name
 
+    def start_id(self, boot_id: str) -> str:
+        """The judge's name for a start: another server beside a sidecar is one, although its own process goes on."""
+        watched = self.container.watched_id[:12]
+        return f"{boot_id}@{watched}" if watched else boot_id
+
     @property
     def identity(self) -> dict[str, str]:
         """The labels that every one of its series carries."""
@@ -179,8 +184,7 @@ class Probe:
         generation = Generation(
             service=c.service,
             container=c.name,
-            # Another server beside it is another start, although its own process goes on.
-            boot_id=f"{boot_id}@{c.watched_id[:12]}" if c.watched_id else boot_id,
+            boot_id=self.start_id(boot_id),
             image=c.image,
             image_id=c.image_id,
             image_digest=c.image_digest,
@@ -348,7 +352,7 @@ class Collector:
             if boot_id in probe.generations:
                 self.judging.submit(*probe.generations[boot_id], runs)
             else:
-                self.judging.submit_found(*probe.key, boot_id, runs)
+                self.judging.submit_found(*probe.key, probe.start_id(boot_id), runs)
         probe.runs_collected += len(fresh)
         if probe.cursor:  # to who comes for the first time, what is past is not lost
             probe.runs_lost += report.lost_runs
@@ -378,7 +382,8 @@ class Collector:
         due = loop.time() + delay
         failed = 0
         async with open_session(url) as session:
-            while True:
+            # A cancellation that meets a timeout comes out of aiohttp as that timeout: so it asks who polls now, too.
+            while self._tasks.get(probe.key) is asyncio.current_task():
                 await asyncio.sleep(due - loop.time())
                 await self._poll(probe, session, url)
                 failed = 0 if probe.up else failed + 1

@@ -51,6 +51,7 @@ PORT_LABEL = "infercanary.port"
 SOCKET_LABEL = "infercanary.socket"
 WATCHES_LABEL = "infercanary.watches"
 _COMPOSE_SERVICE = "com.docker.compose.service"
+_COMPOSE_PROJECT = "com.docker.compose.project"
 
 # Not each exec_* of a health check, which comes every few seconds from every container.
 _EVENTS = ["create", "start", "die", "destroy", "pause", "unpause", "rename", "update"]
@@ -155,6 +156,20 @@ def containers(listing: Sequence[Listed], images: Iterable[Image], own_ids: Sequ
             )
         )
     return sorted(found, key=lambda container: (container.service, container.name))
+
+
+def ambiguous(listing: Sequence[Listed]) -> dict[str, list[str]]:
+    """Compose services that several projects have → those projects.
+
+    By its name each is one service, of which the judge takes the containers that start last for an upgrade.
+    """
+    projects: dict[str, set[str]] = {}
+    for listed in listing:
+        labels = listed.labels or {}
+        service = labels.get(_COMPOSE_SERVICE)
+        if service and labels.get(ENABLE_LABEL, "").lower() == "true" and not labels.get(SERVICE_LABEL):
+            projects.setdefault(service, set()).add(labels.get(_COMPOSE_PROJECT, ""))
+    return {service: sorted(found) for service, found in projects.items() if len(found) > 1}
 
 
 def own_ids(hostname: str, mountinfo: str) -> list[str]:
@@ -262,6 +277,7 @@ class Discovery:
         self._watching = False
         self._images: list[Image] = []
         self._images_missing = False
+        self._several: dict[str, list[str]] = {}
         self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
@@ -327,6 +343,14 @@ class Discovery:
             listing = msgspec.convert(client.containers(), list[Listed])
             self._images = self._listed_images(client)
             self._tell(self._list, containers(listing, self._images, self._own_ids))
+            if (several := ambiguous(listing)) != self._several:
+                for service, projects in several.items():
+                    log.warning(
+                        "several Compose projects have this service, and are judged as one: "
+                        f"give the containers of one of them another name by the label {SERVICE_LABEL}",
+                        service=_label(service), projects=[*map(_label, projects)],
+                    )  # fmt: skip
+                self._several = several
             watching = any(WATCHES_LABEL in (listed.labels or {}) for listed in listing)
             if not self._stopping.is_set() and watching == self._watching:
                 next(self._events, None)

@@ -62,6 +62,45 @@ def test_exit_codes_answer_a_pipeline(folder: Path) -> None:
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
 
 
+def test_a_broken_candidate_does_not_pass(folder: Path) -> None:
+    """One canary never ran, and of another most runs failed; the runs that are left are as fast as before."""
+    rng = random.Random(2)
+    for name, canaries, sound in (("sound", ("bert", "resnet18"), 40), ("broken", ("bert",), 10)):
+        for boot in range(3):
+            journal = Journal(folder / name, f"{name}-{boot}", 1 << 20)
+            runs = [
+                Run(i, canary, 0.0, 1e4 * boot + i, "ok", (0.02 * rng.lognormvariate(0, 0.005),))
+                if i < sound
+                else Run(i, canary, 0.0, 1e4 * boot + i, "raised")
+                for i in range(40)
+                for canary in canaries
+            ]
+            journal.append(runs, {})
+            assert journal.close(5)
+    done = infercanary("compare", "sound", "broken", "--html", "r.html", folder=folder)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith("resnet18: inconclusive: no runs in the candidate (120 and 0 ")
+    failed = "inconclusive: 90 of 120 runs failed, 0 of 120 before; the others: equivalent"
+    assert f"bert: {failed}" in " ".join(done.stdout.split())
+    told = json.loads(infercanary("compare", "sound", "broken", "--json", folder=folder).stdout)
+    assert (told["canary"], told["exit_code"]) == ("resnet18", 3)
+    assert told["canaries"][1]["failures_rose"] and told["canaries"][1]["sentence"].startswith(failed)
+    page = (folder / "r.html").read_text()
+    assert "no runs in the candidate" in page and "90 of 120 runs failed, 0 of 120 before" in page
+
+
+def test_journals_of_constant_values_have_an_answer(folder: Path) -> None:
+    """A shift of exactly nothing, and controls without any scatter: no share of it can be laid to the host."""
+    for name in ("one", "other"):
+        journal = Journal(folder / name, name, 1 << 20)
+        runs = [Run(i, "x", 0.0, float(i), "ok", (0.02,) * 3, controls={"cpu_spin": 4e-4}) for i in range(12)]
+        journal.append(runs, {})
+        assert journal.close(5)
+    done = infercanary("compare", "one", "other", "--restart-sd", "0", folder=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("x: equivalent +0.0 %")
+
+
 def test_scan_finds_the_upgrade_in_one_journal(folder: Path) -> None:
     (folder / "both").write_text((folder / "old").read_text() + (folder / "new").read_text())
     done = infercanary("scan", "both", "--json", "--html", "r.html", folder=folder)

@@ -12,7 +12,9 @@ import pytest
 from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from infercanary.exporter import collect
 from infercanary.exporter.config import Limits
+from infercanary.exporter.poll import PollError
 from infercanary.probe.report import LADDER, LATENCY, Family, HistogramValue, Point, Run, encode
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -125,6 +127,30 @@ async def test_each_hostile_probe_costs_only_itself(
             took.append(now() - started)
         assert max(paces) >= 7, "the good probe is polled at its own pace"
         assert min(ages) < 0.5 and min(took) < 0.5
+
+
+async def test_a_poll_that_times_out_as_it_is_stopped_is_stopped(
+    exporter: Any, config: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiohttp turns a cancellation into the timeout that it met: such a poll went on, and the exporter never ended."""
+    polling = asyncio.Event()
+
+    async def times_out(*_: object) -> bytes:
+        polling.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            raise PollError("timeout", "no whole answer in 30 s") from None
+        return b""
+
+    monkeypatch.setattr(collect, "fetch", times_out)
+
+    async def lives() -> None:
+        async with exporter(config(("one", "http://127.0.0.1:1"))):
+            await polling.wait()
+
+    lived = asyncio.create_task(lives())
+    assert (await asyncio.wait([lived], timeout=10))[0] == {lived}
 
 
 def gauge(name: str, *points: Point, labels: tuple[str, ...] = (), kind: str = "gauge") -> Family:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from infercanary.exporter.discovery import Container, Image, Listed, containers, own_ids
+from infercanary.exporter.discovery import Container, Image, Listed, ambiguous, containers, own_ids
 
 HERE = "a" * 64
 IMAGE = "sha256:" + "1" * 64
@@ -85,6 +85,18 @@ def test_only_labelled_containers_and_names_in_order() -> None:
 def test_the_service_is_labelled_or_composes_or_the_name() -> None:
     plain = {**listed(2), "Labels": {"infercanary.enable": "True"}}
     assert [c.service for c in seen(listed(1, service="vision"), plain)] == ["app-resnet-2", "vision"]
+
+
+def test_one_service_name_in_two_compose_projects_is_told() -> None:
+    def of(project: str, **labels: str) -> Listed:
+        entry = listed(**labels)
+        entry["Labels"]["com.docker.compose.project"] = project
+        return msgspec.convert(entry, Listed)
+
+    assert ambiguous([of("prod"), of("staging"), of("prod")]) == {"resnet": ["prod", "staging"]}
+    assert ambiguous([of("prod"), of("prod")]) == {}
+    assert ambiguous([of("prod"), of("staging", service="resnet-staging")]) == {}
+    assert ambiguous([of("prod"), of("staging", enable="false")]) == {}
 
 
 FOREIGN = {"other": address("10.0.0.2")}

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, last_upgrade, settled
+from infercanary.exporter.judge.judge import Judgement, judge, last_upgrade, settled, trials
 from infercanary.exporter.judge.sentence import sentence
 from infercanary.exporter.store.records import Generation, Sample
 
@@ -154,6 +154,45 @@ def test_a_sibling_that_changed_by_itself_is_outvoted_however_quiet_it_is() -> N
     assert told(starts, [loud[0], from_then_on(quiet, at, 1.15)]).causes.cause == "image"
 
 
+@pytest.mark.parametrize(
+    ("meanwhile", "later", "cause"), [(1.15, 1.0, "host"), (1.0, 1.15, "image")], ids=["gone", "came"]
+)
+def test_what_siblings_feel_long_after_the_runs_that_are_judged_says_nothing(
+    meanwhile: float, later: float, cause: str
+) -> None:
+    """A neighbour that came with the upgrade and went; and one that came days later."""
+    starts = history("old", "old", "old", "old", "new", seconds=0.023)
+    at, end = starts[-1].generation.started_at, starts[-1].samples[-1].started_at
+    sibling = start("x", "x", at - 4000, 0.05, runs=4000, service="other")
+    felt = from_then_on(from_then_on(sibling, at, meanwhile), end + HOUR, later / meanwhile)
+    assert told(starts, [felt]).causes.cause == cause
+    assert told(starts, [Start(felt.generation, felt.samples[:800])]).causes.cause == cause
+
+
+def test_controls_that_did_not_run_are_not_flat() -> None:
+    starts = [
+        Start(s.generation, [msgspec.structs.replace(x, controls={}) for x in s.samples])
+        for s in history("old", "old", "old", "old", "new", seconds=0.023)
+    ]
+    sibling = start("x", "x", starts[-1].generation.started_at - 4000, 0.05, runs=700, service="other")
+    found = told(starts, [sibling])
+    assert found.causes.cause == "image" and "controls" not in sentence(found)
+
+
+def test_times_that_are_all_the_same_are_judged() -> None:
+    def constant(container: str, image: str, at: float, seconds: float) -> Start:
+        made = start(container, image, at)
+        return Start(
+            made.generation,
+            [msgspec.structs.replace(x, median=seconds, controls={"cpu_spin": 0.001}) for x in made.samples],
+        )
+
+    old = [constant(name, "old", HOUR * i, 0.02) for i, name in enumerate("ababab")]
+    assert told([*old, constant("a", "new", 9 * HOUR, 0.02)]).state == "equivalent"
+    found = told([*old, constant("a", "new", 9 * HOUR, 0.04), constant("b", "new", 9 * HOUR + 1, 0.04)])
+    assert (found.state, found.causes.cause) == ("regressed", "image")
+
+
 def test_few_runs_are_settling_and_a_change_takes_two_looks() -> None:
     def state(runs: int) -> str:
         return told(history("old", "old", "old", "old", "new", seconds=0.026, runs=runs)).state
@@ -162,7 +201,7 @@ def test_few_runs_are_settling_and_a_change_takes_two_looks() -> None:
     assert state(12) == "inconclusive"
     assert state(24) == "regressed"
     few = told(history("old", "old", "new", runs=5))
-    assert few.next_look == 12 and sentence(few).startswith("settling: 10 of the 12")
+    assert few.next_look == 12 and sentence(few).startswith("settling: 5 of the 12"), "of each replica"
 
 
 def test_a_rolling_upgrade_starts_with_its_first_replica() -> None:
@@ -234,6 +273,11 @@ def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
     assert "a rollback, against its own history" in sentence(found)
 
 
+def false_alarms(starts: list[Start]) -> tuple[int, int]:
+    found = trials(starts)
+    return len(found), sum(trial.called for trial in found.values())
+
+
 def test_restarts_teach_how_much_they_change() -> None:
     calm = [start("a", "old", HOUR * i, 0.020) for i in range(8)]
     wild = [start("a", "old", HOUR * i, 0.020 * (1.05 if i % 2 else 0.95)) for i in range(8)]
@@ -252,6 +296,28 @@ def test_a_wild_restart_does_not_excuse_itself() -> None:
     assert false_alarms([*calm, wild]) == (5, 1), "as it would have been judged at the time"
     # The restart after it is judged by who has seen it: two starts may differ by so much.
     assert false_alarms([*calm, wild, start("a", "old", 6 * HOUR, 0.020)]) == (6, 1)
+
+
+def test_a_trial_is_made_once_for_each_look() -> None:
+    starts = [start("a", "old", HOUR * i, runs=30 if i == 4 else 192) for i in range(5)]
+    first = trials(starts)
+    assert {key: trial.looks for key, trial in first.items()} == {
+        **{("a", f"a-{HOUR * i}"): 5 for i in (1, 2, 3)},
+        ("a", f"a-{HOUR * 4}"): 2,
+    }
+    known = {key: trial._replace(called=True) for key, trial in first.items()}
+    assert trials(starts, [], known) == known, "none of them is made again"
+    grown = [*starts[:4], start("a", "old", HOUR * 4, runs=50)]
+    again = trials(grown, [], known)
+    newest = "a", f"a-{HOUR * 4}"
+    assert again[newest].looks == 3 and not again[newest].called
+    assert {key: trial for key, trial in again.items() if key != newest} == {
+        key: trial for key, trial in known.items() if key != newest
+    }
+    assert ("a", f"a-{HOUR}") not in trials(starts[2:], [], known), "the store no longer has it"
+    assert trials(grown, [], known, 0) == known, "one that has to wait is not forgotten"
+    by_twos = trials(starts, [], {}, 2)
+    assert len(by_twos) == 2 and trials(starts, [], by_twos, 2) == first
 
 
 @pytest.mark.parametrize("component", ["torch_device", "onnx_device"])
@@ -285,6 +351,9 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     new = start("a", "new", HOUR, 0.2, environment={"torch_device": "cpu"}, runs=1)
     found = told([old, new])
     assert found.state == "no_baseline" and found.causes.cpu_fallback
+    assert "it runs on the CPU now" in sentence(found)
+    settling = told([start("a", "old", 0, environment={"torch_device": "cuda:0"}), new])
+    assert settling.state == "settling" and "it runs on the CPU now" in sentence(settling)
     # One canary of two was moved to the CPU on purpose: the other still runs on the GPU.
     moved = start("a", "new", HOUR, environment={"torch_device": "cpu", "onnx_device": "cuda:0"}, runs=1)
     assert not told([old, moved]).causes.cpu_fallback

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
-from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, restarts_of
+from infercanary.exporter import drift
+from infercanary.exporter.drift import Shift
+from infercanary.exporter.judge.causes import Causes, Start
+from infercanary.exporter.judge.judge import Judgement, _Reading, _without_host, judge, restarts_of, trials
 from infercanary.exporter.judge.sentence import sentence
 from infercanary.exporter.judge.steadied import steadied
 from infercanary.exporter.store.records import Generation, Sample
@@ -77,6 +81,11 @@ def upgraded(host: Level, change: float, seed: int, beside: list[Level]) -> tupl
     return own, [start(f"other-{i}", 0, 0.0, runs, level, seed) for i, level in enumerate(beside)]
 
 
+def reading(log: float) -> _Reading:
+    shift = Shift(log, 0.01, 20)
+    return _Reading("regressed", shift, drift.judge(shift), ())
+
+
 def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:
     own, siblings = upgraded(host, change, seed, beside)
     return judge(own, siblings, "c")
@@ -91,6 +100,41 @@ def test_a_change_that_drowns_in_the_hosts_wander_is_found_beside_siblings() -> 
     assert beside.low is not None and beside.high is not None and beside.low < 0.08 < beside.high
     assert beside.restart_sd < 0.5 * alone.restart_sd
     assert "without what 2 siblings felt of the host" in sentence(beside)
+
+
+def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
+    """A lower quota, or other cores: no sibling feels that, and the image has no part in it."""
+    host = wander(1, 0.12)
+    own, siblings = upgraded(host, 0.08, 1, [host, host])
+    slow = [
+        Start(
+            each.generation,
+            [
+                msgspec.structs.replace(s, controls={"cpu_spin": s.controls["cpu_spin"] * 1.12})
+                for s in each.samples
+            ],
+        )
+        if each.generation.image_id == "new"
+        else each
+        for each in own
+    ]
+    beside = judge(slow, siblings, "c")
+    assert (beside.state, beside.causes.cause, beside.siblings) == ("regressed", "host", 2)
+    assert beside.causes.image is not None and abs(beside.causes.image.shift) < 0.03
+    # What the siblings felt and more is no control's own.
+    calm = judge(own, siblings, "c").causes
+    assert calm.cause == "image" and calm.image is not None
+    for control in (0.97, 1.0, 1.03):
+        raw = Causes(controls={"cpu_spin": control - 1} if control != 1 else {})
+        felt = math.copysign(0.07, control - 1)
+        told = _without_host(raw, reading(0.2 + felt), reading(0.2))
+        assert told.cause == "image" and told.image is not None
+        assert told.image.shift == pytest.approx(math.expm1(0.2))
+    # What people are shown is what was measured.
+    told = judge(own, siblings, "c")
+    new = [s.median for each in own for s in each.samples if each.generation.image_id == "new" and s.median]
+    assert told.current_seconds == statistics.median(new) == beside.current_seconds
+    assert set(told.medians[1]) <= set(new)
 
 
 @pytest.mark.parametrize("change", [0.0, 0.08, -0.08])
@@ -145,12 +189,12 @@ def test_siblings_that_ran_at_another_time_tell_nothing() -> None:
     own = [start("web", i, 1000.0 * i, RUNS, wander(1, 0.05), 1) for i in range(STARTS)]
     later = start("x", 0, 1e6, 100, wander(1, 0.05), 1)
     assert steadied(own, [later]) is None
-    assert false_alarms(own, [later])[0] == STARTS - 1
+    assert len(trials(own, [later])) == STARTS - 1
 
 
 def test_siblings_add_no_false_alarm() -> None:
     for seed in range(10):
         host = wander(seed, 0.12)
         own, siblings = upgraded(host, 0.0, seed, [host, host])
-        assert false_alarms(own, siblings) == false_alarms(own)
-        assert false_alarms(own)[0] == STARTS - 1 + 2
+        assert trials(own, siblings) == trials(own)
+        assert len(trials(own)) == STARTS - 1 + 2

@@ -303,6 +303,16 @@ def test_a_block_is_the_median_of_its_runs() -> None:
     assert of_blocks.tags == ("late",)
 
 
+def test_a_block_is_of_the_runs_that_count() -> None:
+    """The judge leaves out those beside a sweep: a block must be able to stand for the others."""
+    beside = [sample(n, median=0.030, tags=("beside_sweep",)) for n in (1, 2, 3)]
+    steady = [sample(n, median=0.010, tags=("late",)) for n in (4, 5)]
+    block = merge([*beside, *steady])
+    assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("late",), 5, 5)
+    assert block.started_at == beside[0].started_at
+    assert merge(beside).tags == ("beside_sweep",)
+
+
 def simulate(store: Store, runs: range, boot_id: str = "boot", seconds: float = 10.0, **said: object) -> None:
     """Runs as they come, and thinning every quarter of an hour."""
     step = max(1, int(900 / seconds))

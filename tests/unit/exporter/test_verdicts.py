@@ -5,11 +5,13 @@ import pytest
 from infercanary.exporter.judge import verdicts
 from infercanary.exporter.judge.causes import Causes
 from infercanary.exporter.judge.creep import Creep
-from infercanary.exporter.judge.judge import Judgement, State
+from infercanary.exporter.judge.judge import Judgement, State, Trial
+
+TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
 
 
 def points(creep: Creep, name: str) -> dict[tuple[str, ...], object]:
-    found = {family.name: family for family in verdicts.families({}, {"c": creep}, {"c": (7, 1)})}
+    found = {family.name: family for family in verdicts.families({}, {"c": creep}, {"c": TRIALS})}
     return {point.labels: point.value for point in found[name].points}
 
 

@@ -26,7 +26,7 @@ from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
 
 # What a slower or faster one of these does to a canary in step. Waking a thread, launching a kernel and crossing the
 # bus are parts of a run, in proportions that differ: when they move they are told, but no share is laid to them.
-_IN_STEP = frozenset(
+IN_STEP = frozenset(
     {"cpu_spin", "cpu_spin_python", "memory_copy", "memory_copy_python", "gpu_fma", "gpu_copy"}
 )
 _MOVED = math.log1p(0.03)
@@ -92,7 +92,9 @@ class Causes(msgspec.Struct, frozen=True):
     phases: dict[str, float] = {}
     """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
     controls: dict[str, float] = {}
-    """Control → its shift; empty where all were flat."""
+    """Control → its shift; empty where all were flat, or none ran."""
+    has_controls: bool = False
+    """Whether some control ran before and after."""
     siblings: Part | None = None
     """How far the containers moved whose image did not change."""
     clock: Part | None = None
@@ -127,7 +129,7 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     waiting = _waiting(pairs) if all(_threads(each) == "1" for each in newest) else None
     host = host_part(
         shift,
-        {n: s for n, s in controls.items() if n in _IN_STEP},
+        {n: s for n, s in controls.items() if n in IN_STEP},
         beside,
         waits="preempted" in tags and waiting is None,
     )
@@ -143,6 +145,7 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
         cause=_cause(shift, host),
         phases=phase_shares(pairs),
         controls={name: math.expm1(s.log) for name, s in moved.items()},
+        has_controls=any(math.isfinite(s.se) for s in controls.values()),
         siblings=_part(beside),
         clock=_part(clock_part(pairs)),
         tags=tags,
@@ -286,9 +289,13 @@ def _waiting(pairs: Sequence[Pair]) -> Shift | None:
 
 def _cause(shift: Shift, host: Shift | None) -> str:
     """Who made the most of it; unknown where what should be flat was too restless to tell."""
-    if host is None or host.se > abs(shift.log) / 2:
+    if host is None or not shift.log or host.se > abs(shift.log) / 2:
         return "unknown"
-    share = host.log / shift.log
+    return whose(host.log / shift.log)
+
+
+def whose(share: float) -> str:
+    """Who made a shift of which this share is the host's: host, image or both."""
     return "host" if share >= _MOST else "image" if share <= 1 - _MOST else "both"
 
 

@@ -1,31 +1,32 @@
 """The verdict on one canary of one service: since which upgrade, on which runs, after how many looks.
 
 Pure, and without memory: the same records give the same verdict, so that nothing of it can be lost. The looks are
-replayed each time, on the runs that were there then.
+replayed each time, with all that is known by now: a start that came later adds its first runs to each of them, and what
+restarts have taught since counts. So evidence that comes late may take back a call that was made early.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
 from statistics import mean, median
-from typing import Literal, NamedTuple, get_args
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
 from infercanary.exporter import drift
 from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts
-from infercanary.exporter.judge.causes import Causes, Pair, Part, Start, at_once, find
+from infercanary.exporter.judge.causes import IN_STEP, Causes, Pair, Part, Start, at_once, find, whose
 from infercanary.exporter.judge.steadied import Steadied, steadied
-from infercanary.exporter.store.records import Generation, Sample
+from infercanary.exporter.store.records import UNSETTLED, Generation, Sample
 
 State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
 STATES: tuple[State, ...] = get_args(State)
 
 _LEVELS = drift.look_levels()
-_UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening", "beside_sweep"})
 _GONE_SECONDS = 600.0  # without a run, after which a container no longer speaks for its image
 _BASELINE_RUNS = 240  # of a start: the latest
 _BASELINE_STARTS = 8  # of a container: the latest
@@ -65,7 +66,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """After a rollback: the shift against what the same image did before."""
     restart_sd: float = drift.PRIOR.sd
     runs: int = 0
-    """Of the new image, that counted at the last look."""
+    """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
     starts: int = 0
     """Generations of both images that counted."""
     next_look: int | None = None
@@ -76,7 +77,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 def settled(samples: Iterable[Sample]) -> list[Sample]:
     """Those that count: the run ended well, and its canary was steady. Tags of trouble do not keep a run out."""
-    return [s for s in samples if s.outcome == "ok" and s.median and not _UNSETTLED.intersection(s.tags)]
+    return [s for s in samples if s.outcome == "ok" and s.median and UNSETTLED.isdisjoint(s.tags)]
 
 
 def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
@@ -133,7 +134,7 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         causes=at_once(old, new, canary) if old and new else Causes(),
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
-        runs=_count(upgrade.after),
+        runs=reached,
         starts=len(upgrade.before) + len(upgrade.after),
         next_look=next((runs for runs in drift.LOOKS if runs > reached), None),
     )
@@ -141,27 +142,30 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         return msgspec.structs.replace(told, state="no_baseline")
     if not math.isfinite(reading.shift.se):
         return told
-    beside = [_around(start, upgrade.at) for start in siblings]
+    # Up to the last run that is judged: what siblings feel days later is no part of this shift.
+    until = max(s.started_at for pair in reading.pairs for start in pair.after for s in start.samples)
+    beside = [_around(start, upgrade.at, until) for start in siblings]
     causes = find(
         reading.shift,
         reading.pairs,
         [pair for pair in beside if pair.before[0].samples and pair.after[0].samples],
         canary,
     )
+    measured, after = reading.pairs, upgrade.after  # what people are shown is as it was
     if (
         reading.state == "inconclusive"
         and (calm := _calmed(_Witnesses(starts, siblings), upgrade, reading)) is not None
     ):
-        before, (reading, upgrade, restarts) = reading, calm
-        causes = _without_host(causes, before, reading)
+        raw, (reading, upgrade, restarts) = reading, calm
+        causes = _without_host(causes, raw, reading)
     return msgspec.structs.replace(
         told,
         state=reading.state,
         shift=reading.seen.shift,
         low=reading.seen.low,
         high=reading.seen.high,
-        baseline_seconds=_level(start for pair in reading.pairs for start in pair.before),
-        current_seconds=_level(start for pair in reading.pairs for start in pair.after),
+        baseline_seconds=_level(start for pair in measured for start in pair.before),
+        current_seconds=_level(start for pair in measured for start in pair.after),
         causes=causes,
         restart_sd=restarts.sd,
         runs=_count(start for pair in reading.pairs for start in pair.after),
@@ -169,36 +173,59 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         siblings=reading.siblings,
         own=_own(upgrade, restarts),
         medians=(
-            _picture(start for pair in reading.pairs for start in pair.before)[-_SHOWN:],
-            _picture(start for start in upgrade.after)[:_SHOWN],
+            _picture(start for pair in measured for start in pair.before)[-_SHOWN:],
+            _picture(after)[:_SHOWN],
         ),
     )
 
 
-def false_alarms(starts: Sequence[Start], siblings: Sequence[Start] = ()) -> tuple[int, int]:
-    """How often the judge was tried on two starts of one image of one container, and how often it called a change.
+class Trial(NamedTuple):
+    """The judge was tried on a restart of one image, after so many looks, and called a change or did not."""
+
+    looks: int
+    called: bool
+
+
+Trials: TypeAlias = Mapping[tuple[str, str], Trial]
+"""By the container and the boot id of the start that was tried."""
+
+
+def trials(
+    starts: Sequence[Start],
+    siblings: Sequence[Start] = (),
+    known: Trials = MappingProxyType({}),
+    most: float = math.inf,
+) -> Trials:
+    """The judge tried on each start of an image whose container had started it before, ``known`` trials among them.
 
     The judge's own A/A test: nothing changed, so each call is a false alarm. Each is tried with what was known then: a
-    wild restart that is already counted in how much starts differ would excuse itself.
+    wild restart that is already counted in how much starts differ would excuse itself. What was known then does not
+    change, and so a trial is made anew only where its start has reached another look; ``most`` of them in one go.
     """
-    tried = alarms = 0
-    last: dict[tuple[str, str], Start] = {}
+    left = most
+    found: dict[tuple[str, str], Trial] = {}
+    earlier: dict[tuple[str, str], list[Start]] = {}
     for place, start in enumerate(starts):
         g = start.generation
-        before = last.get((g.container, g.image_key))
-        last[g.container, g.image_key] = start
-        if before is None or min(len(before.samples), len(start.samples)) < drift.LOOKS[1]:
-            continue
-        tried += 1
-        after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
-        known = [*starts[:place], after]
-        upgrade = Upgrade(g.started_at, [_latest(before)], [after], [])
-        reading = _read(upgrade, restarts_of(known))
-        if reading.state == "inconclusive":
-            calm = _calmed(_Witnesses(known, siblings), upgrade, reading)
-            reading = reading if calm is None else calm.reading
-        alarms += reading.state in CHANGED
-    return tried, alarms
+        key = g.container, g.boot_id
+        before = earlier.setdefault((g.container, g.image_key), [])
+        looks = sum(runs <= len(start.samples) for runs in drift.LOOKS)
+        if key in known and known[key].looks >= looks:
+            found[key] = known[key]
+        elif left > 0 and before and min(len(before[-1].samples), len(start.samples)) >= drift.LOOKS[1]:
+            left -= 1
+            after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
+            past = [*starts[:place], after]
+            upgrade = Upgrade(g.started_at, [*before], [after], [])
+            reading = _read(upgrade, restarts_of(past))
+            if reading.state == "inconclusive":
+                calm = _calmed(_Witnesses(past, siblings), upgrade, reading)
+                reading = reading if calm is None else calm.reading
+            found[key] = Trial(looks, reading.state in CHANGED)
+        elif key in known:
+            found[key] = known[key]  # until its turn comes
+        before.append(start)
+    return found
 
 
 class _Reading(NamedTuple):
@@ -286,14 +313,24 @@ def _without(calm: Steadied | None, upgrade: Upgrade) -> _Calm | None:
 
 
 def _without_host(causes: Causes, raw: _Reading, calm: _Reading) -> Causes:
-    """The causes where the host's wander was taken out: that is its part, and what is left is the image's."""
-    host = drift.Shift(raw.shift.log - calm.shift.log, calm.shift.se, calm.shift.df)
-    seen = drift.judge(host)
+    """The causes where the host's wander was taken out: that is its part, and what is left is the image's.
+
+    But for what a control of the container's own moved by beyond that wander: no sibling feels a quota, or other cores.
+    """
+    left, felt = calm.shift.log, raw.shift.log - calm.shift.log
+    moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in IN_STEP]
+    # What it shares with the siblings is the wander, all of it where they felt more.
+    beyond = [
+        math.copysign(max(0.0, abs(log) - (abs(felt) if log * felt > 0 else 0.0)), log) for log in moved
+    ]
+    share = min(1.0, max((log / left for log in beyond if log * left > 0), default=0.0))
+    image = drift.judge(calm.shift._replace(log=(1 - share) * left))
+    host = drift.judge(calm.shift._replace(log=felt + share * left))
     return msgspec.structs.replace(
         causes,
-        cause="image" if calm.state in CHANGED else causes.cause,
-        image=Part(calm.seen.shift, calm.seen.low, calm.seen.high),
-        host=Part(seen.shift, seen.low, seen.high),
+        cause=whose(share) if calm.state in CHANGED else causes.cause,
+        image=Part(image.shift, image.low, image.high),
+        host=Part(host.shift, host.low, host.high),
     )
 
 
@@ -351,10 +388,10 @@ def _own(upgrade: Upgrade, restarts: Restarts) -> Part | None:
     return Part(seen.shift, seen.low, seen.high)
 
 
-def _around(start: Start, at: float) -> Pair:
+def _around(start: Start, at: float, until: float) -> Pair:
     """A start that went on, before and after that time."""
     before = [s for s in start.samples if s.started_at < at][-_BASELINE_RUNS:]
-    after = [s for s in start.samples if s.started_at >= at]
+    after = [s for s in start.samples if at <= s.started_at <= until]
     return Pair([Start(start.generation, before)], [Start(start.generation, after)])
 
 

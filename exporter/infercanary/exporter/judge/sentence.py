@@ -33,9 +33,11 @@ _NAMES = {
 def sentence(told: Judgement) -> str:
     """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``."""
     if told.state == "no_baseline":
-        return "no baseline yet: this is the only image that was seen, or the one before has too few runs"
+        start = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
+        return "; ".join([start, *_amiss(told.causes)])
     if told.shift is None or told.low is None or told.high is None:
-        return f"settling: {told.runs} of the {told.next_look} runs that the first look takes"
+        start = f"settling: {told.runs} of the {told.next_look} runs that the first look takes"
+        return "; ".join([start, *_amiss(told.causes)])
     start = f"{told.state} {interval(told.shift, told.low, told.high)}"
     if told.state == "settling" and told.next_look is not None:
         start += f", next look at {told.next_look} runs"
@@ -91,7 +93,7 @@ def _explanations(causes: Causes) -> Iterator[str]:
         yield " and ".join(causes.phases) + (" phase" if len(causes.phases) == 1 else " phases")
     if causes.controls:
         yield "controls " + ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
-    elif causes.host is not None:
+    elif causes.has_controls:
         yield "controls flat"
     if causes.siblings is not None and abs(causes.siblings.shift) >= 0.03:
         yield f"siblings {percent(causes.siblings.shift)}"

@@ -22,7 +22,7 @@ from infercanary.exporter import drift
 from infercanary.exporter.judge import creep
 from infercanary.exporter.judge.causes import Start
 from infercanary.exporter.judge.creep import Creep
-from infercanary.exporter.judge.judge import Judgement, false_alarms, judge, restarts_of, settled
+from infercanary.exporter.judge.judge import Judgement, Trials, judge, restarts_of, settled, trials
 from infercanary.exporter.judge.past import Answer, remember
 from infercanary.exporter.judge.sentence import sentence
 from infercanary.exporter.store.records import Generation, kept
@@ -104,6 +104,7 @@ _MAX_QUEUED = 100_000
 _CREEP_EVERY = 10 * creep.BLOCK  # runs of a start
 _THIN_SECONDS = 900.0
 _GONE_SECONDS, _GONE_ROUNDS = 7200.0, 12  # without a run of a canary whose service went on; both
+_TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
 _SIBLINGS = 8
 _SIBLINGS_SECONDS = 30.0  # they are read from the store so often at most
 
@@ -117,8 +118,8 @@ class Findings(NamedTuple):
     creeps: Mapping[tuple[str, str], Creep]
     """By container and canary."""
     answers: Mapping[str, tuple[Answer, ...]]
-    trials: Mapping[str, tuple[int, int]]
-    """How often the judge was tried on a restart of one image, and how often it called a change."""
+    trials: Mapping[str, Trials]
+    """The judge's own A/A tests."""
 
 
 NOTHING = Findings({}, {}, {}, {})
@@ -358,8 +359,8 @@ class Judging:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
             creeps[container, canary] = creep.look(same, siblings, canary, restarts)
-        trials = {**before.trials, canary: false_alarms(starts, siblings)}
-        self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers, trials)
+        tried = {**before.trials, canary: trials(starts, siblings, before.trials.get(canary, {}), _TRIALS)}
+        self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers, tried)
 
     def _note(self, touched: set[Canary]) -> None:
         """Which canaries ran, and which did not while others of their service went on."""

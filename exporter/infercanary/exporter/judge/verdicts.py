@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from infercanary.exporter.drift import CHANGED
 from infercanary.exporter.judge.creep import Creep
-from infercanary.exporter.judge.judge import STATES, Judgement
+from infercanary.exporter.judge.judge import STATES, Judgement, Trials
 from infercanary.probe.report import Family, Metric
 
 CAUSES = ("image", "host", "both", "unknown")
@@ -87,8 +87,8 @@ CONTROL = Metric(
     "A control's time since the upgrade over that before, minus 1: those that moved. Only where there is a verdict of "
     "a change.",
     ("canary", "control"),
-    reading="Work that is the same in every image: what moved it is the host, or the container's limits. None, with "
-    "`infercanary_shift_host_ratio` there: the controls were flat.",
+    reading="Work that is the same in every image: what moved it is the host, or the container's limits. None: "
+    "no control moved, or none ran (`infercanary_control_up`).",
 )
 BASELINE = Metric(
     "infercanary_baseline_seconds",
@@ -202,7 +202,7 @@ TRIED = Metric(
 ALARMS = Metric(
     "infercanary_judge_aa_alarms",
     "gauge",
-    "Restarts of one image after which the judge would have called a change: its own false alarms.",
+    "Restarts of one image that the judge, tried on each by itself, called a change: its own false alarms.",
     _CANARY,
     reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts, each "
     "judged as it would have been then: about 0.01 or less. More: starts differ by more than the 1 % that is assumed "
@@ -236,7 +236,7 @@ METRICS = (VERDICT, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_CREEP
 
 
 def families(
-    judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep], trials: Mapping[str, tuple[int, int]]
+    judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep], trials: Mapping[str, Trials]
 ) -> list[Family]:
     """Of one container. By canary: the verdict on its service, the drift in this container, and on how many of the
     service's restarts the judge was tried, and called a change."""
@@ -266,6 +266,6 @@ def families(
             metric.family({(c,): x for c, creep in creeps.items() if (x := told(creep)) is not None})
             for metric, told in _CREEP.items()
         ),
-        TRIED.family({(c,): float(tried) for c, (tried, _) in trials.items()}),
-        ALARMS.family({(c,): float(alarms) for c, (_, alarms) in trials.items()}),
+        TRIED.family({(c,): float(len(tried)) for c, tried in trials.items()}),
+        ALARMS.family({(c,): float(sum(t.called for t in tried.values())) for c, tried in trials.items()}),
     ]

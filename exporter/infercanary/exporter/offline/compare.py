@@ -8,9 +8,11 @@ from infercanary.exporter.offline import options, page, text
 from infercanary.exporter.offline.comparison import LEVEL, compared, judged, worst
 from infercanary.exporter.offline.content import STANDARD_INPUT
 from infercanary.exporter.offline.read import pick, read
-from infercanary.exporter.offline.recording import Recording, Series, listed
+from infercanary.exporter.offline.recording import Attempts, Recording, Series, listed
 from infercanary.exporter.offline.terminal import say, width
 from infercanary.settings import UsageError
+
+_NOTHING = Series((), attempts=Attempts(0, 0))
 
 
 @click.command(name="compare")
@@ -72,7 +74,8 @@ def command(
     much: give more files of each side to learn it, or say it.
 
     Exit codes: 0 equivalent or improved, 1 regressed, 2 usage or input error, 3 inconclusive. Of several canaries,
-    1 outweighs 3, and 3 outweighs 0.
+    1 outweighs 3, and 3 outweighs 0. A canary without a run in CANDIDATE is inconclusive, and so is one of whose runs
+    clearly more failed than before, unless it regressed.
     """
     if restart_sd is not None:
         options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
@@ -115,26 +118,25 @@ def command(
 
 
 def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Series, Series]]:
-    """What both sides have, or a :class:`UsageError`."""
+    """What the baseline has, those first that the candidate lacks: without runs there. Raises :class:`UsageError`."""
     if old.journal != new.journal:
         journal, numbers = (old, new) if old.journal else (new, old)
         raise UsageError(
             f"{journal.places[0]}: a journal, but {numbers.places[0]} holds numbers; give two of one kind"
         )
-    before, after = pick(old, canary), pick(new, canary)
-    both = {name: (before[name], after[name]) for name in before if name in after}
-    if not both:
+    before = pick(old, canary)
+    after = pick(new, canary) if not canary or canary in new.canaries else {}
+    if not canary and not before.keys() & after.keys():
         raise UsageError(
             f"{new.places[0]}: no canary of {old.places[0]} is here; there: {listed(before)}; here: {listed(after)}"
         )
-    return both
+    # Who deploys on this answer must not miss a canary that never ran, or never opened.
+    order = sorted(before, key=lambda name: name in after)
+    return {name: (before[name], after.get(name, _NOTHING)) for name in order}
 
 
 def _alone(old: Recording, new: Recording, canary: str) -> list[str]:
-    if canary:
+    alone = [name for name in new.canaries if name not in old.canaries]
+    if canary or not alone:
         return []
-    return [
-        f"{' and '.join(one.places)}: only here, and so not judged: {listed(alone)}"
-        for one, other in ((old, new), (new, old))
-        if (alone := [name for name in one.canaries if name not in other.canaries])
-    ]
+    return [f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}"]

@@ -17,8 +17,9 @@ from infercanary.exporter.drift import FEWEST, PRIOR, Points, Restarts, Shift, V
 from infercanary.exporter.judge.causes import Causes, Pair, Start, find
 from infercanary.exporter.judge.judge import Judgement
 from infercanary.exporter.judge.sentence import interval, sentence
+from infercanary.exporter.offline import failures
 from infercanary.exporter.offline.outlook import Evidence, outlook
-from infercanary.exporter.offline.recording import Series, shown
+from infercanary.exporter.offline.recording import Attempts, Series, shown
 from infercanary.exporter.offline.units import count
 from infercanary.exporter.store.records import Sample
 from infercanary.settings import UsageError
@@ -35,7 +36,10 @@ _NO_RESTART = Restarts(0.0, _KNOWN)
 
 
 class Side(msgspec.Struct, frozen=True):
-    """What one side brought. ``median`` is that of the runs that counted; ``left_out`` says why the others do not."""
+    """What one side brought. ``median`` is that of the runs that counted; ``left_out`` says why the others do not.
+
+    ``attempts`` is None of numbers: they do not tell of runs that failed.
+    """
 
     files: Sequence[str]
     runs: int
@@ -43,6 +47,7 @@ class Side(msgspec.Struct, frozen=True):
     median: float | None
     environments: Sequence[str] = ()
     left_out: Mapping[str, int] = {}
+    attempts: Attempts | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -80,6 +85,9 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, Piece] = {}
     controls: dict[str, Piece] = {}
     causes: Causes | None = None
+    failures_rose: bool | None = None
+    """Whether clearly more of the candidate's runs failed: then it is inconclusive, unless it regressed. None where
+    nothing tells of runs that failed."""
     next: Sequence[str] = ()
     """What to do where it is inconclusive."""
     notes: Sequence[str] = ()
@@ -104,7 +112,7 @@ def compared(
             "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
             "--candidate-id"
         )
-    notes = [*_notes(baseline, candidate)]
+    notes = _notes(baseline, candidate)
     old, new = judged(baseline), judged(candidate)
     replica = (_points(old), _points(new))
     source: Literal["given", "learnt", "assumed"]
@@ -126,11 +134,19 @@ def compared(
         starts=(len(old.points), len(new.points)),
         level=level,
     )
+    failing = failures.rose(baseline.attempts, candidate.attempts)
+    failed = failures.shares(baseline.attempts, candidate.attempts)
+    if failed and not failing:
+        notes.append(f"candidate: {failed}: no clear rise")
+    # The runs that are left are those that something spared: how fast they were does not clear the image.
+    verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
+    said = _sentence(seen, causes) if known else _too_few(evidence, baseline, candidate)
+    following = outlook(evidence, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     return Compared(
         canary=shown(canary) or None,
-        verdict=seen.verdict,
-        exit_code=_CODES[seen.verdict],
-        sentence=_sentence(seen, causes) if known else _too_few(evidence),
+        verdict=verdict,
+        exit_code=_CODES[verdict],
+        sentence=_with_failures(said, failed) if failing else said,
         shift=_finite(seen.shift) if known else None,
         low=_finite(seen.low) if known else None,
         high=_finite(seen.high) if known else None,
@@ -146,7 +162,8 @@ def compared(
         phases=_phases(old, new) if journal else {},
         controls=_pieces(old, new, lambda sample: sample.controls) if journal else {},
         causes=causes,
-        next=outlook(evidence, assumed=source == "assumed") if seen.verdict == "inconclusive" else (),
+        failures_rose=failing,
+        next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
         notes=notes,
     )
 
@@ -192,6 +209,7 @@ def _side(files: Sequence[str], whole: Series, kept: Series) -> Side:
         median=float(np.median(every)) if every.size else None,
         environments=_ids(kept),
         left_out=whole.left_out,
+        attempts=whole.attempts,
     )
 
 
@@ -207,9 +225,36 @@ def _sentence(seen: drift.Comparison, causes: Causes | None) -> str:
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
 
 
-def _too_few(evidence: Evidence) -> str:
+def _too_few(evidence: Evidence, baseline: Series, candidate: Series) -> str:
+    none = [
+        f"no runs{' that count' * bool(side.left_out)} in the {what}"
+        for what, side in (("baseline", baseline), ("candidate", candidate))
+        if not side.points
+    ]
     before, after = evidence.runs
-    return f"inconclusive: too few runs ({before} and {after} in starts of {FEWEST} or more)"
+    why = " and ".join(none) or "too few runs"
+    return f"inconclusive: {why} ({before} and {after} in starts of {FEWEST} or more)"
+
+
+def _with_failures(said: str, failed: str) -> str:
+    """What is said of the runs that ended well, and that many did not."""
+    if said.startswith("regressed"):
+        return f"{said}; {failed}"
+    return f"inconclusive: {failed}; the others: {said.removeprefix('inconclusive: ')}"
+
+
+def _reasons(candidate: Series, failing: bool | None) -> list[str]:
+    """Where to look for what more runs would not tell."""
+    if failing:
+        return [
+            "find out why its runs fail: the log of the candidate's probe says it, and `detail` in its journal"
+        ]
+    if not candidate.points and not candidate.left_out:
+        return [
+            "find out why it never ran or never opened: the log of the candidate's probe says it; where it was taken "
+            "out on purpose, name another with --canary"
+        ]
+    return []
 
 
 def _points(series: Series) -> list[Points]:

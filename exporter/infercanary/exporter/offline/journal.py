@@ -12,7 +12,7 @@ import numpy as np
 
 from infercanary.exporter.judge.causes import Start
 from infercanary.exporter.judge.judge import settled
-from infercanary.exporter.offline.recording import Recording, Series, listed, shown
+from infercanary.exporter.offline.recording import Attempts, Recording, Series, listed, shown
 from infercanary.exporter.store.records import Generation, Sample, kept
 from infercanary.probe.report import Run
 from infercanary.settings import UsageError
@@ -25,6 +25,7 @@ class Entry(msgspec.Struct, frozen=True):
     environment: str
     run: Run | None = None
     components: dict[str, str] | None = None
+    outputs: dict[str, tuple[float, ...]] = {}
 
 
 _decoder = msgspec.json.Decoder(Entry)
@@ -72,10 +73,12 @@ def recording(
     """The starts in ``lines``; with ``ids``, of those boots and environments only whose ids begin so."""
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}
     components: dict[str, dict[str, str]] = {}
+    outputs: dict[str, dict[str, tuple[float, ...]]] = {}
     known: Counter[str] = Counter()
     for where, entry in lines:
         if entry.components is not None:
             components[entry.environment] = entry.components
+            outputs[entry.boot_id] = entry.outputs
         if entry.run is None:
             continue
         boot_id = entry.run.boot_id or entry.boot_id
@@ -92,7 +95,8 @@ def recording(
             f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         )
     canaries = {
-        name: _series(name, samples, components) for name in dict.fromkeys(name for name, _ in samples)
+        name: _series(name, samples, components, outputs)
+        for name in dict.fromkeys(name for name, _ in samples)
     }
     return Recording(places, True, canaries, components, notes)
 
@@ -101,14 +105,19 @@ def _series(
     canary: str,
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]],
     components: dict[str, dict[str, str]],
+    outputs: dict[str, dict[str, tuple[float, ...]]],
 ) -> Series:
     left_out: Counter[str] = Counter()
+    begun = failed = 0
     found = []
     for (name, boot_id), runs in samples.items():
         if name != canary:
             continue
         # By sequence: the wall clock may have been set meanwhile.
         ordered = [run for _, run in sorted(runs.items())]
+        attempted = [sample for sample, _ in ordered if sample.outcome != "busy"]
+        begun += len(attempted)
+        failed += sum(sample.failed for sample in attempted)
         left_out.update(_why(sample) for sample, _ in ordered if not settled([sample]))
         counted = [(sample, environment) for sample, environment in ordered if settled([sample])]
         if not counted:
@@ -120,11 +129,18 @@ def _series(
             boot_id=boot_id,
             started_at=counted[0][0].started_at,
             environment=components.get(began[-1][1], {}),
+            outputs=outputs.get(boot_id, {}),
         )
         found.append((Start(generation, [sample for sample, _ in counted]), began))
     found.sort(key=lambda start: start[0].generation.started_at)
     points = [np.array([s.median for s in start.samples], dtype=np.float64) for start, _ in found]
-    return Series(points, [start for start, _ in found], [began for _, began in found], dict(left_out))
+    return Series(
+        points,
+        [start for start, _ in found],
+        [began for _, began in found],
+        dict(left_out),
+        Attempts(begun, failed),
+    )
 
 
 def _sample(where: str, run: Run) -> Sample:

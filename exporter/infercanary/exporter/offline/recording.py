@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,17 +14,26 @@ from infercanary.exporter.judge.causes import Start
 Floats: TypeAlias = NDArray[np.float64]
 
 
+class Attempts(msgspec.Struct, frozen=True):
+    """Runs that were begun, and those of them that failed. One skipped because something was busy is neither."""
+
+    begun: int
+    failed: int
+
+
 class Series(NamedTuple):
     """One canary. ``points`` holds, for each start, the medians of the runs that count, in order of time.
 
     Of a journal, ``starts`` has the same starts with all that is known of each run, and ``environments`` their
-    environments: from which run on, and the id. Numbers come without.
+    environments: from which run on, and the id. ``attempts`` counts all its runs, those that do not count too. Numbers
+    come without.
     """
 
     points: Sequence[Floats]
     starts: Sequence[Start] = ()
     environments: Sequence[Sequence[tuple[int, str]]] = ()
     left_out: Mapping[str, int] = {}
+    attempts: Attempts | None = None
 
     @property
     def runs(self) -> int:

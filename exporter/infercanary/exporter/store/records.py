@@ -83,29 +83,36 @@ def kept(run: Run) -> Sample:
     )
 
 
+UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening", "beside_sweep"})
+"""Tags of runs that the judge leaves out."""
+
+
 def merge(samples: Sequence[Sample]) -> Sample:
     """One sample for ``samples`` of one canary, in order, none of which failed.
 
-    A tag stays if at least half of the runs have it. The error of the output is the largest one: it is rare, and what
-    a median would hide.
+    It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
+    least half of them have it. The error of the output is the largest one: it is rare, and what a median would hide.
+    ``runs`` counts all.
     """
+    runs, started_at, sequence = sum(s.runs for s in samples), samples[0].started_at, samples[-1].sequence
+    samples = [s for s in samples if UNSETTLED.isdisjoint(s.tags)] or samples
     tags: Counter[str] = Counter()
     for sample in samples:
         tags.update(dict.fromkeys(sample.tags, sample.runs))
-    runs = sum(sample.runs for sample in samples)
+    counted = sum(sample.runs for sample in samples)
     clocks = [sample.sm_clock for sample in samples if sample.sm_clock is not None]
     waits = [sample.waited for sample in samples if sample.waited is not None]
     return Sample(
-        sequence=samples[-1].sequence,
+        sequence=sequence,
         canary=samples[-1].canary,
-        started_at=samples[0].started_at,
+        started_at=started_at,
         outcome="ok",
         median=median(sample.median for sample in samples if sample.median is not None),
         repeats=median_low(sample.repeats for sample in samples),
         phases=_medians(sample.phases for sample in samples),
         controls=_medians(sample.controls for sample in samples),
         sm_clock=median(clocks) if clocks else None,
-        tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= runs)),
+        tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= counted)),
         output_error=max((s.output_error for s in samples if s.output_error is not None), default=None),
         runs=runs,
         waited=median(waits) if waits else None,

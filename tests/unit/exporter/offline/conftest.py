@@ -51,6 +51,7 @@ def journal(tmp_path: Path) -> Callable[..., str]:
         canaries: Sequence[str] = ("resnet18",),
         control: float = 1.0,
         max_bytes: int = 16 << 20,
+        outputs: dict[str, tuple[float, ...]] | None = None,
         **fields: Any,
     ) -> str:
         rng = random.Random(name)
@@ -67,7 +68,8 @@ def journal(tmp_path: Path) -> Callable[..., str]:
                         "phases": {"h2d": 0.002, "compute": median - 0.002},
                         "controls": {"cpu_spin": 4e-4 * control * rng.lognormvariate(0, 0.003)},
                     }  # fmt: skip
-                    writer.append([Run(**(run | fields))], {"torch": torch, "python": "3.11"})
+                    known = (outputs or {}) if i else {}  # there is none before the first steady run
+                    writer.append([Run(**(run | fields))], {"torch": torch, "python": "3.11"}, known)
             assert writer.close(5)
         return str(path)
 

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.exporter.drift import FEWEST, PRIOR, Restarts, Shift
+from infercanary.exporter.offline import failures
 from infercanary.exporter.offline.comparison import STARTS, compared, worst
 from infercanary.exporter.offline.outlook import Evidence, more_runs, more_starts, outlook
 from infercanary.exporter.offline.read import read
-from infercanary.exporter.offline.recording import Series
+from infercanary.exporter.offline.recording import Attempts, Series
 from infercanary.settings import UsageError
 
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
@@ -80,6 +81,59 @@ def test_too_few_runs_are_inconclusive(numbers):
     assert (told.shift, told.low, told.high) == (None, None, None)
 
 
+def test_runs_that_fail_are_no_reason_to_pass(numbers):
+    """Unless they did before: a regression stays one, and nothing else is told from those that something spared."""
+    old = series(numbers, 0.02)._replace(attempts=Attempts(100, 0))
+    sound, failing = Attempts(100, 0), Attempts(100, 40)
+    shares = "40 of 100 runs failed, 0 of 100 before"
+    for level, after, verdict, code, words in [
+        (0.02, sound, "equivalent", 0, "equivalent "),
+        (0.02, failing, "inconclusive", 3, f"inconclusive: {shares}; the others: equivalent "),
+        (0.017, failing, "inconclusive", 3, f"inconclusive: {shares}; the others: improved "),
+        (0.024, failing, "regressed", 1, "regressed +"),
+    ]:  # fmt: skip
+        new = Series([np.array(numbers(level, seed=7))], attempts=after)
+        told = compared("", old, new, restart_sd=0.0)
+        assert (told.verdict, told.exit_code, told.failures_rose) == (verdict, code, after is failing)
+        assert told.sentence.startswith(words) and (shares in told.sentence) == (after is failing)
+        assert bool(told.next) == (verdict == "inconclusive") and not told.notes
+    none = compared("", old, Series([], left_out={"raised": 100}, attempts=Attempts(100, 100)))
+    assert none.sentence == (
+        "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: no runs that count in the candidate "
+        "(100 and 0 in starts of 8 or more)"
+    )
+    alike = compared("", old._replace(attempts=failing), new._replace(attempts=failing), restart_sd=0.0)
+    assert (alike.verdict, alike.failures_rose) == ("regressed", False) and "failed" not in alike.sentence
+    assert alike.notes == ["candidate: 40 of 100 runs failed, 40 of 100 before: no clear rise"]
+    assert compared("", series(numbers, 0.02), series(numbers, 0.02)).failures_rose is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rose"),
+    [
+        ((200, 0), (50, 40), True), ((200, 0), (50, 5), True), ((200, 0), (50, 4), False),
+        ((40, 0), (40, 10), True), ((40, 0), (40, 9), False), ((10_000, 0), (100_000, 4_000), False),
+        ((100_000, 4_000), (100_000, 5_100), True), ((50, 40), (50, 40), False), ((50, 40), (200, 0), False),
+        ((8, 0), (40, 32), True), ((10_000, 0), (20, 2), False), ((0, 0), (40, 40), None), (None, (40, 40), None),
+    ],
+)  # fmt: skip
+def test_which_rise_of_failures_is_clear(before, after, rose):
+    assert failures.rose(before and Attempts(*before), Attempts(*after)) is rose
+
+
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(3, 60), st.integers(0, 60))
+def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, failed, after, failed_after):
+    """By counting: in how many of the ways to deal the failures would so many be the candidate's?"""
+    failed, failed_after = min(failed, begun), min(failed_after, after)
+    both, every = failed + failed_after, begun + after
+    ways = sum(
+        math.comb(both, k) * math.comb(every - both, after - k)
+        for k in range(failed_after, min(both, after) + 1)
+    )
+    clear = 1000 * ways < math.comb(every, after) and failed_after >= 3 and 20 * failed_after > after
+    assert failures.rose(Attempts(begun, failed), Attempts(after, failed_after)) is clear
+
+
 def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
     many = Series([np.array(numbers(count=10, seed=i)) for i in range(STARTS + 3)])
     short = Series([np.array(numbers()), np.array([0.02, 0.02])])
@@ -106,6 +160,18 @@ def test_a_journal_says_which_phase_and_whether_the_host(journal):
     told = compared("resnet18", old, host)
     assert ": host; compute phase; controls cpu_spin +" in told.sentence
     assert told.controls["cpu_spin"].moved
+
+
+def test_a_journal_says_that_the_answers_changed(journal):
+    """Fast and wrong is not simply faster."""
+    old = read([journal("old", [0.02, 0.0201], outputs={"resnet18": (1.0, 2.0)})]).canaries["resnet18"]
+    for name, now, said in (("same", (1.0, 2.0), False), ("wrong", (2.0, 1.0), True), ("unknown", (), False)):
+        outputs = {"resnet18": now} if now else {}
+        new = read([journal(name, [0.015, 0.0151], outputs=outputs)]).canaries["resnet18"]
+        told = compared("resnet18", old, new)
+        assert told.verdict == "improved" and told.causes is not None
+        assert ("the same input gives another output (relative error 0.63)" in told.sentence) is said
+        assert (told.causes.output_error is None) == (not now)
 
 
 def test_what_a_journal_may_mix_up_is_said(journal):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.exporter.offline.read import pick, read
+from infercanary.exporter.offline.recording import Attempts
 from infercanary.settings import UsageError
 
 
@@ -36,6 +37,16 @@ def test_only_steady_runs_that_ended_well_count(journal, tmp_path):
     series = read([path]).canaries["resnet18"]
     assert [points.size for points in series.points] == [2, 5]
     assert series.left_out == {"warming": 3, "timed out": 4, "without latencies": 1}
+
+
+def test_runs_that_failed_are_counted_whatever_they_are_tagged(journal):
+    path = journal("a", [0.02], count=2)
+    journal("a", [0.02], count=3, boot="b", tags=("warming",))
+    journal("a", [0.02], count=4, boot="c", outcome="raised", latencies=(), tags=("warming",))
+    journal("a", [0.02], count=5, boot="d", outcome="not_finite")
+    journal("a", [0.02], count=6, boot="e", outcome="timed_out", latencies=())
+    journal("a", [0.02], count=7, boot="f", outcome="busy", latencies=(), tags=("busy",))
+    assert read([path]).canaries["resnet18"].attempts == Attempts(begun=20, failed=15)
 
 
 def test_the_older_file_is_read_first_unless_it_was_named(journal):

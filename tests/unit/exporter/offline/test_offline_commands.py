@@ -124,10 +124,10 @@ def test_one_json_object(run, write, numbers, journal):
     journal("new", [0.024, 0.0241], canaries=("x",), torch="2.13.0")
     journal("new", [0.0201, 0.02], canaries=("y",), torch="2.13.0")
     told = json.loads(run("compare", "old", "new", "--json", code=1))
-    assert told["canary"] == "x" and [each["canary"] for each in told["canaries"]] == ["x", "y"]
+    assert told["canary"] == "x" and [each["canary"] for each in told["canaries"]] == ["gone", "x", "y"]
     assert told["controls"]["cpu_spin"]["moved"] is False and told["phases"]["compute"]["moved"] is True
     assert told["causes"]["cause"] == "image" and len(told["baseline"]["environments"]) == 1
-    assert told["notes"] == ["old: only here, and so not judged: gone"]
+    assert told["notes"] == []
     # What has no number is null, which every reader of JSON takes.
     assert json.loads(run("compare", "a", write("c", [1, 2]), "--json", code=3))["shift"] is None
 
@@ -139,6 +139,56 @@ def test_several_canaries_are_judged_each_and_the_worst_is_the_exit_code(run, jo
     out = run("compare", "old", "new", code=1)
     assert re.findall(r"^(\w): (\w+)", out, re.MULTILINE) == [("x", "regressed"), ("y", "equivalent")]
     assert run("compare", "old", "new", "--canary", "y", code=0).startswith("y: equivalent")
+
+
+def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tmp_path):
+    journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
+    journal("new", [0.02, 0.0201, 0.02], canaries=("x", "z"))
+    out = run("compare", "old", "new", "--html", "r.html", code=3)
+    first = "y: inconclusive: no runs in the candidate (120 and 0 in starts of 8 or more)"
+    assert out.splitlines()[0] == first
+    assert re.findall(r"^(\w): (\w+)", out, re.MULTILINE) == [("y", "inconclusive"), ("x", "equivalent")]
+    assert "find out why it never ran or never opened" in " ".join(out.split())
+    assert out.endswith("note         new: only here, and so not judged: z\n")
+    page = Page((tmp_path / "r.html").read_text())
+    assert page.text.index(first) < page.text.index("x: equivalent")
+    told = json.loads(run("compare", "old", "new", "--json", code=3))
+    assert (told["canary"], told["sentence"]) == ("y", first.removeprefix("y: "))
+    assert told["candidate"]["attempts"] == {"begun": 0, "failed": 0} and told["failures_rose"] is None
+    assert run("compare", "old", "new", "--canary", "y", code=3).startswith(first)
+    run("compare", "old", "new", "--canary", "q", code=2)
+    # It is not asked for; and what is slower outweighs it.
+    run("compare", "old", "new", "--canary", "x", code=0)
+    journal("slow", [0.024, 0.0241, 0.024], canaries=("x",))
+    assert run("compare", "old", "slow", code=1).startswith("y: inconclusive: no runs in the candidate")
+
+
+def test_a_canary_that_never_opened_in_the_candidate_does_not_pass(run, journal):
+    """A canary that cannot be opened is tried again after minutes: a run or two, and each is tagged."""
+    journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
+    journal("new", [0.02, 0.0201, 0.02], canaries=("x",))
+    journal("new", [0.02], count=2, canaries=("y",), outcome="raised", latencies=(), tags=("failing",))
+    out = run("compare", "old", "new", code=3)
+    assert "\ny: inconclusive: no runs that count in the candidate (120 and 0 in starts of" in out
+
+
+def test_a_candidate_that_fails_does_not_pass(run, journal, tmp_path):
+    journal("old", [0.02, 0.0201, 0.02])
+    journal("new", [0.02, 0.0201, 0.02])
+    journal("new", [0.02], count=480, boot="bad", outcome="timed_out", latencies=())
+    said = "inconclusive: 480 of 600 runs failed, 0 of 120 before; the others: equivalent "
+    out = run("compare", "old", "new", "--html", "r.html", code=3)
+    assert " ".join(out.split()).startswith(f"resnet18: {said}")
+    assert "next find out why its runs fail" in " ".join(out.split()) and "settle it" not in out
+    page = (tmp_path / "r.html").read_text()
+    assert said in Page(page).text and '<article class="inconclusive">' in page
+    told = json.loads(run("compare", "old", "new", "--json", code=3))
+    assert told["sentence"].startswith(said) and told["failures_rose"] is True
+    assert (told["baseline"]["attempts"], told["candidate"]["attempts"]) == (
+        {"begun": 120, "failed": 0},
+        {"begun": 600, "failed": 480},
+    )
+    assert -0.03 < told["low"] < told["high"] < 0.03
 
 
 def test_scan_as_text_and_json(run, write, numbers):
@@ -201,7 +251,7 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         ),
         (["compare", "a", "j"], "infercanary: j: a journal, but a holds numbers; give two of one kind"),
         (["compare", "j", "k"], "infercanary: k: no canary of j is here; there: x; here: y"),
-        (["compare", "j", "k", "--canary", "x"], "infercanary: k: no canary `x`; there are: y"),
+        (["compare", "j", "k", "--canary", "q"], "infercanary: j: no canary `q`; there are: x"),
         (["compare", "a", "a", "--canary", "x"], "infercanary: a: holds numbers, without canaries"),
         (
             ["compare", "a", "a", "--restart-sd", "-1"],
