@@ -442,8 +442,8 @@ def _shared() -> Panel:
 def _stalled() -> Panel:
     about = About(
         "Standing still",
-        "Share of the time in which the process stood still in gaps of half a second or more (stopped, frozen, or one "
-        "thread held the interpreter), and in which Python collected garbage.",
+        "Share of the time in which the process stood still in gaps of three quarters of a second or more (stopped, "
+        "frozen, or one thread held the interpreter), and in which Python collected garbage.",
         "percentunit",
         empty="No container reports",
     )

@@ -180,7 +180,7 @@ def _where() -> Panel:
     about = About(
         "Where the judge saw it",
         "Phases with their share of the change, those that made a quarter of it or more, and the controls that moved, "
-        "by how much: work that is the same in every image. With none here they were flat, and it is not the host.",
+        "by how much: work that is the same in every image. With none here no control moved, or none ran.",
         "percentunit",
         width=24,
         height=4,

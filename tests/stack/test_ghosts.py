@@ -373,10 +373,11 @@ def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
     runs = ghosts.stack.value("infercanary_judged_runs", service="shop")
     print(f"from the slow image's start to the webhook: {told.received_at - upgraded:.0f} s, {runs:.0f} runs")
     assert told.labels["severity"] == "critical"
-    assert re.search(r"shop: resnet18 is [\d.]+% slower since the upgrade, by the image", told.text), (
-        told.text
-    )
-    assert re.search(r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: image \(", told.text), told.text
+    # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
+    by = r"by (the image|host and image)"
+    assert re.search(rf"shop: resnet18 is [\d.]+% slower since the upgrade, {by}", told.text), told.text
+    changed = r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: (image|host and image) \("
+    assert re.search(changed, told.text), told.text
     assert SLOW in told.text
     assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", told.text), told.text
     assert "; compute phase; controls " in told.text, told.text
