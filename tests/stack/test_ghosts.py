@@ -380,7 +380,8 @@ def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
     assert re.search(changed, told.text), told.text
     assert SLOW in told.text
     assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", told.text), told.text
-    assert "; compute phase; controls " in told.text, told.text
+    # Which control feels it a little differs from machine to machine.
+    assert re.search("; compute phase; (controls |no control moved;)", told.text), told.text
 
 
 def test_c_a_noisy_neighbour(ghosts: Ghosts, upgraded: float) -> None:

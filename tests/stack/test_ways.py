@@ -124,7 +124,9 @@ def runs_go_on(stack: Stack, name: str) -> dict[str, str]:
 
 
 def requests_served(name: str) -> int:
-    """How many requests the server in the container answered within a second, one after another."""
+    """How many requests the server in the container answered within a second, one after another, once it serves."""
+    healthy = {"Status": "healthy"}.items()
+    eventually(f"{name} serves", 60, lambda: healthy <= inspect(name)["State"]["Health"].items())
     printed = run("docker", "exec", name, "python", "load.py", "--seconds", "1")
     served: int = json.loads(printed)["requests"]
     return served

@@ -178,13 +178,17 @@ def test_the_cap_is_held_with_sweeps_and_runs_go_on(start: Callable[[str], Start
     assert time.monotonic() - begin >= 8.0, "what it takes is saved first"
     assert first.value("infercanary_sweep_interval_seconds", "c") == pytest.approx(8.0)
     # A run that others disturb may take longer than was planned: that is paid back, as what a sweep takes too long is.
+    # And runs go on, which verdicts need; how fast is the machine's.
     seen = probe.until(
-        lambda s: swept(s) > swept(first) + 0.8 and (s.value("infercanary_duty_ratio") or 1.0) <= 0.2,
+        lambda s: (
+            swept(s) > swept(first) + 0.8
+            and s.runs("c", "ok") >= 20
+            and (s.value("infercanary_duty_ratio") or 1.0) <= 0.2
+        ),
         seconds=150,
     )
     assert swept(seen) <= 0.1 * (time.monotonic() - begin) + 0.8
     assert seen.value("infercanary_duty_cap_ratio") == 0.2
-    assert seen.runs("c", "ok") >= 20, "verdicts need them"
 
 
 def test_no_sweep_beside_a_canary_that_opens(started: Any) -> None:
