@@ -116,6 +116,16 @@ def test_a_shift_of_both_is_split() -> None:
     assert re.search(r"host \+10\.\d % \[\+.*\], image \+15\.\d % \[\+", sentence(found)), sentence(found)
 
 
+def test_who_may_have_added_nothing_is_not_blamed() -> None:
+    """Starts differ by 6 %: of 42 % more, of which a control shows 29 %, the rest may be nothing."""
+    levels = (0.0186, 0.0214, 0.0207, 0.0190)
+    before = [start("a", "old", HOUR * i, seconds) for i, seconds in enumerate(levels)]
+    found = told([*before, start("a", "new", 5 * HOUR, 0.0284, control=0.000515)])
+    assert found.state == "regressed"
+    assert found.causes.image is not None and found.causes.image.shift > 0.08 and found.causes.image.low < 0
+    assert found.causes.cause == "host"
+
+
 def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
     starts = history("old", "old", "old", "old", "new", seconds=0.023)
     at = starts[-1].generation.started_at
@@ -401,6 +411,17 @@ def test_only_steady_runs_that_ended_well_count() -> None:
         assert settled([Sample(**{**said, **changes})]) == []
     said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
     assert settled([Sample(**{**said, "tags": ("preempted",)})])
+
+
+def test_of_a_control_and_siblings_the_larger_is_the_hosts() -> None:
+    """A control answers to one resource, a sibling to as many as the canary."""
+    starts = history("old", "old", "old", "old", "new", seconds=0.020 * 1.25, control=0.0004 * 1.10)
+    at = starts[-1].generation.started_at
+    sibling = start("x", "x", at - 4000, 0.05, runs=700, service="other")
+    assert told(starts).causes.cause == "both"
+    found = told(starts, [from_then_on(sibling, at, 1.20)])
+    assert found.causes.host is not None and found.causes.host.shift == pytest.approx(0.20, abs=0.02)
+    assert found.causes.cause == "host"
 
 
 def test_replicas_with_new_names_are_one_baseline_and_not_several() -> None:

@@ -142,7 +142,7 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
         at_once(newest[0], newest[1], canary),
         host=_part(host),
         image=_part(image),
-        cause=_cause(shift, host),
+        cause=_cause(shift, host, image),
         phases=phase_shares(pairs),
         controls={name: math.expm1(s.log) for name, s in moved.items()},
         has_controls=any(math.isfinite(s.se) for s in controls.values()),
@@ -168,8 +168,8 @@ def host_part(
     """The part of ``shift`` that what the image cannot touch has moved by too.
 
     Siblings do such work as the canary, and so what they agree on is taken at its word. Controls that stood still say
-    that the host did not change; where one moved the same way as the canary, the host's part is what it moved by, at
-    most all.
+    that the host did not change; where one moved the same way as the canary, the host's part is what it moved by, or
+    what siblings did, which feel more than one resource: the larger, at most all.
 
     Where the canary now ``waits`` for CPUs and anything else slowed too, all of it is the host's: how long one waits
     depends on its threads and on how long it runs, and no other's wait measures it.
@@ -180,6 +180,8 @@ def host_part(
     if waits and shift.log > 0 and (moved or (siblings is not None and beside and siblings.log > 0)):
         return shift
     if moved:
+        if siblings is not None and beside and siblings.log * shift.log > 0:
+            moved.append(siblings)
         most = max(moved, key=lambda s: abs(s.log))
         return most if abs(most.log) < abs(shift.log) else Shift(shift.log, most.se, most.df)
     if beside:
@@ -287,11 +289,22 @@ def _waiting(pairs: Sequence[Pair]) -> Shift | None:
     return Shift(whole.log - running.log, running.se, running.df) if math.isfinite(running.se) else None
 
 
-def _cause(shift: Shift, host: Shift | None) -> str:
-    """Who made the most of it; unknown where what should be flat was too restless to tell."""
-    if host is None or not shift.log or host.se > abs(shift.log) / 2:
+def _cause(shift: Shift, host: Shift | None, image: Shift | None) -> str:
+    """Who made the most of it; unknown where what should be flat was too restless to tell.
+
+    Of two, only one whose part is clear of zero is blamed.
+    """
+    if host is None or image is None or not shift.log or host.se > abs(shift.log) / 2:
         return "unknown"
-    return whose(host.log / shift.log)
+    whom = whose(host.log / shift.log)
+    if whom != "both" or (_is_clear(host) and _is_clear(image)):
+        return whom
+    return "host" if _is_clear(host) else "image" if _is_clear(image) else "unknown"
+
+
+def _is_clear(part: Shift) -> bool:
+    low, high = part.interval(_LEVEL)
+    return low > 0 or high < 0
 
 
 def whose(share: float) -> str:
