@@ -292,14 +292,14 @@ def _waiting(pairs: Sequence[Pair]) -> Shift | None:
 def _cause(shift: Shift, host: Shift | None, image: Shift | None) -> str:
     """Who made the most of it; unknown where what should be flat was too restless to tell.
 
-    Of two, only one whose part is clear of zero is blamed.
+    Beside the host an image is blamed only where its part is clear of zero: that alarm is the dear one.
     """
     if host is None or image is None or not shift.log or host.se > abs(shift.log) / 2:
         return "unknown"
     whom = whose(host.log / shift.log)
-    if whom != "both" or (_is_clear(host) and _is_clear(image)):
-        return whom
-    return "host" if _is_clear(host) else "image" if _is_clear(image) else "unknown"
+    if whom == "both" and not _is_clear(image):
+        return "host" if _is_clear(host) else "unknown"
+    return whom
 
 
 def _is_clear(part: Shift) -> bool:
