@@ -168,7 +168,7 @@ def varying_load() -> Iterator[None]:
         while not ended.is_set():
             try:
                 address = docker("inspect", "--format", "{{.NetworkSettings.IPAddress}}", SERVICE)
-                rate = rng.choice((1, 2, 4))
+                rate = rng.choice((0.5, 1, 2))
                 asyncio.run(load(f"http://{address}:8000/predict", rng.uniform(3, 10), rate=rate, warm_up=0))
             except (Exception, SystemExit):  # it is being restarted
                 ended.wait(1)
