@@ -24,8 +24,8 @@ def measured(target: TorchTarget, batch: int, concurrency: int = 1) -> Measured 
 
 def convolution(**options: str) -> TorchTarget:
     """A small output: with a large one it is the bus that is measured, and that gains nothing by a batch."""
-    convolution = torch.nn.Conv2d(3, 64, 7, stride=4)
-    model = torch.nn.Sequential(convolution, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda().eval()
+    layer = torch.nn.Conv2d(3, 64, 7, stride=4)
+    model = torch.nn.Sequential(layer, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()).cuda().eval()
     target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}], device="cuda", **options)  # type: ignore[arg-type]
     target.open()
     target.clock.measure(target.run)

@@ -175,18 +175,16 @@ def host_part(
     depends on its threads and on how long it runs, and no other's wait measures it.
     """
     known = [s for s in controls.values() if math.isfinite(s.se)]
-    moved = [s for s in known if _has_moved(s) and s.log * shift.log > 0]
-    beside = siblings is not None and _has_moved(siblings)
-    if waits and shift.log > 0 and (moved or (siblings is not None and beside and siblings.log > 0)):
+    others = [] if siblings is None else [siblings]
+    moved, beside = ([s for s in each if _has_moved(s) and s.log * shift.log > 0] for each in (known, others))
+    if waits and shift.log > 0 and (moved or beside):
         return shift
     if moved:
-        if siblings is not None and beside and siblings.log * shift.log > 0:
-            moved.append(siblings)
-        most = max(moved, key=lambda s: abs(s.log))
+        most = max((*moved, *beside), key=lambda s: abs(s.log))
         return most if abs(most.log) < abs(shift.log) else Shift(shift.log, most.se, most.df)
-    if beside:
+    if siblings is not None and _has_moved(siblings):
         return siblings
-    flat = [*known, *([siblings] if siblings is not None else [])]
+    flat = [*known, *others]
     return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
 
 
