@@ -9,7 +9,7 @@ import pytest
 from infercanary.exporter.drift import PRIOR
 from infercanary.exporter.judge.causes import Start
 from infercanary.exporter.judge.creep import BLOCK, Creep, blocks, look
-from infercanary.exporter.store.records import Generation, Sample
+from infercanary.exporter.store.records import Generation, Sample, merge
 from infercanary.exporter.store.store import Store
 
 MINUTE = 60.0
@@ -52,13 +52,15 @@ def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Creep:
     return look(starts, siblings, "c", PRIOR)
 
 
-def test_blocks_are_medians_of_twelve_and_merged_ones_stand_for_themselves() -> None:
+def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:
     samples = series(1, None)[:30]
     found = blocks(samples)
-    assert [block.runs for block in found] == [BLOCK, BLOCK]
-    assert found[0].started_at == samples[0].started_at
-    assert blocks([*found, *samples]) == [*found, *found]
-    assert blocks([*samples[:5], *found, *samples[:12]]) == [*found, found[0]], "no block of two times"
+    assert found == [samples[:BLOCK], samples[BLOCK : 2 * BLOCK]]
+    whole = [merge(block) for block in found]
+    assert blocks([*whole, *samples]) == [[whole[0]], [whole[1]], *found]
+    assert blocks([*samples[:5], *whole, *samples[:12]]) == [[whole[0]], [whole[1]], found[0]], (
+        "no block of two times"
+    )
 
 
 def test_a_day_tells_nothing_yet_and_noise_is_no_drift() -> None:

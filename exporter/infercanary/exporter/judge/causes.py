@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import NamedTuple
 
 import msgspec
 
-from infercanary.exporter.drift import Restarts, Shift, pool
+from infercanary.exporter.drift import Restarts, Series, Shift, pool
 from infercanary.exporter.store.records import Generation, Sample
 from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
 
@@ -29,6 +31,7 @@ from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
 IN_STEP = frozenset(
     {"cpu_spin", "cpu_spin_python", "memory_copy", "memory_copy_python", "gpu_fma", "gpu_copy"}
 )
+BASELINE_RUNS = 240  # of a start: the latest
 _MOVED = math.log1p(0.03)
 _PHASE_SHARE = 0.25  # of the change, from which on a phase is named
 _TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
@@ -51,11 +54,23 @@ _FOREMOST = (
 _DEVICES = ("torch_device", "onnx_device")
 
 
-class Start(NamedTuple):
+@dataclass(frozen=True)
+class Start:
     """One start of one container, with the runs of one canary that count: steady ones that ended well, in order."""
 
     generation: Generation
     samples: Sequence[Sample]
+
+    @cached_property
+    def medians(self) -> Series:
+        """What is compared, again and again: of each run its point."""
+        return Series.of([s.median for s in self.samples if s.median])
+
+    @cached_property
+    def latest(self) -> Start:
+        """With its last runs only: what it is a baseline by."""
+        recent = len(self.samples) <= BASELINE_RUNS
+        return self if recent else Start(self.generation, self.samples[-BASELINE_RUNS:])
 
 
 class Pair(NamedTuple):

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from statistics import median
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,6 +22,9 @@ from infercanary.exporter.store.records import Sample, merge
 
 BLOCK = 12
 """Runs in a block."""
+
+Block: TypeAlias = Sequence[Sample]
+"""Runs beside each other; or one that the store merged of many."""
 
 FIRST_SECONDS = 86_400.0
 """How long the baseline lasts from an image's first run; longer where there are too few blocks by then."""
@@ -45,36 +50,34 @@ class Creep(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded so far."""
 
 
-def blocks(samples: Sequence[Sample]) -> list[Sample]:
-    """Medians of 12 runs each, in order; those that the store already merged stand for themselves.
+def blocks(samples: Sequence[Sample]) -> list[Block]:
+    """12 runs each, in order; those that the store already merged stand for themselves.
 
     A block is of one time: runs that are left before a merged one are in none.
     """
-    found: list[Sample] = []
+    found: list[Block] = []
     waiting: list[Sample] = []
     for sample in samples:
         if sample.runs > 1:
-            found.append(sample)
+            found.append([sample])
             waiting = []
             continue
         waiting.append(sample)
         if len(waiting) == BLOCK:
-            found.append(merge(waiting))
+            found.append(waiting)
             waiting = []
     return found
 
 
 def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restarts: Restarts) -> Creep:
     """Whether the last blocks of ``starts`` (one container, one image, in order) have left the first day's level."""
-    series = [(start, block) for start in starts for block in blocks(start.samples)]
+    series = [block for start in starts for block in blocks(start.samples)]
     if len(series) < _FEWEST + _RECENT:
         return Creep(blocks=len(series))
     # The first day is the baseline, once it is over; before that, what there is but for the last blocks. Where runs
     # are rare, or the container was paused, a day has too few: then it is as many as are needed.
-    first = max(_FEWEST, _first_day([block for _, block in series]))
-    baseline = [block for _, block in series[:-_RECENT][:first]]
-    recent = [block for _, block in series[-_RECENT:]]
-    pairs = [Pair([Start(starts[0].generation, baseline)], [Start(starts[-1].generation, recent)])]
+    first = max(_FEWEST, _first_day(series))
+    baseline, recent = series[:-_RECENT][:first], series[-_RECENT:]
     points = [([_medians(baseline)], [_medians(recent)])]
     shift = drift.pool(points, Restarts(0.0, math.inf))
     seen = drift.judge(shift, level=_LEVEL)
@@ -84,31 +87,39 @@ def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restar
         seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")
     if seen.verdict not in CHANGED:
         return Creep(shift=0.0, blocks=len(series))
-    values = _medians([block for _, block in series])
-    steps = [point for point in drift.scan(values) if point.shift * seen.shift > 0]
-    onset = series[steps[-1].index][1] if steps else recent[0]
+    steps = [point for point in drift.scan(_medians(series)) if point.shift * seen.shift > 0]
+    onset = (series[steps[-1].index] if steps else recent[0])[0].started_at
     around = [
         Pair([Start(s.generation, before)], [Start(s.generation, after)])
         for s in siblings
-        if (before := [x for x in s.samples if x.started_at < onset.started_at])
-        and (after := [x for x in s.samples if x.started_at >= recent[0].started_at])
+        if (before := [x for x in s.samples if x.started_at < onset])
+        and (after := [x for x in s.samples if x.started_at >= recent[0][0].started_at])
     ]
-    causes = find(shift, pairs, around, canary)
+    old, new = (
+        Start(start.generation, [_merged(block) for block in side])
+        for start, side in ((starts[0], baseline), (starts[-1], recent))
+    )
+    causes = find(shift, [Pair([old], [new])], around, canary)
     return Creep(
         shift=seen.shift,
         low=seen.low,
         high=seen.high,
-        onset=onset.started_at,
+        onset=onset,
         host=causes.host,
         blocks=len(series),
     )
 
 
-def _first_day(series: Sequence[Sample]) -> int:
+def _first_day(series: Sequence[Block]) -> int:
     """How many blocks began before a day had passed; what a clock is set back by is no time."""
-    steps = (max(0.0, after.started_at - before.started_at) for before, after in pairwise(series))
+    steps = (max(0.0, after[0].started_at - before[0].started_at) for before, after in pairwise(series))
     return sum(passed < FIRST_SECONDS for passed in accumulate(steps, initial=0.0))
 
 
-def _medians(samples: Sequence[Sample]) -> list[float]:
-    return [s.median for s in samples if s.median]
+def _medians(series: Sequence[Block]) -> list[float]:
+    return [median(s.median for s in block if s.median) for block in series]
+
+
+def _merged(block: Block) -> Sample:
+    """All that is known of it, which is much to work out: only where there is a drift is it asked for."""
+    return merge(block) if len(block) > 1 else block[0]

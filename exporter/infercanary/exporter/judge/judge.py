@@ -18,8 +18,18 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from infercanary.exporter import drift
-from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts
-from infercanary.exporter.judge.causes import IN_STEP, Causes, Pair, Part, Start, at_once, find, whose
+from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts, Series
+from infercanary.exporter.judge.causes import (
+    BASELINE_RUNS,
+    IN_STEP,
+    Causes,
+    Pair,
+    Part,
+    Start,
+    at_once,
+    find,
+    whose,
+)
 from infercanary.exporter.judge.steadied import Steadied, steadied
 from infercanary.exporter.store.records import UNSETTLED, Generation, Sample
 
@@ -28,7 +38,6 @@ STATES: tuple[State, ...] = get_args(State)
 
 _LEVELS = drift.look_levels()
 _GONE_SECONDS = 600.0  # without a run, after which a container no longer speaks for its image
-_BASELINE_RUNS = 240  # of a start: the latest
 _BASELINE_STARTS = 8  # of a container: the latest
 _SHOWN = 120  # points a side in a picture
 _UNKNOWN = drift.Shift(math.nan, math.inf, 0.0)
@@ -111,7 +120,7 @@ def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
 def restarts_of(starts: Sequence[Start]) -> Restarts:
     """How much starts of one image in one container differ, as far as these tell."""
     groups = _by_image(starts)
-    return drift.learn([_points(_latest(s) for s in group if len(s.samples) >= FEWEST) for group in groups])
+    return drift.learn([[s.latest.medians for s in group if len(s.samples) >= FEWEST] for group in groups])
 
 
 def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Judgement:
@@ -364,7 +373,7 @@ def _pairs(before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
     old: dict[str, list[Start]] = {}
     for start in before:
         if len(start.samples) >= FEWEST:
-            old.setdefault(start.generation.container, []).append(_latest(start))
+            old.setdefault(start.generation.container, []).append(start.latest)
     new: dict[str, list[Start]] = {}
     for start in after:
         if len(start.samples) >= FEWEST:
@@ -390,25 +399,17 @@ def _own(upgrade: Upgrade, restarts: Restarts) -> Part | None:
 
 def _around(start: Start, at: float, until: float) -> Pair:
     """A start that went on, before and after that time."""
-    before = [s for s in start.samples if s.started_at < at][-_BASELINE_RUNS:]
+    before = [s for s in start.samples if s.started_at < at][-BASELINE_RUNS:]
     after = [s for s in start.samples if at <= s.started_at <= until]
     return Pair([Start(start.generation, before)], [Start(start.generation, after)])
-
-
-def _latest(start: Start) -> Start:
-    return Start(start.generation, start.samples[-_BASELINE_RUNS:])
 
 
 def _first(starts: Iterable[Start], runs: int) -> list[Start]:
     return [Start(start.generation, start.samples[:runs]) for start in starts]
 
 
-def _medians(pairs: Iterable[Pair]) -> list[tuple[list[list[float]], list[list[float]]]]:
-    return [(_points(pair.before), _points(pair.after)) for pair in pairs]
-
-
-def _points(starts: Iterable[Start]) -> list[list[float]]:
-    return [[s.median for s in start.samples if s.median] for start in starts]
+def _medians(pairs: Iterable[Pair]) -> list[tuple[list[Series], list[Series]]]:
+    return [([s.medians for s in pair.before], [s.medians for s in pair.after]) for pair in pairs]
 
 
 def _by_image(starts: Sequence[Start]) -> list[list[Start]]:
