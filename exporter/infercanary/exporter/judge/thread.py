@@ -152,18 +152,22 @@ class _Seen(NamedTuple):
     taken: int
     counted: int
 
-    def is_due(self, taken: int) -> bool:
-        """Whether there is another look, or more blocks for the drift, once ``taken`` are; new runs likely count.
+    def is_due(self, taken: int, *, awaited: bool) -> bool:
+        """Whether there is another look once ``taken`` are; new runs likely count.
 
-        Before the first look each run is news: people watch a new start. Of one that never gets steady, not for ever.
+        While the first look is ``awaited`` each run is news: people watch a new image. Of a start that never gets
+        steady, not for ever.
         """
-        if self.counted < drift.LOOKS[0] and self.taken < taken <= 2 * drift.LOOKS[0]:
+        if awaited and self.taken < taken <= 2 * drift.LOOKS[0]:
             return True
-        return self._stage(self.counted + taken - self.taken) != self._stage(self.counted)
+        return bisect_right(drift.LOOKS, self.likely(taken)) != bisect_right(drift.LOOKS, self.counted)
 
-    @staticmethod
-    def _stage(counted: int) -> tuple[int, int]:
-        return bisect_right(drift.LOOKS, counted), counted // _CREEP_EVERY
+    def has_blocks(self, taken: int) -> bool:
+        """Whether there are more blocks for the drift."""
+        return self.likely(taken) // _CREEP_EVERY != self.counted // _CREEP_EVERY
+
+    def likely(self, taken: int) -> int:
+        return self.counted + taken - self.taken
 
 
 class Judging:
@@ -327,7 +331,13 @@ class Judging:
                 pending |= dict.fromkeys(self._take(store))
             taken = store.taken(service, canary)
             known = self._seen.get((service, canary), {})
-            if all(boot in known and not known[boot].is_due(count) for boot, count in taken.items()):
+            told = self.findings.get(service, NOTHING).judgements.get(canary)
+            awaited = told is None or told.runs < drift.LOOKS[0]
+            due = any(
+                boot not in known or known[boot].is_due(count, awaited=awaited)
+                for boot, count in taken.items()
+            )
+            if not due and not any(known[boot].has_blocks(count) for boot, count in taken.items()):
                 continue
             starts = [Start(g, settled(found)) for g, found in store.generations(service, canary)]
             counts = {(s.generation.container, s.generation.boot_id): len(s.samples) for s in starts}
@@ -335,7 +345,7 @@ class Judging:
                 boot: _Seen(count, counts.get(boot, 0)) for boot, count in taken.items()
             }
             try:
-                self._judge_one(store, service, canary, starts)
+                self._judge_one(store, service, canary, starts, told if told and not due else None)
             except StoreError:
                 del self._seen[service, canary]  # it is judged again once the store works
                 raise
@@ -344,10 +354,13 @@ class Judging:
                 self._errors += 1
                 log.exception("not judged by a fault of the exporter", service=service, canary=canary)
 
-    def _judge_one(self, store: Store, service: str, canary: str, starts: Sequence[Start]) -> None:
+    def _judge_one(
+        self, store: Store, service: str, canary: str, starts: Sequence[Start], stands: Judgement | None
+    ) -> None:
+        """Judge a canary; of the drift alone where the verdict on its last upgrade ``stands``."""
         siblings = self._siblings(store, service)
         before = self.findings.get(service, NOTHING)
-        told = judge(starts, siblings, canary)
+        told = stands or judge(starts, siblings, canary)
         known = before.judgements.get(canary)
         answers = before.answers
         if known is None or (known.state, known.upgraded_at) != (told.state, told.upgraded_at):
