@@ -83,6 +83,25 @@ def test_how_far_a_new_start_is_is_told_run_by_run(judging: Judging) -> None:
         assert judging.findings["s"].judgements["c"].runs == first + 1
 
 
+def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each judgement reads all runs of the service's starts, which is dear where it was restarted often."""
+    judging.submit(generation(), [], runs(24))
+    judging.submit(generation("b2", "sha256:2"), [], runs(24))
+    judging.turn()
+    judged: list[int] = []
+    drifts: list[int] = []
+    verdict, look = thread.judge, thread.creep.look
+    monkeypatch.setattr(thread, "judge", lambda *given: judged.append(number) or verdict(*given))
+    monkeypatch.setattr(thread.creep, "look", lambda *given: drifts.append(number) or look(*given))
+    for number in range(1, 250):
+        judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
+        judging.turn()
+    assert judged == [1, 12, 24, 48, 96, 192]
+    assert drifts == sorted([*judged, 120, 240])
+
+
 def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from infercanary.exporter.drift import FEWEST
+from infercanary.exporter.drift import FEWEST, Series
 from infercanary.exporter.judge.causes import Start
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -69,7 +69,7 @@ def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | N
         known = np.isfinite(x)
         y = np.log([s.median or math.nan for s in start.samples])[known]
         levels[g.boot_id] = float(x[known].mean())
-        groups.setdefault((g.container, g.image_key), []).append((levels[g.boot_id], float(np.median(y))))
+        groups.setdefault((g.container, g.image_key), []).append((levels[g.boot_id], Series(y).level))
     fitted = _slope(list(groups.values()))
     if fitted is None:
         return None
