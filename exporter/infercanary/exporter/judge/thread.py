@@ -152,21 +152,19 @@ class _Seen(NamedTuple):
     taken: int
     counted: int
 
-    def is_due(self, taken: int, *, awaited: bool) -> bool:
-        """Whether there is another look once ``taken`` are; new runs likely count.
-
-        While the first look is ``awaited`` each run is news: people watch a new image. Of a start that never gets
-        steady, not for ever.
-        """
-        if awaited and self.taken < taken <= 2 * drift.LOOKS[0]:
-            return True
-        return bisect_right(drift.LOOKS, self.likely(taken)) != bisect_right(drift.LOOKS, self.counted)
+    def is_due(self, taken: int) -> bool:
+        """Whether there is another look once ``taken`` are; new runs likely count."""
+        return bisect_right(drift.LOOKS, self._likely(taken)) != bisect_right(drift.LOOKS, self.counted)
 
     def has_blocks(self, taken: int) -> bool:
         """Whether there are more blocks for the drift."""
-        return self.likely(taken) // _CREEP_EVERY != self.counted // _CREEP_EVERY
+        return self._likely(taken) // _CREEP_EVERY != self.counted // _CREEP_EVERY
 
-    def likely(self, taken: int) -> int:
+    def is_watched(self, taken: int) -> bool:
+        """Whether there is another run of a new start. Of one that never gets steady, not for ever."""
+        return self.taken < taken <= 2 * drift.LOOKS[0]
+
+    def _likely(self, taken: int) -> int:
         return self.counted + taken - self.taken
 
 
@@ -332,12 +330,16 @@ class Judging:
             taken = store.taken(service, canary)
             known = self._seen.get((service, canary), {})
             told = self.findings.get(service, NOTHING).judgements.get(canary)
-            awaited = told is None or told.runs < drift.LOOKS[0]
-            due = any(
-                boot not in known or known[boot].is_due(count, awaited=awaited)
-                for boot, count in taken.items()
-            )
-            if not due and not any(known[boot].has_blocks(count) for boot, count in taken.items()):
+            more = [(known[boot], count) for boot, count in taken.items() if boot in known]
+            due = len(more) < len(taken) or any(seen.is_due(count) for seen, count in more)
+            watched = any(seen.is_watched(count) for seen, count in more)
+            if told and watched and not due and told.runs < drift.LOOKS[0]:
+                # People watch a new image until its first look: each run is news, but it takes no judging.
+                if told.upgraded_at is None:
+                    due = True
+                else:
+                    told = self._counted(store, service, canary, told, told.upgraded_at)
+            if not due and not any(seen.has_blocks(count) for seen, count in more):
                 continue
             starts = [Start(g, settled(found)) for g, found in store.generations(service, canary)]
             counts = {(s.generation.container, s.generation.boot_id): len(s.samples) for s in starts}
@@ -353,6 +355,16 @@ class Judging:
                 # Ours to mend; until then it must cost this canary only.
                 self._errors += 1
                 log.exception("not judged by a fault of the exporter", service=service, canary=canary)
+
+    def _counted(self, store: Store, service: str, canary: str, told: Judgement, since: float) -> Judgement:
+        """``told``, with how far the start of the new image is now that has most runs."""
+        new = store.generations(service, canary, since=since)
+        image = new[-1][0].image_key if new else ""
+        runs = max((len(settled(found)) for g, found in new if g.image_key == image), default=told.runs)
+        now = msgspec.structs.replace(told, runs=runs)
+        findings = self.findings[service]
+        self.findings[service] = findings._replace(judgements={**findings.judgements, canary: now})
+        return now
 
     def _judge_one(
         self, store: Store, service: str, canary: str, starts: Sequence[Start], stands: Judgement | None

@@ -17,6 +17,7 @@ openings of its last 8 starts make that 14 MB.
 from __future__ import annotations
 
 import hashlib
+import math
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -246,11 +247,12 @@ class Store:
         images: Collection[str] | None = None,
         newest: int | None = None,
         oldest: int | None = None,
+        since: float = -math.inf,
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its runs (failed ones too) and the medians of its earlier ones.
 
-        Both are in time order. ``images`` limits it to these image keys; ``newest`` or ``oldest``, of which only one
-        may be given, to so many samples of each start.
+        Both are in time order. ``images`` limits it to these image keys, ``since`` to starts of that Unix time and
+        later; ``newest`` or ``oldest``, of which only one may be given, to so many samples of each start.
         """
         if newest is not None and oldest is not None:
             raise ValueError("either newest or oldest")
@@ -259,9 +261,9 @@ class Store:
         found = []
         with self._work() as db:
             starts = db.execute(
-                f"{_START} JOIN series s ON s.generation = g.id WHERE service = ? AND canary = ? "
+                f"{_START} JOIN series s ON s.generation = g.id WHERE service = ? AND canary = ? AND began >= ? "
                 "ORDER BY began, g.id",
-                (service, canary),
+                (service, canary, since),
             ).fetchall()
             for row in starts:
                 generation = self._generation(row)
