@@ -83,6 +83,25 @@ def test_how_far_a_new_start_is_is_told_run_by_run(judging: Judging) -> None:
         assert judging.findings["s"].judgements["c"].runs == first + 1
 
 
+def test_what_a_new_start_says_late_of_itself_is_told_at_its_next_run(judging: Judging) -> None:
+    """Docker may be slow to name an image, and a probe knows its output only after its warm-up."""
+    before = msgspec.structs.replace(generation(), outputs={"c": (1.0, 2.0)})
+    judging.submit(before, [], runs(192))
+    judging.turn()
+    judging.submit(generation("b2"), [], runs(1))
+    judging.turn()
+    assert judging.findings["s"].judgements["c"].state == "no_baseline", "a restart, as far as is known"
+    after = generation("b2", "sha256:2")
+    judging.submit(after, [], runs(1, 1))
+    judging.turn()
+    assert judging.findings["s"].judgements["c"].state == "settling"
+    judging.submit(after, [], runs(1, 2))
+    judging.submit(msgspec.structs.replace(after, outputs={"c": (1.0, 3.0)}), [], runs(1, 3))
+    judging.turn()
+    told = judging.findings["s"].judgements["c"]
+    assert told.runs == 4 and told.causes.output_changed
+
+
 def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

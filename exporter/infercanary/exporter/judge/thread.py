@@ -147,10 +147,12 @@ class Reported(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A start's runs when its canary was judged: those taken, and those of them that counted."""
+    """A start when its canary was judged: its runs that were taken, those of them that counted, and what it said."""
 
     taken: int
     counted: int
+    said: Generation | None
+    """None where a later start of the container has reported since."""
 
     def is_due(self, taken: int) -> bool:
         """Whether there is another look once ``taken`` are; new runs likely count."""
@@ -186,6 +188,9 @@ class Judging:
         self._bytes = 0
         self._complaint = ""
         self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
+        self._said: dict[
+            str, dict[str, Generation]
+        ] = {}  # by service and container: what its start said last
         # Canaries that did not run while their service did: since when, and for how many turns.
         self._silent: dict[Canary, tuple[float, int]] = {}
         self._thinned_at = -math.inf
@@ -300,6 +305,8 @@ class Judging:
                                 )  # fmt: skip
                                 continue
                             g = known
+                        else:
+                            self._said.setdefault(g.service, {})[g.container] = g
                         stored += store.take(g, map(kept, reported.runs))
                     except StoreError as error:
                         # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
@@ -330,8 +337,14 @@ class Judging:
             taken = store.taken(service, canary)
             known = self._seen.get((service, canary), {})
             told = self.findings.get(service, NOTHING).judgements.get(canary)
+            said = {(g.container, g.boot_id): g for g in self._said.get(service, {}).values()}
             more = [(known[boot], count) for boot, count in taken.items() if boot in known]
-            due = len(more) < len(taken) or any(seen.is_due(count) for seen, count in more)
+            due = (
+                len(more) < len(taken)
+                or any(seen.is_due(count) for seen, count in more)
+                # Docker may tell its image late, and a probe its output: what needs no look waits for none.
+                or any(boot in known and known[boot].said != g for boot, g in said.items())
+            )
             watched = any(seen.is_watched(count) for seen, count in more)
             if told and watched and not due and told.runs < drift.LOOKS[0]:
                 # People watch a new image until its first look: each run is news, but it takes no judging.
@@ -344,7 +357,7 @@ class Judging:
             starts = [Start(g, settled(found)) for g, found in store.generations(service, canary)]
             counts = {(s.generation.container, s.generation.boot_id): len(s.samples) for s in starts}
             self._seen[service, canary] = {
-                boot: _Seen(count, counts.get(boot, 0)) for boot, count in taken.items()
+                boot: _Seen(count, counts.get(boot, 0), said.get(boot)) for boot, count in taken.items()
             }
             try:
                 self._judge_one(store, service, canary, starts, told if told and not due else None)
@@ -414,6 +427,7 @@ class Judging:
                 known[service].add(canary)
         self._silent = {key: said for key, said in self._silent.items() if key[1] in known[key[0]]}
         self._seen = {key: seen for key, seen in self._seen.items() if key[1] in known[key[0]]}
+        self._said = {service: said for service, said in self._said.items() if known[service]}
         for service, found in [*self.findings.items()]:
             left = known[service]
             if not left:
