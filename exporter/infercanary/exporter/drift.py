@@ -248,9 +248,8 @@ def learn(images: Iterable[Sequence[Points]], prior: Restarts = PRIOR) -> Restar
     taken off, because a shift's standard error already has it: the analysis-of-variance estimate of a variance
     component (Searle, Casella and McCulloch, "Variance Components", 1992, chapter 3), not below zero. A level is as
     precise as what is taken off says: medians are not, least of all of two modes, and left 4 % where there was
-    nothing. The prior joins
-    as the conjugate one of a normal variance does (Gelman et al., "Bayesian Data Analysis", 2013, section 2.6). Assumes
-    that all images of a service have one restart SD.
+    nothing. The prior joins as the conjugate one of a normal variance does (Gelman et al., "Bayesian Data Analysis",
+    2013, section 2.6). Assumes that all images of a service have one restart SD.
     """
     squares, df = prior.sd**2 * prior.df, prior.df
     for image in images:
@@ -438,7 +437,8 @@ def _inflation(sides: Sequence[Series]) -> float:
         if likeness <= 0:
             break
         lasting += likeness
-        phi = phi or min(likeness, _MOST_ALIKE)
+        if lag == 0:
+            phi = min(likeness, _MOST_ALIKE)
     return max((1 + phi) / (1 - phi), 1 + 2 * lasting)
 
 

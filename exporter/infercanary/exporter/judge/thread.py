@@ -188,9 +188,7 @@ class Judging:
         self._bytes = 0
         self._complaint = ""
         self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
-        self._said: dict[
-            str, dict[str, Generation]
-        ] = {}  # by service and container: what its start said last
+        self._said: dict[str, dict[str, Generation]] = {}  # by service and container: of its newest start
         # Canaries that did not run while their service did: since when, and for how many turns.
         self._silent: dict[Canary, tuple[float, int]] = {}
         self._thinned_at = -math.inf
