@@ -9,6 +9,7 @@ import pytest
 from infercanary.exporter.drift import PRIOR
 from infercanary.exporter.judge.causes import Start
 from infercanary.exporter.judge.creep import BLOCK, Creep, blocks, look
+from infercanary.exporter.judge.restarts import restarts_before
 from infercanary.exporter.store.records import Generation, Sample, merge
 from infercanary.exporter.store.store import Store
 
@@ -144,3 +145,18 @@ def test_a_restart_may_move_the_level_a_little() -> None:
 def test_an_improvement_is_a_drift_too() -> None:
     found = seen(start(series(4, lambda day: 0.9 if day >= 2 else 1.0)))
     assert found.shift == pytest.approx(-0.1, abs=0.01)
+
+
+def test_a_restart_does_not_excuse_what_drifts_after_it() -> None:
+    """How far it has drifted is nothing that restarts do, however few there were to learn from."""
+    first, again = (
+        start(series(3, None)),
+        start(series(6, lambda day: 1 + 0.05 * (day - 3), begin=3 * DAY, seed=1), "c"),
+    )
+    found = look([first, again], [], "c", restarts_before(again, [first, again]))
+    assert found.shift == pytest.approx(0.29, abs=0.03)
+    wild = [
+        start(series(1, lambda _, level=level: level, begin=n * DAY, seed=n), f"b{n}")
+        for n, level in enumerate((1, 1.15, 0.9, 1.1))
+    ]
+    assert look(wild, [], "c", restarts_before(wild[-1], wild)).shift == 0, "restarts do as much"

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import Judgement, judge, last_upgrade, settled, trials
+from infercanary.exporter.judge.judge import Judgement, judge, trials
 from infercanary.exporter.judge.sentence import sentence
+from infercanary.exporter.judge.upgrade import last_upgrade
 from infercanary.exporter.store.records import Generation, Sample
 
 HOUR = 3600.0
@@ -105,6 +106,26 @@ def test_what_the_controls_share_is_the_hosts() -> None:
     assert found.causes.controls == {"cpu_spin": pytest.approx(0.15, abs=0.01)}
     assert found.causes.image is not None and abs(found.causes.image.shift) < 0.01
     assert ": host; " in sentence(found)
+
+
+@pytest.mark.parametrize(("python", "cause"), [("3.12.1", "image"), ("3.11.7", "host")])
+def test_a_control_that_python_makes_says_nothing_of_the_host_where_python_is_another(
+    python: str, cause: str
+) -> None:
+    def of(made: Start) -> Start:
+        samples = [
+            msgspec.structs.replace(
+                s, controls={"cpu_spin_python": s.controls["cpu_spin"], "memory_copy_python": 0.001}
+            )
+            for s in made.samples
+        ]
+        return Start(made.generation, samples)
+
+    old = [of(start("a", "old", HOUR * i, environment={"python": "3.11.7"})) for i in range(4)]
+    new = of(start("a", "new", 5 * HOUR, 0.0225, control=0.00048, environment={"python": python}))
+    found = told([*old, new])
+    assert (found.state, found.causes.cause) == ("regressed", cause)
+    assert found.causes.controls == {"cpu_spin_python": pytest.approx(0.2, abs=0.01)}, "that it moved is told"
 
 
 def test_a_shift_of_both_is_split() -> None:
@@ -263,6 +284,67 @@ def test_more_replicas_are_no_upgrade() -> None:
     assert (upgrade.at, len(upgrade.after)) == (HOUR, 3)
 
 
+def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -> list[Start]:
+    """A rollout to a slower image that was stopped half way: one replica of two had it, for so many runs."""
+    bad = start("b", "bad", 2 * HOUR, 0.026, runs, every=every)
+    went_on = start("a", "good", HOUR, runs=int(2 * HOUR / every), every=every)
+    old = [start("a", "old", 0, every=every), start("b", "old", 1, every=every)]
+    return [*old, went_on, Start(bad.generation, bad.samples, last_at)]
+
+
+def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
+    found = told(stopped())
+    assert (found.upgraded_at, found.candidate_image) == (HOUR, "resnet:latest (good)")
+    assert told(stopped(runs=360)).state == "regressed", "it still runs"
+    [*_, good, bad] = stopped()
+    assert told([good, bad]).state == "no_baseline"
+    assert told([good, bad]).candidate_image == "resnet:latest (good)"
+
+
+def test_an_image_that_fails_or_is_slow_to_run_is_not_withdrawn() -> None:
+    assert told(stopped(last_at=3 * HOUR - 5)).upgraded_at == 2 * HOUR, "its runs fail since then"
+    hourly = stopped(runs=24, every=HOUR)
+    assert told([*hourly[:3], hourly[3]]).upgraded_at == 2 * HOUR
+
+
+@pytest.mark.parametrize("runs", [0, 3, 7])
+def test_an_image_that_never_got_so_far_is_passed_over(runs: int) -> None:
+    """It crashed, or failed each run, and the next one is its mend: compared with what ran before."""
+    old = history("old", "old", "old", "old")
+    broken = [start(name, "broken", 5 * HOUR + i, runs=runs) for i, name in enumerate("ab")]
+    assert told([*old, *broken]).upgraded_at == 5 * HOUR and told([*old, *broken]).state == "settling"
+    mended = [start(name, "mended", 6 * HOUR + i, 0.026) for i, name in enumerate("ab")]
+    found = told([*old, *broken, *mended])
+    assert (found.state, found.baseline_image) == ("regressed", "resnet:latest (old)")
+    assert (
+        told([*old, *broken, *(start(name, "old", 6 * HOUR + i) for i, name in enumerate("ab"))]).upgraded_at
+        is None
+    )
+    assert told([*broken, *mended]).state == "no_baseline", "nothing is known of any other"
+
+
+def test_a_replica_that_tried_another_image_is_compared_with_what_the_others_ran() -> None:
+    old = [start(name, "old", HOUR * i + n) for i in range(3) for n, name in enumerate("abc")]
+    tried = start("a", "bad", 4 * HOUR, 0.026)
+    fixed = [start(name, "fixed", 5 * HOUR + n, 0.023) for n, name in enumerate("abc")]
+    found = told([*old, tried, *fixed])
+    assert (found.state, found.baseline_image) == ("regressed", "resnet:latest (old)")
+    assert found.shift == pytest.approx(0.15, abs=0.01)
+    assert found.upgraded_at == 5 * HOUR
+    alone = told([*old, tried, fixed[0]])
+    assert alone.baseline_image == "resnet:latest (bad)", "until others follow"
+
+
+def test_replicas_that_are_added_with_an_upgrade_share_the_baseline_that_there_is() -> None:
+    old, new = start("a", "old", 0), [start(name, "new", HOUR + i, 0.021) for i, name in enumerate("abc")]
+    renamed = [
+        Start(msgspec.structs.replace(s.generation, container=f"{s.generation.container}2"), s.samples)
+        for s in new
+    ]
+    added, replaced = told([old, *new]), told([old, *renamed])
+    assert (added.shift, added.low, added.high) == (replaced.shift, replaced.low, replaced.high)
+
+
 def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
     starts = [
         s
@@ -365,6 +447,14 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     settling = told([start("a", "old", 0, environment={"torch_device": "cuda:0"}), new])
     assert settling.state == "settling" and "it runs on the CPU now" in sentence(settling)
     # One canary of two was moved to the CPU on purpose: the other still runs on the GPU.
+    # Of two replicas one; and one that was judged already, and comes back without its GPU.
+    gpu, cpu = {"torch_device": "cuda:0"}, {"torch_device": "cpu"}
+    two = [start(name, "old", i, environment=gpu) for i, name in enumerate("ab")]
+    two += [start("a", "new", HOUR, 0.2, environment=cpu), start("b", "new", HOUR + 5, environment=gpu)]
+    assert told(two).causes.cpu_fallback
+    again = [*two[:2], *(start(name, "new", HOUR + i, environment=gpu) for i, name in enumerate("ab"))]
+    assert not told(again).causes.cpu_fallback
+    assert told([*again, start("a", "new", 2 * HOUR, environment=cpu, runs=1)]).causes.cpu_fallback
     moved = start("a", "new", HOUR, environment={"torch_device": "cpu", "onnx_device": "cuda:0"}, runs=1)
     assert not told([old, moved]).causes.cpu_fallback
 
@@ -404,13 +494,17 @@ def test_how_far_latency_follows_the_clock_is_seen_within_starts() -> None:
 
 
 def test_only_steady_runs_that_ended_well_count() -> None:
-    samples = start("a", "old", 0, runs=1).samples
-    assert len(settled(samples)) == 1
-    for changes in ({"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}):
-        said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
-        assert settled([Sample(**{**said, **changes})]) == []
-    said = {f: getattr(samples[0], f) for f in samples[0].__struct_fields__}
-    assert settled([Sample(**{**said, "tags": ("preempted",)})])
+    [sample] = start("a", "old", 0, runs=1).samples
+    assert sample.is_settled
+    assert msgspec.structs.replace(sample, tags=("preempted",)).is_settled
+    others = [
+        msgspec.structs.replace(sample, **changes)
+        for changes in ({"outcome": "raised"}, {"median": None}, {"tags": ("warming",)})
+    ]
+    assert not any(other.is_settled for other in others)
+    assert Start.of(
+        Generation(service="s", container="a", boot_id="b", started_at=0.0), [sample, *others]
+    ).samples == [sample]
 
 
 def test_of_a_control_and_siblings_the_larger_is_the_hosts() -> None:

@@ -121,6 +121,56 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     assert drifts == sorted([*judged, 120, 240])
 
 
+def later(seconds: float, several: list[Run]) -> list[Run]:
+    return [msgspec.structs.replace(run, started_at=seconds + run.started_at) for run in several]
+
+
+def test_a_rollout_that_was_stopped_half_way_is_taken_back_and_told_again_if_it_goes_on(
+    judging: Judging,
+) -> None:
+    """Its container may be gone, or its reports are late: nobody knows at once."""
+
+    def state() -> str:
+        judging.turn()
+        return judging.findings["s"].judgements["c"].state
+
+    went_on, upgraded = later(0, runs(700)), later(2400, runs(240, seconds=0.03))
+    judging.submit(generation(), [], went_on[:240])
+    assert state() == "no_baseline"
+    beside = generation("b2", "sha256:2", "b")
+    judging.submit(generation(), [], went_on[240:288])
+    judging.submit(beside, [], upgraded[:48])
+    assert state() == "regressed"
+    judging.submit(generation(), [], went_on[288:359])
+    assert state() == "regressed", "gone for longer than ten minutes, which the next blocks show"
+    judging.submit(generation(), [], went_on[359:360])
+    assert state() == "no_baseline"
+    judging.submit(beside, [], upgraded[48:72])
+    assert state() == "regressed"
+
+
+def test_siblings_that_were_restarted_or_upgraded_since_are_witnesses_of_what_was_before() -> None:
+    """After a restart of the exporter all is judged again, and must be told as before."""
+    cause = []
+    for image in ("", "other:1", "other:2"):
+        judging = Judging(None)
+        judging.submit(generation(), [], runs(192))
+        for name in "xy":
+            beside = Generation(
+                service=name, container=name, boot_id="x1", started_at=0.0, image_id="other:1"
+            )
+            judging.submit(beside, [], [*runs(240), *later(2400, runs(240, 240, seconds=0.03))])
+        upgraded = msgspec.structs.replace(generation("b2", "sha256:2"), started_at=2400.0)
+        judging.submit(upgraded, [], later(2400, runs(192, seconds=0.03)))
+        for name in "xy" if image else "":
+            beside = Generation(service=name, container=name, boot_id="x2", started_at=9000.0, image_id=image)
+            judging.submit(beside, [], later(9000, runs(240, seconds=0.03)))
+        judging.turn()
+        told = judging.findings["s"].judgements["c"]
+        cause.append((told.state, told.causes.cause))
+    assert cause == [("regressed", "host")] * 3
+
+
 def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,6 +192,15 @@ def test_siblings_that_ran_at_another_time_tell_nothing() -> None:
     assert len(trials(own, [later])) == STARTS - 1
 
 
+def test_a_start_of_a_few_runs_takes_no_verdict_back() -> None:
+    host = wander(1, 0.12)
+    own, siblings = upgraded(host, 0.08, 1, [host, host])
+    for few in (0, 1, 7):
+        short = Start(msgspec.structs.replace(own[-1].generation, boot_id="short"), own[-1].samples[:few])
+        told = judge([*own[:-1], short, own[-1]], siblings, "c")
+        assert (told.state, told.siblings) == ("regressed", 2)
+
+
 def test_siblings_add_no_false_alarm() -> None:
     for seed in range(10):
         host = wander(seed, 0.12)

@@ -11,7 +11,6 @@ from infercanary.exporter.ab.interruption import Interruption
 from infercanary.exporter.ab.neighbours import is_quiet
 from infercanary.exporter.config import Limits
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import settled
 from infercanary.exporter.offline.recording import shown
 from infercanary.exporter.poll import Digest, PollError, digest, fetch, open_session
 from infercanary.exporter.store.records import Generation, Sample, kept
@@ -192,7 +191,7 @@ class _Asked:
     def _enough(self, found: Digest) -> bool:
         names = self._canaries(found)
         states = {labels for labels, on in _points(found.accepted.families, _STATE) if on}
-        good = {name: settled(map(kept, self._runs.get(name, ()))) for name in names}
+        good = {name: self._settled(name) for name in names}
         for name in names:
             runs = self._runs.get(name, [])
             if runs and not good[name] and (name, "failing") in states:
@@ -209,6 +208,9 @@ class _Asked:
         else:
             self._tell("loading")
         return bool(names) and least >= self._needed.runs
+
+    def _settled(self, canary: str) -> list[Sample]:
+        return [run for run in map(kept, self._runs.get(canary, ())) if run.is_settled]
 
     def _count(self, samples: Sequence[Sample]) -> int:
         """The quiet ones; or all, where so many were waited for in vain."""
@@ -241,10 +243,7 @@ class _Asked:
             outputs=found.accepted.outputs,
             cold_start=cold,
         )
-        starts = {
-            name: Start(generation, settled(map(kept, self._runs.get(name, ()))))
-            for name in self._canaries(found)
-        }
+        starts = {name: Start(generation, self._settled(name)) for name in self._canaries(found)}
         return Turn(starts, self._first_report, time.monotonic() - self._begin, self._interval(found))
 
 

@@ -18,20 +18,27 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from infercanary.exporter.drift import Restarts, Series, Shift, pool
 from infercanary.exporter.store.records import Generation, Sample
 from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
+
+Floats: TypeAlias = NDArray[np.float64]
 
 # What a slower or faster one of these does to a canary in step. Waking a thread, launching a kernel and crossing the
 # bus are parts of a run, in proportions that differ: when they move they are told, but no share is laid to them.
 IN_STEP = frozenset(
     {"cpu_spin", "cpu_spin_python", "memory_copy", "memory_copy_python", "gpu_fma", "gpu_copy"}
 )
+# What is left of the image where machine code is refused: all of one control is CPython, the other is libc's memcpy.
+_MADE_OF = {"cpu_spin_python": "python", "memory_copy_python": "os"}
 BASELINE_RUNS = 240  # of a start: the latest
+OPENING_RUNS = 48
 _MOVED = math.log1p(0.03)
 _PHASE_SHARE = 0.25  # of the change, from which on a phase is named
 _TAG_SHARE = 0.2  # by which the share of runs with a tag must rise
@@ -60,6 +67,14 @@ class Start:
 
     generation: Generation
     samples: Sequence[Sample]
+    last_at: float | None = None
+    """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
+
+    @classmethod
+    def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
+        """From all its runs, in order."""
+        last = samples[-1].started_at if samples else None
+        return cls(generation, [sample for sample in samples if sample.is_settled], last)
 
     @cached_property
     def medians(self) -> Series:
@@ -67,10 +82,25 @@ class Start:
         return Series.of([s.median for s in self.samples if s.median])
 
     @cached_property
+    def times(self) -> Floats:
+        """When each run began, in Unix seconds."""
+        return np.array([s.started_at for s in self.samples])
+
+    @cached_property
+    def logs(self) -> Floats:
+        """Of each run's median in seconds."""
+        return np.log([s.median or math.nan for s in self.samples])
+
+    @cached_property
     def latest(self) -> Start:
         """With its last runs only: what it is a baseline by."""
         recent = len(self.samples) <= BASELINE_RUNS
         return self if recent else Start(self.generation, self.samples[-BASELINE_RUNS:])
+
+    @cached_property
+    def opening(self) -> Start:
+        """With its first runs only: how it began."""
+        return Start(self.generation, self.samples[:OPENING_RUNS])
 
 
 class Pair(NamedTuple):
@@ -139,12 +169,13 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     moved = {name: s for name, s in controls.items() if _has_moved(s)}
     beside = siblings_part(siblings)
     tags = risen_tags(pairs)
-    newest = [_newest(getattr(pair, side) for pair in pairs) for side in ("before", "after")]
+    sides = [_in_time(getattr(pair, side) for pair in pairs) for side in ("before", "after")]
+    known = at_once(sides[0], sides[1], canary)
     # Of several threads the one that runs the canary tells only its own waiting.
-    waiting = _waiting(pairs) if all(_threads(each) == "1" for each in newest) else None
+    waiting = _waiting(pairs) if all(_threads(side[-1].generation) == "1" for side in sides) else None
     host = host_part(
         shift,
-        {n: s for n, s in controls.items() if n in IN_STEP},
+        {n: s for n, s in controls.items() if n in in_step(known.changes)},
         beside,
         waits="preempted" in tags and waiting is None,
     )
@@ -154,7 +185,7 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
         host = felt if host is None or abs(felt.log) > abs(host.log) else host
     image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
     return msgspec.structs.replace(
-        at_once(newest[0], newest[1], canary),
+        known,
         host=_part(host),
         image=_part(image),
         cause=_cause(shift, host, image),
@@ -168,12 +199,22 @@ def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: 
     )
 
 
-def at_once(before: Generation, after: Generation, canary: str) -> Causes:
-    """What needs no look: whatever the runs will say, these differ already."""
+def at_once(before: Sequence[Start], after: Sequence[Start], canary: str) -> Causes:
+    """What needs no look: whatever the runs will say, these starts differ already.
+
+    Of each container ``after`` its newest start counts, against its last one ``before`` or, where that had another
+    name, the last of all: one replica alone may have come back without its GPU.
+    """
+    if not before or not after:
+        return Causes()
+    own = {start.generation.container: start.generation for start in before}
+    newest = {start.generation.container: start.generation for start in after}
+    pairs = [(own.get(name, before[-1].generation), new) for name, new in newest.items()]
+    errors = [error for old, new in pairs if (error := _output_error(old, new, canary)) is not None]
     return Causes(
-        changes=changes(before.environment, after.environment),
-        output_error=_output_error(before, after, canary),
-        cpu_fallback=fell_back(before, after),
+        changes=changes(before[-1].generation.environment, after[-1].generation.environment),
+        output_error=max(errors, default=None),
+        cpu_fallback=any(fell_back(old, new) for old, new in pairs),
     )
 
 
@@ -201,6 +242,20 @@ def host_part(
         return siblings
     flat = [*known, *others]
     return min(flat, key=lambda s: s.se)._replace(log=0.0) if flat else None
+
+
+def in_step(changes: Iterable[Change]) -> frozenset[str]:
+    """The controls whose shift is the host's, between images that differ by ``changes``: not those made of these."""
+    changed = {change.component for change in changes}
+    return IN_STEP - {control for control, component in _MADE_OF.items() if component in changed}
+
+
+def joined(starts: Iterable[Start]) -> list[Start]:
+    """The starts of one container (in order of time), of each image as one: as siblings they tell of the host."""
+    images: dict[str, list[Start]] = {}
+    for start in starts:
+        images.setdefault(start.generation.image_key, []).append(start)
+    return [Start(group[-1].generation, _flat([group])) for group in images.values()]
 
 
 def siblings_part(siblings: Sequence[Pair]) -> Shift | None:
@@ -391,8 +446,8 @@ def _level(samples: Iterable[Sample], value: Value) -> float:
     return median(values) if values else 0.0
 
 
-def _newest(sides: Iterable[Sequence[Start]]) -> Generation:
-    return max((start.generation for starts in sides for start in starts), key=lambda g: g.started_at)
+def _in_time(sides: Iterable[Sequence[Start]]) -> list[Start]:
+    return sorted((start for starts in sides for start in starts), key=lambda s: s.generation.started_at)
 
 
 def _output_error(before: Generation, after: Generation, canary: str) -> float | None:

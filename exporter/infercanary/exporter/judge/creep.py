@@ -70,7 +70,10 @@ def blocks(samples: Sequence[Sample]) -> list[Block]:
 
 
 def look(starts: Sequence[Start], siblings: Sequence[Start], canary: str, restarts: Restarts) -> Creep:
-    """Whether the last blocks of ``starts`` (one container, one image, in order) have left the first day's level."""
+    """Whether the last blocks of ``starts`` (one container, one image, in order) have left the first day's level.
+
+    ``restarts`` are what was known of them when the last of ``starts`` began.
+    """
     series = [block for start in starts for block in blocks(start.samples)]
     if len(series) < _FEWEST + _RECENT:
         return Creep(blocks=len(series))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import takewhile
 from statistics import mean, median
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias, get_args
@@ -21,38 +20,29 @@ from infercanary.exporter import drift
 from infercanary.exporter.drift import CHANGED, FEWEST, Comparison, Restarts, Series
 from infercanary.exporter.judge.causes import (
     BASELINE_RUNS,
-    IN_STEP,
     Causes,
     Pair,
     Part,
     Start,
     at_once,
     find,
+    in_step,
     whose,
 )
+from infercanary.exporter.judge.restarts import restarts_of
 from infercanary.exporter.judge.steadied import Steadied, steadied
-from infercanary.exporter.store.records import UNSETTLED, Generation, Sample
+from infercanary.exporter.judge.upgrade import Upgrade, image_name, last_upgrade, speaking
 
 State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
 STATES: tuple[State, ...] = get_args(State)
 
 _LEVELS = drift.look_levels()
-_GONE_SECONDS = 600.0  # without a run, after which a container no longer speaks for its image
 _BASELINE_STARTS = 8  # of a container: the latest
 _SHOWN = 120  # points a side in a picture
 _UNKNOWN = drift.Shift(math.nan, math.inf, 0.0)
 _WITNESSES = 4  # siblings that are heard
 _APART = 0.015  # logarithms, by which siblings may disagree
 _MOST_TAKEN_OUT = 0.75  # of a shift, by which taking out the host's wander may have changed it
-
-
-class Upgrade(NamedTuple):
-    """The last change of a service's image. ``own`` are starts of the new image before it: it is then a rollback."""
-
-    at: float
-    before: list[Start]
-    after: list[Start]
-    own: list[Start]
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,63 +74,25 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds, before and after, in order of time: what a picture shows."""
 
 
-def settled(samples: Iterable[Sample]) -> list[Sample]:
-    """Those that count: the run ended well, and its canary was steady. Tags of trouble do not keep a run out."""
-    return [s for s in samples if s.outcome == "ok" and s.median and UNSETTLED.isdisjoint(s.tags)]
-
-
-def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
-    """The last change of image among ``starts`` (in order of time), of whichever replica came first."""
-    newest: dict[str, Start] = {}
-    events: list[tuple[int, str, str]] = []
-    for index, start in enumerate(starts):
-        g = start.generation
-        known = newest.get(g.container)
-        if known is not None:
-            replaced = known.generation.image_key
-        else:  # another name for a replica: new only where none that still runs has its image
-            live = [s for s in newest.values() if _last_run(s) >= g.started_at - _GONE_SECONDS]
-            images = [s.generation.image_key for s in live or starts[index - 1 : index]]
-            replaced = g.image_key if g.image_key in images or not images else images[-1]
-        if replaced != g.image_key:
-            events.append((index, replaced, g.image_key))
-        newest[g.container] = start
-    if not events:
-        return None
-    image = events[-1][2]
-    *_, (first, replaced, _) = takewhile(lambda event: event[2] == image, reversed(events))
-    return Upgrade(
-        starts[first].generation.started_at,
-        [s for s in starts if s.generation.image_key == replaced],
-        [s for s in starts[first:] if s.generation.image_key == image],
-        [s for s in starts[:first] if s.generation.image_key == image],
-    )
-
-
-def restarts_of(starts: Sequence[Start]) -> Restarts:
-    """How much starts of one image in one container differ, as far as these tell."""
-    groups = _by_image(starts)
-    return drift.learn([[s.latest.medians for s in group if len(s.samples) >= FEWEST] for group in groups])
-
-
 def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Judgement:
     """The verdict on ``canary``: ``starts`` of its service in order of time, ``siblings`` of others on the host."""
     upgrade = last_upgrade(starts)
     restarts = restarts_of(starts)
     if upgrade is None:
-        last = starts[-1].generation if starts else None
+        last = next((start.generation for start in reversed(speaking(starts))), None)
         return Judgement(
             state="no_baseline", candidate_image=image_name(last), restart_sd=restarts.sd, runs=_count(starts)
         )
     reading = _read(upgrade, restarts)
     reached = max((len(start.samples) for start in upgrade.after), default=0)
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
+    known = at_once(upgrade.before, speaking(upgrade.after), canary)
     told = Judgement(
         state=reading.state,
         upgraded_at=upgrade.at,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
-        causes=at_once(old, new, canary) if old and new else Causes(),
+        causes=known,
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
         runs=reached,
@@ -153,18 +105,15 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
         return told
     # Up to the last run that is judged: what siblings feel days later is no part of this shift.
     until = max(s.started_at for pair in reading.pairs for start in pair.after for s in start.samples)
-    beside = [_around(start, upgrade.at, until) for start in siblings]
-    causes = find(
-        reading.shift,
-        reading.pairs,
-        [pair for pair in beside if pair.before[0].samples and pair.after[0].samples],
-        canary,
+    witnesses = _Witnesses(starts, siblings, upgrade.at)
+    beside = [_around(start, upgrade.at, until) for start in witnesses.siblings]
+    causes = find(reading.shift, reading.pairs, [pair for pair in beside if pair.after[0].samples], canary)
+    # Also of starts that have too few runs yet, or run too slowly to have more.
+    causes = msgspec.structs.replace(
+        causes, changes=known.changes, output_error=known.output_error, cpu_fallback=known.cpu_fallback
     )
     measured, after = reading.pairs, upgrade.after  # what people are shown is as it was
-    if (
-        reading.state == "inconclusive"
-        and (calm := _calmed(_Witnesses(starts, siblings), upgrade, reading)) is not None
-    ):
+    if reading.state == "inconclusive" and (calm := _calmed(witnesses, upgrade, reading)) is not None:
         raw, (reading, upgrade, restarts) = reading, calm
         causes = _without_host(causes, raw, reading)
     return msgspec.structs.replace(
@@ -228,7 +177,7 @@ def trials(
             upgrade = Upgrade(g.started_at, [*before], [after], [])
             reading = _read(upgrade, restarts_of(past))
             if reading.state == "inconclusive":
-                calm = _calmed(_Witnesses(past, siblings), upgrade, reading)
+                calm = _calmed(_Witnesses(past, siblings, upgrade.at), upgrade, reading)
                 reading = reading if calm is None else calm.reading
             found[key] = Trial(looks, reading.state in CHANGED)
         elif key in known:
@@ -267,17 +216,20 @@ class _Calm(NamedTuple):
 class _Witnesses:
     """What siblings tell of the host, all of them together and each alone; worked out where it is asked for."""
 
-    def __init__(self, starts: Sequence[Start], siblings: Sequence[Start]) -> None:
+    def __init__(self, starts: Sequence[Start], siblings: Sequence[Start], at: float) -> None:
         self._starts = starts
-        self._siblings = siblings[:_WITNESSES]
+        self.siblings = [
+            s for s in siblings if s.samples and s.samples[0].started_at < at <= s.samples[-1].started_at
+        ]
+        """That ran before that time and after."""
 
     @cached_property
     def together(self) -> Steadied | None:
-        return steadied(self._starts, self._siblings)
+        return steadied(self._starts, self.siblings[:_WITNESSES])
 
     @cached_property
     def alone(self) -> list[Steadied]:
-        each = (steadied(self._starts, [sibling]) for sibling in self._siblings)
+        each = (steadied(self._starts, [sibling]) for sibling in self.siblings[:_WITNESSES])
         return [calm for calm in each if calm is not None]
 
 
@@ -310,7 +262,8 @@ def _without(calm: Steadied | None, upgrade: Upgrade) -> _Calm | None:
         return [left[key] for key in keys if key in left]
 
     steady = Upgrade(upgrade.at, same(upgrade.before), same(upgrade.after), same(upgrade.own))
-    if len(steady.after) < len(upgrade.after) or not steady.before:
+    judged = [start for start in upgrade.after if len(start.samples) >= FEWEST]
+    if len(steady.after) < len(judged) or not steady.before:
         return None
     before, after = (
         mean(calm.levels[s.generation.boot_id] for s in side) for side in (steady.before, steady.after)
@@ -327,7 +280,7 @@ def _without_host(causes: Causes, raw: _Reading, calm: _Reading) -> Causes:
     But for what a control of the container's own moved by beyond that wander: no sibling feels a quota, or other cores.
     """
     left, felt = calm.shift.log, raw.shift.log - calm.shift.log
-    moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in IN_STEP]
+    moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in in_step(causes.changes)]
     # What it shares with the siblings is the wander, all of it where they felt more.
     beyond = [
         math.copysign(max(0.0, abs(log) - (abs(felt) if log * felt > 0 else 0.0)), log) for log in moved
@@ -381,11 +334,14 @@ def _pairs(before: Sequence[Start], after: Sequence[Start]) -> list[Pair]:
     orphans = [start for name, group in old.items() if name not in new for start in group[-_BASELINE_STARTS:]]
     every = [start for group in old.values() for start in group[-_BASELINE_STARTS:]]
     pairs = [Pair(old[name][-_BASELINE_STARTS:], group) for name, group in new.items() if name in old]
-    # Those with new names are one pair: a baseline that several share is one measurement, not several.
+    # Those with new names are one pair: a baseline that several share is one measurement, not several. So where they
+    # have it to share with those of old names, all are one.
     named_anew = [start for name, group in new.items() if name not in old for start in group]
-    if every and named_anew:
-        pairs.append(Pair(orphans or every, named_anew))
-    return pairs
+    if not named_anew or not every:
+        return pairs
+    if not orphans:
+        return [Pair(every, [start for group in new.values() for start in group])]
+    return [*pairs, Pair(orphans, named_anew)]
 
 
 def _own(upgrade: Upgrade, restarts: Restarts) -> Part | None:
@@ -412,14 +368,6 @@ def _medians(pairs: Iterable[Pair]) -> list[tuple[list[Series], list[Series]]]:
     return [([s.medians for s in pair.before], [s.medians for s in pair.after]) for pair in pairs]
 
 
-def _by_image(starts: Sequence[Start]) -> list[list[Start]]:
-    """The starts of each image of each container, in order of time."""
-    groups: dict[tuple[str, str], list[Start]] = {}
-    for start in starts:
-        groups.setdefault((start.generation.container, start.generation.image_key), []).append(start)
-    return [*groups.values()]
-
-
 def _picture(starts: Iterable[Start]) -> tuple[float, ...]:
     """The medians of all, in order of time."""
     ordered = sorted((s.started_at, s.median) for start in starts for s in start.samples if s.median)
@@ -433,16 +381,3 @@ def _level(starts: Iterable[Start]) -> float | None:
 
 def _count(starts: Iterable[Start]) -> int:
     return sum(sample.runs for start in starts for sample in start.samples)
-
-
-def _last_run(start: Start) -> float:
-    return start.samples[-1].started_at if start.samples else start.generation.started_at
-
-
-def image_name(generation: Generation | None) -> str:
-    """What people call the image: its reference, and enough of the id to tell two of one tag apart."""
-    if generation is None:
-        return ""
-    short = generation.image_key.removeprefix("sha256:")[:12]
-    named = generation.image and not generation.image.startswith("sha256:")
-    return f"{generation.image} ({short})" if named else short

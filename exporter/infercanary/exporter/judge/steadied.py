@@ -14,16 +14,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from infercanary.exporter.drift import FEWEST, Series
-from infercanary.exporter.judge.causes import Start
-
-Floats: TypeAlias = NDArray[np.float64]
+from infercanary.exporter.judge.causes import Floats, Start
 
 _BESIDE = 2  # runs of a sibling before a run, and as many after it
 _WINDOW_SECONDS = 60.0  # at most so far away
@@ -67,7 +64,7 @@ def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | N
     for start, x in kept:
         g = start.generation
         known = np.isfinite(x)
-        y = np.log([s.median or math.nan for s in start.samples])[known]
+        y = start.logs[known]
         levels[g.boot_id] = float(x[known].mean())
         groups.setdefault((g.container, g.image_key), []).append((levels[g.boot_id], Series(y).level))
     fitted = _slope(list(groups.values()))
@@ -89,17 +86,15 @@ def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | N
 def _sibling(start: Start) -> _Sibling | None:
     if len(start.samples) < 2 * FEWEST:
         return None
-    y = np.log([s.median or math.nan for s in start.samples])
-    y -= np.nanmedian(y)
+    y = start.logs - np.nanmedian(start.logs)
     reach = _WILD * 1.4826 * float(np.nanmedian(np.abs(y))) + 1e-9
     y = np.nan_to_num(y.clip(-reach, reach))
-    times = np.array([s.started_at for s in start.samples])
-    return _Sibling(times, np.concatenate(([0.0], np.cumsum(y))))
+    return _Sibling(start.times, np.concatenate(([0.0], np.cumsum(y))))
 
 
 def _host(start: Start, siblings: Sequence[_Sibling]) -> Floats:
     """How slow the host was at each run: the median of the siblings' means around it; NaN where none ran."""
-    at = np.array([s.started_at for s in start.samples])
+    at = start.times
     means = np.full((len(siblings), at.size), math.nan)
     for row, sibling in zip(means, siblings, strict=True):
         place = np.searchsorted(sibling.times, at)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +17,15 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from infercanary.exporter import drift
 from infercanary.exporter.judge import creep
-from infercanary.exporter.judge.causes import Start
+from infercanary.exporter.judge.causes import Start, joined
 from infercanary.exporter.judge.creep import Creep
-from infercanary.exporter.judge.judge import Judgement, Trials, judge, restarts_of, settled, trials
+from infercanary.exporter.judge.due import Boot, Due, Seen, due, seen
+from infercanary.exporter.judge.judge import Judgement, Trials, judge, trials
 from infercanary.exporter.judge.past import Answer, remember
+from infercanary.exporter.judge.restarts import restarts_before
 from infercanary.exporter.judge.sentence import sentence
+from infercanary.exporter.judge.upgrade import last_upgrade
 from infercanary.exporter.store.records import Generation, kept
 from infercanary.exporter.store.store import Store, StoreError
 from infercanary.probe.report import Family, Metric, Run
@@ -101,7 +102,6 @@ COLD_START = {
 
 _TURN_SECONDS = 1.0
 _MAX_QUEUED = 100_000
-_CREEP_EVERY = 10 * creep.BLOCK  # runs of a start
 _THIN_SECONDS = 900.0
 _GONE_SECONDS, _GONE_ROUNDS = 7200.0, 12  # without a run of a canary whose service went on; both
 _TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
@@ -146,30 +146,6 @@ class Reported(NamedTuple):
     """They come out of the journal of a start that this exporter did not see: the store has what it was, or nobody."""
 
 
-class _Seen(NamedTuple):
-    """A start when its canary was judged: its runs that were taken, those of them that counted, and what it said."""
-
-    taken: int
-    counted: int
-    said: Generation | None
-    """None where a later start of the container has reported since."""
-
-    def is_due(self, taken: int) -> bool:
-        """Whether there is another look once ``taken`` are; new runs likely count."""
-        return bisect_right(drift.LOOKS, self._likely(taken)) != bisect_right(drift.LOOKS, self.counted)
-
-    def has_blocks(self, taken: int) -> bool:
-        """Whether there are more blocks for the drift."""
-        return self._likely(taken) // _CREEP_EVERY != self.counted // _CREEP_EVERY
-
-    def is_watched(self, taken: int) -> bool:
-        """Whether there is another run of a new start. Of one that never gets steady, not for ever."""
-        return self.taken < taken <= 2 * drift.LOOKS[0]
-
-    def _likely(self, taken: int) -> int:
-        return self.counted + taken - self.taken
-
-
 class Judging:
     """The thread. ``path`` None keeps the runs in memory, until the exporter ends."""
 
@@ -187,12 +163,12 @@ class Judging:
         self._seconds = 0.0
         self._bytes = 0
         self._complaint = ""
-        self._seen: dict[Canary, dict[tuple[str, str], _Seen]] = {}  # by container and boot, when last judged
+        self._seen: dict[Canary, dict[Boot, Seen]] = {}  # when last judged
         self._said: dict[str, dict[str, Generation]] = {}  # by service and container: of its newest start
         # Canaries that did not run while their service did: since when, and for how many turns.
         self._silent: dict[Canary, tuple[float, int]] = {}
         self._thinned_at = -math.inf
-        self._others: list[Start] = []
+        self._others: list[list[Start]] = []  # of each sibling
         self._others_at = -math.inf
         self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
 
@@ -336,29 +312,15 @@ class Judging:
             known = self._seen.get((service, canary), {})
             told = self.findings.get(service, NOTHING).judgements.get(canary)
             said = {(g.container, g.boot_id): g for g in self._said.get(service, {}).values()}
-            more = [(known[boot], count) for boot, count in taken.items() if boot in known]
-            due = (
-                len(more) < len(taken)
-                or any(seen.is_due(count) for seen, count in more)
-                # Docker may tell its image late, and a probe its output: what needs no look waits for none.
-                or any(boot in known and known[boot].said != g for boot, g in said.items())
-            )
-            watched = any(seen.is_watched(count) for seen, count in more)
-            if told and watched and not due and told.runs < drift.LOOKS[0]:
-                # People watch a new image until its first look: each run is news, but it takes no judging.
-                if told.upgraded_at is None:
-                    due = True
-                else:
-                    told = self._counted(store, service, canary, told, told.upgraded_at)
-            if not due and not any(seen.has_blocks(count) for seen, count in more):
+            now = due(known, taken, said, told)
+            if now is Due.COUNT and told and told.upgraded_at is not None:
+                self._count(store, service, canary, told, told.upgraded_at)
+            if now in (Due.COUNT, Due.NOTHING):
                 continue
-            starts = [Start(g, settled(found)) for g, found in store.generations(service, canary)]
-            counts = {(s.generation.container, s.generation.boot_id): len(s.samples) for s in starts}
-            self._seen[service, canary] = {
-                boot: _Seen(count, counts.get(boot, 0), said.get(boot)) for boot, count in taken.items()
-            }
+            starts = [Start.of(g, found) for g, found in store.generations(service, canary)]
+            self._seen[service, canary] = seen(starts, taken, said)
             try:
-                self._judge_one(store, service, canary, starts, told if told and not due else None)
+                self._judge_one(store, service, canary, starts, told if now is Due.DRIFT else None)
             except StoreError:
                 del self._seen[service, canary]  # it is judged again once the store works
                 raise
@@ -367,15 +329,16 @@ class Judging:
                 self._errors += 1
                 log.exception("not judged by a fault of the exporter", service=service, canary=canary)
 
-    def _counted(self, store: Store, service: str, canary: str, told: Judgement, since: float) -> Judgement:
-        """``told``, with how far the start of the new image is now that has most runs."""
+    def _count(self, store: Store, service: str, canary: str, told: Judgement, since: float) -> None:
+        """Say how far the start of the new image is now that has most runs; else what was ``told`` stands."""
         new = store.generations(service, canary, since=since)
         image = new[-1][0].image_key if new else ""
-        runs = max((len(settled(found)) for g, found in new if g.image_key == image), default=told.runs)
+        runs = max(
+            (sum(s.is_settled for s in found) for g, found in new if g.image_key == image), default=told.runs
+        )
         now = msgspec.structs.replace(told, runs=runs)
         findings = self.findings[service]
         self.findings[service] = findings._replace(judgements={**findings.judgements, canary: now})
-        return now
 
     def _judge_one(
         self, store: Store, service: str, canary: str, starts: Sequence[Start], stands: Judgement | None
@@ -383,18 +346,21 @@ class Judging:
         """Judge a canary; of the drift alone where the verdict on its last upgrade ``stands``."""
         siblings = self._siblings(store, service)
         before = self.findings.get(service, NOTHING)
-        told = stands or judge(starts, siblings, canary)
+        upgrade = last_upgrade(starts)
+        if stands is not None and stands.upgraded_at == (upgrade.at if upgrade else None):
+            told = stands
+        else:
+            told = judge(starts, siblings, canary)
         known = before.judgements.get(canary)
         answers = before.answers
         if known is None or (known.state, known.upgraded_at) != (told.state, told.upgraded_at):
             log.info("verdict", service=service, canary=canary, verdict=sentence(told))
             answers = {**answers, canary: remember(store, service, canary, told, time.time())}
-        restarts = restarts_of(starts)
         creeps = {key: found for key, found in before.creeps.items() if key[1] != canary}
         for container in {start.generation.container for start in starts}:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
-            creeps[container, canary] = creep.look(same, siblings, canary, restarts)
+            creeps[container, canary] = creep.look(same, siblings, canary, restarts_before(own[-1], starts))
         tried = {**before.trials, canary: trials(starts, siblings, before.trials.get(canary, {}), _TRIALS)}
         self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers, tried)
 
@@ -439,12 +405,18 @@ class Judging:
                 )
 
     def _siblings(self, store: Store, service: str) -> list[Start]:
-        """The newest starts of canaries of other services on this host: of those that Docker found."""
+        """A canary in one container of each other service on this host, of those that Docker found: by image one start.
+
+        Restarted by themselves they go on being witnesses of what was before; upgraded too, on either side of that.
+        """
         now = time.monotonic()
         if now - self._others_at > _SIBLINGS_SECONDS:
             self._others_at, self._others = now, []
             for other, name in store.liveliest(_SIBLINGS + 1):
-                found = {g.container: Start(g, settled(s)) for g, s in store.generations(other, name)}
-                alive = [start for start in found.values() if start.generation.image_id and start.samples]
-                self._others += sorted(alive, key=lambda start: start.samples[-1].started_at)[-1:]
-        return [start for start in self._others if start.generation.service != service][:_SIBLINGS]
+                starts = [Start.of(g, found) for g, found in store.generations(other, name) if g.image_id]
+                alive = [start for start in starts if start.samples]
+                if alive:
+                    last = max(alive, key=lambda start: start.samples[-1].started_at).generation.container
+                    self._others.append(joined([s for s in alive if s.generation.container == last]))
+        others = [each for each in self._others if each[0].generation.service != service]
+        return [start for each in others[:_SIBLINGS] for start in each]

@@ -19,7 +19,7 @@ VERDICT = Metric(
     "The verdict on the last change of the service's image, as a state set: 1 for the one that holds.",
     ("canary", "verdict"),
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
-    "`settling` are real answers: not enough is known yet. `no_baseline`: no other image was ever seen.",
+    "`settling` are real answers: not enough is known yet. `no_baseline`: no other image ran long enough before.",
 )
 UPGRADE = Metric(
     "infercanary_upgrade_info",

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import settled
 from infercanary.exporter.offline.recording import Attempts, Recording, Series, listed, shown
 from infercanary.exporter.store.records import Generation, Sample, kept
 from infercanary.probe.report import Run
@@ -118,8 +117,8 @@ def _series(
         attempted = [sample for sample, _ in ordered if sample.outcome != "busy"]
         begun += len(attempted)
         failed += sum(sample.failed for sample in attempted)
-        left_out.update(_why(sample) for sample, _ in ordered if not settled([sample]))
-        counted = [(sample, environment) for sample, environment in ordered if settled([sample])]
+        left_out.update(_why(sample) for sample, _ in ordered if not sample.is_settled)
+        counted = [(sample, environment) for sample, environment in ordered if sample.is_settled]
         if not counted:
             continue
         began = [(i, now) for i, (_, now) in enumerate(counted) if not i or now != counted[i - 1][1]]
@@ -156,5 +155,5 @@ def _why(sample: Sample) -> str:
     """Why a run does not count."""
     if sample.outcome != "ok":
         return shown(sample.outcome.replace("_", " "))
-    alone = (tag for tag in sample.tags if not settled([msgspec.structs.replace(sample, tags=(tag,))]))
+    alone = (tag for tag in sample.tags if not msgspec.structs.replace(sample, tags=(tag,)).is_settled)
     return next(alone, "without latencies").replace("_", " ")

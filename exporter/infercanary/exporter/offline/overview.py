@@ -20,7 +20,7 @@ import msgspec
 
 from infercanary.exporter.drift import FEWEST
 from infercanary.exporter.judge.causes import Start
-from infercanary.exporter.judge.judge import image_name, settled
+from infercanary.exporter.judge.upgrade import image_name
 from infercanary.exporter.store.records import Generation
 from infercanary.exporter.store.store import Store, StoreError
 from infercanary.settings import UsageError
@@ -85,7 +85,7 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
                     if fnmatchcase(each, canary) and fnmatchcase(name, service):
                         for generation, samples in store.generations(name, each):
                             key = (each, host, name, *_kind(generation))
-                            groups.setdefault(key, []).append(Start(generation, settled(samples)))
+                            groups.setdefault(key, []).append(Start.of(generation, samples))
             except StoreError as error:
                 raise UsageError(f"{path}: {error}") from None
     kinds = [found for key, starts in groups.items() if (found := _summed(key, starts)) is not None]

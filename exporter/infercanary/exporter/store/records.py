@@ -60,6 +60,11 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     waited: float | None = None
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it counts: it ended well, and its canary was steady. Tags of trouble do not keep a run out."""
+        return self.outcome == "ok" and bool(self.median) and UNSETTLED.isdisjoint(self.tags)
+
+    @property
     def failed(self) -> bool:
         """Whether it has no latency to judge by."""
         return self.outcome != "ok" or self.median is None
