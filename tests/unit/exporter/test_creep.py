@@ -147,16 +147,23 @@ def test_an_improvement_is_a_drift_too() -> None:
     assert found.shift == pytest.approx(-0.1, abs=0.01)
 
 
-def test_a_restart_does_not_excuse_what_drifts_after_it() -> None:
+def test_a_restart_does_not_excuse_what_drifts_before_or_after_it() -> None:
     """How far it has drifted is nothing that restarts do, however few there were to learn from."""
-    first, again = (
-        start(series(3, None)),
-        start(series(6, lambda day: 1 + 0.05 * (day - 3), begin=3 * DAY, seed=1), "c"),
-    )
-    found = look([first, again], [], "c", restarts_before(again, [first, again]))
-    assert found.shift == pytest.approx(0.29, abs=0.03)
-    wild = [
-        start(series(1, lambda _, level=level: level, begin=n * DAY, seed=n), f"b{n}")
-        for n, level in enumerate((1, 1.15, 0.9, 1.1))
-    ]
-    assert look(wild, [], "c", restarts_before(wild[-1], wild)).shift == 0, "restarts do as much"
+
+    def shift(*levels: object) -> float | None:
+        starts = [
+            start(series(3, level, begin=3 * DAY * n, seed=n), f"b{n}") for n, level in enumerate(levels)
+        ]
+        return look(starts, [], "c", restarts_before(starts[-1], starts)).shift
+
+    def slower(day: float) -> float:
+        return 1.3
+
+    def creeping(day: float) -> float:
+        return 1 + 0.15 * max(0.0, day % 3 - 1)
+
+    assert shift(None, creeping) == pytest.approx(0.28, abs=0.03)
+    assert shift(creeping, slower) == pytest.approx(0.3, abs=0.03)
+    assert shift(None, creeping, slower) == pytest.approx(0.3, abs=0.03)
+    wild = [lambda _, level=level: level for level in (1, 1.15, 0.9, 1.1)]
+    assert shift(*wild) == 0, "restarts do as much"

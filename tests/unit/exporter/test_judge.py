@@ -323,15 +323,16 @@ def test_an_image_that_never_got_so_far_is_passed_over(runs: int) -> None:
     assert told([*broken, *mended]).state == "no_baseline", "nothing is known of any other"
 
 
-def test_a_replica_that_tried_another_image_is_compared_with_what_the_others_ran() -> None:
+@pytest.mark.parametrize("order", ["ab", "ba", "abc", "bca"])
+def test_a_replica_that_tried_another_image_is_compared_with_what_the_others_ran(order: str) -> None:
     old = [start(name, "old", HOUR * i + n) for i in range(3) for n, name in enumerate("abc")]
     tried = start("a", "bad", 4 * HOUR, 0.026)
-    fixed = [start(name, "fixed", 5 * HOUR + n, 0.023) for n, name in enumerate("abc")]
+    fixed = [start(name, "fixed", 5 * HOUR + n, 0.023) for n, name in enumerate(order)]
     found = told([*old, tried, *fixed])
     assert (found.state, found.baseline_image) == ("regressed", "resnet:latest (old)")
     assert found.shift == pytest.approx(0.15, abs=0.01)
     assert found.upgraded_at == 5 * HOUR
-    alone = told([*old, tried, fixed[0]])
+    alone = told([*old, tried, start("a", "fixed", 5 * HOUR, 0.023)])
     assert alone.baseline_image == "resnet:latest (bad)", "until others follow"
 
 
@@ -497,14 +498,11 @@ def test_only_steady_runs_that_ended_well_count() -> None:
     [sample] = start("a", "old", 0, runs=1).samples
     assert sample.is_settled
     assert msgspec.structs.replace(sample, tags=("preempted",)).is_settled
-    others = [
-        msgspec.structs.replace(sample, **changes)
-        for changes in ({"outcome": "raised"}, {"median": None}, {"tags": ("warming",)})
-    ]
+    wrong: list[dict[str, object]] = [{"outcome": "raised"}, {"median": None}, {"tags": ("warming",)}]
+    others = [msgspec.structs.replace(sample, started_at=50.0 + i, **one) for i, one in enumerate(wrong)]
     assert not any(other.is_settled for other in others)
-    assert Start.of(
-        Generation(service="s", container="a", boot_id="b", started_at=0.0), [sample, *others]
-    ).samples == [sample]
+    whole = Start.of(Generation(service="s", container="a", boot_id="b", started_at=0.0), [sample, *others])
+    assert (whole.samples, whole.last_at) == ([sample], 52.0)
 
 
 def test_of_a_control_and_siblings_the_larger_is_the_hosts() -> None:
