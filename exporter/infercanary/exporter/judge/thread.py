@@ -299,7 +299,7 @@ class Judging:
         return touched
 
     def _judge(self, store: Store, touched: set[Canary]) -> None:
-        """Judge each canary of which a start has reached another look."""
+        """Judge each canary of which something is due."""
         self._note(touched)
         pending = dict.fromkeys(touched)
         while pending:
