@@ -474,18 +474,19 @@ def gates(trials: int, seed: int) -> None:
     print(f"{'':28}{'gate':>8}{'alarms':>8}{_HEAD}")
     own = decided(ours, *EFFECTS)
     print(f"{'InferCanary':28}{'':8}{_alarms(own):8.1%}{_power(own)}", flush=True)
+    limits = sorted({0.01, _alarms(own)}, reverse=True)
     for name, peer in PEERS.items():
         tried: dict[float, Decisions] = {}
         for gate in GATES:
             tried[gate] = decided(peer(gate), 0.0, 0.05)
-            if _alarms(tried[gate]) <= min(_alarms(own), 0.01):
+            if _alarms(tried[gate]) <= limits[-1]:
                 break
         as_many = [gate for gate in tried if found(tried[gate]) >= found(own)][-1:]
-        limits = sorted({0.01, _alarms(own)}, reverse=True)
         as_few = ([gate for gate in tried if _alarms(tried[gate]) <= limit][:1] for limit in limits)
         for gate in dict.fromkeys(chain(as_many, *as_few)):
-            alarms, all_found = _alarms(tried[gate]), decided(peer(gate), *EFFECTS[1:])
-            print(f"{name:28}{gate:8.1%}{alarms:8.1%}{_power(all_found)}", flush=True)
+            rest = (effect for effect in EFFECTS if effect not in tried[gate])
+            whole = tried[gate] | decided(peer(gate), *rest)
+            print(f"{name:28}{gate:8.1%}{_alarms(whole):8.1%}{_power(whole)}", flush=True)
 
 
 def causes(trials: int, seed: int) -> None:

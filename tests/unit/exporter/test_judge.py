@@ -303,8 +303,8 @@ def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
 
 def test_an_image_that_fails_or_is_slow_to_run_is_not_withdrawn() -> None:
     assert told(stopped(last_at=3 * HOUR - 5)).upgraded_at == 2 * HOUR, "its runs fail since then"
-    hourly = stopped(runs=24, every=HOUR)
-    assert told([*hourly[:3], hourly[3]]).upgraded_at == 2 * HOUR
+    assert told(stopped(runs=2, every=900.0)).upgraded_at == 2 * HOUR, "half an hour are two of its runs"
+    assert told(stopped(runs=2, every=300.0)).upgraded_at == HOUR
 
 
 @pytest.mark.parametrize("runs", [0, 3, 7])
@@ -447,7 +447,6 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     assert "it runs on the CPU now" in sentence(found)
     settling = told([start("a", "old", 0, environment={"torch_device": "cuda:0"}), new])
     assert settling.state == "settling" and "it runs on the CPU now" in sentence(settling)
-    # One canary of two was moved to the CPU on purpose: the other still runs on the GPU.
     # Of two replicas one; and one that was judged already, and comes back without its GPU.
     gpu, cpu = {"torch_device": "cuda:0"}, {"torch_device": "cpu"}
     two = [start(name, "old", i, environment=gpu) for i, name in enumerate("ab")]
@@ -456,6 +455,7 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     again = [*two[:2], *(start(name, "new", HOUR + i, environment=gpu) for i, name in enumerate("ab"))]
     assert not told(again).causes.cpu_fallback
     assert told([*again, start("a", "new", 2 * HOUR, environment=cpu, runs=1)]).causes.cpu_fallback
+    # One canary of two was moved to the CPU on purpose: the other still runs on the GPU.
     moved = start("a", "new", HOUR, environment={"torch_device": "cpu", "onnx_device": "cuda:0"}, runs=1)
     assert not told([old, moved]).causes.cpu_fallback
 

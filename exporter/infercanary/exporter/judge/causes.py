@@ -160,22 +160,26 @@ class Causes(msgspec.Struct, frozen=True):
         return (self.output_error or 0.0) > OUTPUT_TOLERANCE
 
 
-def find(shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: str) -> Causes:
+def find(
+    shift: Shift, pairs: Sequence[Pair], siblings: Sequence[Pair], canary: str, known: Causes | None = None
+) -> Causes:
     """The causes of ``shift`` of ``canary``, which ``pairs`` gave.
 
-    ``siblings`` are canaries of the same host that went on with their image, before and after that time.
+    ``siblings`` are canaries of the same host that went on with their image, before and after that time. ``known`` is
+    what needs no look, where there are starts beyond ``pairs``: with too few runs yet, or too slow to have more.
     """
     controls = {name: _shift(pairs, _control(name)) for name in _names(pairs, lambda s: s.controls)}
     moved = {name: s for name, s in controls.items() if _has_moved(s)}
     beside = siblings_part(siblings)
     tags = risen_tags(pairs)
     sides = [_in_time(getattr(pair, side) for pair in pairs) for side in ("before", "after")]
-    known = at_once(sides[0], sides[1], canary)
+    known = known or at_once(sides[0], sides[1], canary)
     # Of several threads the one that runs the canary tells only its own waiting.
     waiting = _waiting(pairs) if all(_threads(side[-1].generation) == "1" for side in sides) else None
+    of_host = in_step(known.changes)
     host = host_part(
         shift,
-        {n: s for n, s in controls.items() if n in in_step(known.changes)},
+        {n: s for n, s in controls.items() if n in of_host},
         beside,
         waits="preempted" in tags and waiting is None,
     )

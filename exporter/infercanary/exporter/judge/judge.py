@@ -107,10 +107,8 @@ def judge(starts: Sequence[Start], siblings: Sequence[Start], canary: str) -> Ju
     until = max(s.started_at for pair in reading.pairs for start in pair.after for s in start.samples)
     witnesses = _Witnesses(starts, siblings, upgrade.at)
     beside = [_around(start, upgrade.at, until) for start in witnesses.siblings]
-    causes = find(reading.shift, reading.pairs, [pair for pair in beside if pair.after[0].samples], canary)
-    # Also of starts that have too few runs yet, or run too slowly to have more.
-    causes = msgspec.structs.replace(
-        causes, changes=known.changes, output_error=known.output_error, cpu_fallback=known.cpu_fallback
+    causes = find(
+        reading.shift, reading.pairs, [pair for pair in beside if pair.after[0].samples], canary, known
     )
     measured, after = reading.pairs, upgrade.after  # what people are shown is as it was
     if reading.state == "inconclusive" and (calm := _calmed(witnesses, upgrade, reading)) is not None:
@@ -280,7 +278,8 @@ def _without_host(causes: Causes, raw: _Reading, calm: _Reading) -> Causes:
     But for what a control of the container's own moved by beyond that wander: no sibling feels a quota, or other cores.
     """
     left, felt = calm.shift.log, raw.shift.log - calm.shift.log
-    moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in in_step(causes.changes)]
+    of_host = in_step(causes.changes)
+    moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in of_host]
     # What it shares with the siblings is the wander, all of it where they felt more.
     beyond = [
         math.copysign(max(0.0, abs(log) - (abs(felt) if log * felt > 0 else 0.0)), log) for log in moved

@@ -146,6 +146,12 @@ class Reported(NamedTuple):
     """They come out of the journal of a start that this exporter did not see: the store has what it was, or nobody."""
 
 
+def _still_holds(told: Judgement, starts: Sequence[Start]) -> bool:
+    """Whether it is about the last upgrade as it is now: an image may have been withdrawn."""
+    upgrade = last_upgrade(starts)
+    return told.upgraded_at == (upgrade.at if upgrade else None)
+
+
 class Judging:
     """The thread. ``path`` None keeps the runs in memory, until the exporter ends."""
 
@@ -346,11 +352,7 @@ class Judging:
         """Judge a canary; of the drift alone where the verdict on its last upgrade ``stands``."""
         siblings = self._siblings(store, service)
         before = self.findings.get(service, NOTHING)
-        upgrade = last_upgrade(starts)
-        if stands is not None and stands.upgraded_at == (upgrade.at if upgrade else None):
-            told = stands
-        else:
-            told = judge(starts, siblings, canary)
+        told = stands if stands and _still_holds(stands, starts) else judge(starts, siblings, canary)
         known = before.judgements.get(canary)
         answers = before.answers
         if known is None or (known.state, known.upgraded_at) != (told.state, told.upgraded_at):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -70,8 +70,11 @@ def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
     last = [*takewhile(lambda event: event[2] == image, reversed(events))]
     first = last[-1][0]
     # What most containers ran: one that tried another image in between is compared with what it ran before that.
-    containers, runs = Counter(replaced for _, replaced, _ in last), _runs_by_image(starts)
-    replaced = max(containers, key=lambda image: (containers[image], runs[image]))
+    containers = Counter(replaced for _, replaced, _ in last)
+    runs = {
+        name: sum(len(s.samples) for s in starts if s.generation.image_key == name) for name in containers
+    }
+    replaced = max(containers, key=lambda name: (containers[name], runs[name]))
     return Upgrade(
         starts[first].generation.started_at,
         [s for s in starts if s.generation.image_key == replaced],
@@ -87,13 +90,6 @@ def image_name(generation: Generation | None) -> str:
     short = generation.image_key.removeprefix("sha256:")[:12]
     named = generation.image and not generation.image.startswith("sha256:")
     return f"{generation.image} ({short})" if named else short
-
-
-def _runs_by_image(starts: Iterable[Start]) -> Counter[str]:
-    runs: Counter[str] = Counter()
-    for start in starts:
-        runs[start.generation.image_key] += len(start.samples)
-    return runs
 
 
 def _last_run(start: Start) -> float:
