@@ -1,0 +1,228 @@
+"""What the judge says of made records, to compare with what it said before a change of its code.
+
+``python tests/unit/judge/test_golden.py`` writes the file anew: only with an intended change of verdicts.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from infercanary.exporter import drift
+from infercanary.exporter.ab import estimate
+from infercanary.exporter.judge import creep
+from infercanary.exporter.judge.causes import Part, Start
+from infercanary.exporter.judge.judge import judge, trials
+from infercanary.exporter.judge.restarts import restarts_of
+from infercanary.exporter.store.records import Generation, Sample
+
+FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
+CANARY, HOUR = "canary", 3600.0
+
+
+def lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> np.ndarray[Any, Any]:
+    """First-order autocorrelated noise with Student's t of 3 degrees of freedom."""
+    steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
+    noise, last = np.empty_like(steps), 0.0
+    for i, step in enumerate(steps):
+        noise[i] = last = phi * last + step
+    return noise[50:]
+
+
+class World:
+    """A host whose pace wanders, on which starts of containers are made."""
+
+    def __init__(self, seed: int, wander: float = 0.0, restart_sd: float = 0.005) -> None:
+        self.rng = np.random.default_rng([20261123, seed])
+        self.wander = np.cumsum(self.rng.normal(0, wander, 20_000))
+        self.restart_sd = restart_sd
+
+    def start(
+        self, name: str, image: str, at: float, runs: int, *, slower: float = 0.0, host: float = 0.0,
+        trend: float = 0.0, service: str = "service", ab: int = 0, **generation: Any,
+    ) -> Start:  # fmt: skip
+        """A run every 10 s from ``at`` (s) on; ``slower``, ``host`` are ratios, ``trend`` is over the whole."""
+        rng = self.rng
+        times = at + 10.0 * np.arange(runs)
+        felt = self.wander[(times / 10).astype(int) % self.wander.size]
+        level = math.log(0.02) + rng.normal(0, self.restart_sd) + math.log1p(slower) + math.log1p(host)
+        y = level + lasting(rng, runs, 0.4, 0.01) + felt + np.linspace(0, trend, runs)
+        spin = math.log(0.001) + math.log1p(host) + lasting(rng, runs, 0.4, 0.004) + 0.5 * felt
+        copy = math.log(0.002) + lasting(rng, runs, 0.4, 0.006)
+        clock = np.where(rng.random(runs) < 0.1, 1.35e9, 1.98e9)
+        samples = [
+            Sample(
+                sequence=i, canary=CANARY, started_at=float(times[i]), outcome="ok", median=math.exp(y[i]), repeats=9,
+                phases={"compute": 0.7 * math.exp(y[i]), "launch": 0.3 * math.exp(y[i] - slower)},
+                controls={"cpu_spin": math.exp(spin[i]), "memory_copy": math.exp(copy[i])},
+                sm_clock=float(clock[i]), waited=0.001 * abs(float(rng.normal())),
+                tags=(("preempted",) if rng.random() < 0.1 + host else ()) + (("warming",) if i < 2 else ()),
+            )
+            for i in range(runs)
+        ]  # fmt: skip
+        g = Generation(
+            service=service, container=name, boot_id=f"{name}-{at:g}-{ab}", started_at=at, image_id=image, image=image,
+            **generation,
+        )  # fmt: skip
+        return Start.of(g, samples)
+
+
+def upgrades() -> Iterator[tuple[str, list[Start], list[Start]]]:
+    """Name, the starts of a service in order of time, and its siblings."""
+    facts = {
+        "environment": {"torch": "2.7.0", "torch_device": "cuda:0", "torch_intra_op_threads": "1"},
+        "outputs": {CANARY: (1.0, 2.0)},
+        "cold_start": {CANARY: {"load": 3.0}},
+    }
+    new_facts = {
+        "environment": {"torch": "2.13.0", "torch_device": "cpu", "torch_intra_op_threads": "1"},
+        "outputs": {CANARY: (1.0, 2.5)},
+        "cold_start": {CANARY: {"load": 9.0}},
+    }
+    seed = 0
+    for replicas in (1, 2, 4):
+        for slower, host in ((0.0, 0.0), (0.04, 0.0), (0.1, 0.0), (-0.1, 0.0), (0.0, 0.1), (0.08, 0.08)):
+            for runs in (5, 20, 60, 200):
+                seed += 1
+                world = World(seed, restart_sd=0.003 if seed % 2 else 0.015)
+                starts = [
+                    world.start(f"r{i}", "old", HOUR * hour + i, 120, **facts)
+                    for hour in (1, 2, 3)
+                    for i in range(replicas)
+                ]
+                starts += [
+                    world.start(f"r{i}", "new", HOUR * 4 + i, runs, slower=slower, host=host, **new_facts)
+                    for i in range(replicas)
+                ]
+                siblings = [
+                    world.start(f"s{i}", "same", HOUR * 3, 600, service=f"s{i}", host=0.0)
+                    for i in range(seed % 4)
+                ]
+                yield f"upgrade {replicas} {slower} {host} {runs}", starts, siblings
+    for seed in range(100, 112):  # a wandering host, siblings that feel it too
+        world = World(seed, wander=0.004, restart_sd=0.002)
+        starts = [world.start("r", "old", HOUR * hour, 300) for hour in range(1, 9)]
+        starts.append(world.start("r", "new", HOUR * 9, 200, slower=(0.0, 0.06, -0.06)[seed % 3]))
+        siblings = [world.start(f"s{i}", "same", HOUR, 3_400, service=f"s{i}") for i in range(3)]
+        yield f"wander {seed}", starts, siblings
+    world = World(200)
+    rolled = [
+        world.start("r", "old", HOUR, 200),
+        world.start("r", "new", HOUR * 2, 200, slower=0.2),
+        world.start("r", "old", HOUR * 3, 200),
+    ]
+    yield "rollback", rolled, []
+    yield "one image", rolled[:1], []
+    yield "renamed", [rolled[0], world.start("other", "new", HOUR * 2, 100, slower=0.1)], []
+
+
+def said(starts: Sequence[Start], siblings: Sequence[Start]) -> dict[str, Any]:
+    """All numbers and words of a judgement, but for its sentence."""
+
+    def part(of: Part | None) -> list[float] | None:
+        return None if of is None else [of.shift, of.low, of.high]
+
+    j = judge(starts, siblings, CANARY)
+    c = j.causes
+    plain = "state upgraded_at shift low high baseline_seconds current_seconds baseline_image candidate_image rollback"
+    plain += " siblings restart_sd runs starts next_look"
+    causes = "cause phases controls has_controls tags cold_start output_error cpu_fallback"
+    return {
+        **{name: getattr(j, name) for name in plain.split()},
+        **{name: getattr(c, name) for name in causes.split()},
+        "own": part(j.own),
+        "host": part(c.host),
+        "image": part(c.image),
+        "beside": part(c.siblings),
+        "clock": part(c.clock),
+        "changes": [[x.component, x.before, x.after] for x in c.changes],
+        "shown": [len(side) for side in j.medians],
+        "trials": sorted([*key, t.looks, t.called] for key, t in trials(starts, siblings).items()),
+    }
+
+
+def drifts() -> Iterator[tuple[str, dict[str, Any]]]:
+    for seed, trend in enumerate((0.0, 0.02, 0.05, 0.1, -0.08)):
+        world = World(300 + seed)
+        one = world.start("r", "old", HOUR, 12_000, trend=trend, host=0.0)
+        later = world.start("r", "old", HOUR * 40, 1_200, slower=trend)
+        siblings = [world.start("s", "same", HOUR, 13_000, service="s")]
+        for name, starts in (("one", [one]), ("two", [one, later])):
+            found = creep.look(starts, siblings, CANARY, restarts_of(starts))
+            host = found.host and [found.host.shift, found.host.low, found.host.high]
+            yield (
+                f"drift {name} {trend}",
+                {
+                    **{n: getattr(found, n) for n in ("shift", "low", "high", "onset", "blocks")},
+                    "host": host,
+                },
+            )
+
+
+def series() -> Iterator[tuple[str, Any]]:
+    for seed in range(60):
+        rng = np.random.default_rng([20261123, 1000 + seed])
+        y = lasting(rng, 400, (0.0, 0.5, 0.9)[seed % 3], 0.02)
+        for at in rng.integers(20, 380, seed % 4):
+            y[at:] += rng.normal(0, 0.08)
+        values = np.exp(y) if seed % 5 else np.round(np.exp(y) * 20) / 20
+        yield f"scan {seed}", [[c.index, c.shift, c.low, c.high] for c in drift.scan(values.tolist())]
+        for at in range(40, 380, 60):
+            found = drift.compare(values[at - 30 : at].tolist(), values[at : at + 30].tolist())
+            yield f"compare {seed} {at}", [*found]
+        wide = drift.compare(values[:200].tolist(), values[200:].tolist(), restart_sd=0.01)
+        yield f"compare {seed} with restarts", [*wide]
+        pairs = [drift.shift(values[i : i + 20], values[i + 20 : i + 40]) for i in range(0, 320, 40)]
+        decision = estimate.decide(pairs, 8)
+        yield (
+            f"ab {seed}",
+            [
+                decision.verdict,
+                decision.done,
+                estimate.pairs_needed(pairs[:4]),
+                *estimate.estimate(pairs),
+                [look.seen.verdict for look in decision.looks],
+            ],
+        )
+
+
+def everything() -> dict[str, Any]:
+    found: dict[str, Any] = {name: said(starts, beside) for name, starts, beside in upgrades()}
+    found |= dict(drifts())
+    found |= dict(series())
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+
+def test_nothing_is_judged_otherwise_than_before() -> None:
+    before = json.loads(gzip.decompress(FILE.read_bytes()))
+    now = everything()
+    assert now.keys() == before.keys()
+    for name, value in before.items():
+        # Another processor's logarithm may differ in the last digit of a double; no verdict may.
+        assert flat(now[name]) == flat(value), name
+
+
+def flat(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: flat(x) for key, x in value.items()}
+    if isinstance(value, list):
+        return [flat(x) for x in value]
+    if isinstance(value, float) and math.isfinite(value):
+        return pytest.approx(value, rel=1e-9, abs=1e-12)
+    return "nan" if isinstance(value, float) and math.isnan(value) else value
+
+
+if __name__ == "__main__":
+    text = json.dumps(everything(), separators=(",", ":")).encode()
+    if sys.argv[1:] == ["--check"]:
+        print("the same to the last digit:", text == gzip.decompress(FILE.read_bytes()))
+    else:
+        FILE.write_bytes(gzip.compress(text, mtime=0))
