@@ -89,7 +89,7 @@ def hog() -> Iterator[None]:
 
 def ab(*arguments: str) -> dict[str, Any]:
     """One experiment: what it says, as JSON."""
-    command = [sys.executable, "-m", "infercanary.cli", "ab", *arguments, "--json"]
+    command = [sys.executable, "-m", "infercanary", "ab", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, cwd=ROOT / "examples" / "resnet18"
     )

@@ -11,7 +11,7 @@ times, all independent and all as ratios,
 - the repeats' own noise, SD 2 %, Student's t with 3 degrees of freedom,
 - and the image's effect, which is what is asked for.
 
-An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.exporter.drift``;
+An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.judge.statistics``;
 all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
 learn from; only ours does. A month has a run a minute, and no judge is told of any event in it: ours is asked every two
 hours, as in the exporter; the others see the medians of half hours, and those that need an event are asked about each
@@ -45,11 +45,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
-from infercanary.exporter.drift import CHANGED, LOOKS, PRIOR, Verdict, confirmed, scan
-from infercanary.exporter.judge import causes as causes_of
-from infercanary.exporter.judge import creep
-from infercanary.exporter.judge.judge import Judgement, judge
-from infercanary.exporter.store.records import Generation, Sample
+from infercanary.judge import causes as causes_of
+from infercanary.judge import drift
+from infercanary.judge.model import Generation, Sample
+from infercanary.judge.stages import Judgement, judge
+from infercanary.judge.statistics import CHANGED, LOOKS, PRIOR, Verdict, confirmed, scan
 
 try:
     from otava.analysis import compute_change_points
@@ -328,17 +328,17 @@ Scan: TypeAlias = Callable[[Month], list[int]]  # at which half hours it alarmed
 
 def first_day(month: Month) -> list[int]:
     """The exporter's judge, asked every two hours; an alarm is where it begins to call a drift."""
-    cut = month.medians.reshape(-1, creep.BLOCK), month.control.reshape(-1, creep.BLOCK)
+    cut = month.medians.reshape(-1, drift.BLOCK), month.control.reshape(-1, drift.BLOCK)
     medians, control = (np.median(part, axis=1) for part in cut)
-    samples = _samples(medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * creep.BLOCK, creep.BLOCK)
+    samples = _samples(medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * drift.BLOCK, drift.BLOCK)
     generation = Generation(
         service="service", container="replica", boot_id="1", started_at=0.0, image_id="image"
     )
     alarms, called = [], False
     for count in range(10, len(samples) + 1, 10):
-        found = creep.look([causes_of.Start(generation, samples[:count])], [], _CANARY, PRIOR)
+        found = drift.look([causes_of.Start(generation, samples[:count])], [], _CANARY, PRIOR)
         if found.shift and not called:  # 0 where it has not drifted, None where nobody can tell yet
-            alarms.append(count * creep.BLOCK // _BLOCK)
+            alarms.append(count * drift.BLOCK // _BLOCK)
         called = bool(found.shift)
     return alarms
 

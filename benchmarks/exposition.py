@@ -30,12 +30,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from infercanary.exporter.__main__ import settle_garbage
-from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.collect import Probe
-from infercanary.exporter.config import Config, Docker
-from infercanary.exporter.discovery import Container
-from infercanary.probe.report import (
+from infercanary.contract.report import (
     LADDER,
     LATENCY,
     PHASE,
@@ -46,7 +41,12 @@ from infercanary.probe.report import (
     Run,
     encode,
 )
-from infercanary.probe.report import Metric as Declaration
+from infercanary.contract.report import Metric as Declaration
+from infercanary.exporter.__main__ import settle_garbage
+from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.collect import Probe
+from infercanary.exporter.config import Config, Docker
+from infercanary.exporter.discovery import Container
 
 _GAUGES = [
     Declaration(f"infercanary_simulated_{n}_ratio", "gauge", f"Simulated {n}.", ("canary",))

@@ -32,8 +32,8 @@ from typing import Literal, NamedTuple
 
 import pynvml
 
+from infercanary.contract.report import Family
 from infercanary.probe import TorchTarget
-from infercanary.probe.report import Family
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.samplers.nvml.calls import CALL_SECONDS

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import structlog
 
-from infercanary.exporter.judge.thread import Judging
-from infercanary.exporter.store.records import Generation
-from infercanary.probe.report import Run
+from infercanary.contract.report import Run
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Generation
 
 GOAL = 0.05
 CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0

@@ -99,7 +99,7 @@ def probe(port: int, *, at_once: bool) -> Iterator[tuple[psutil.Process, Reports
             canaries = {"idle": {"target": "probe_cost:Idle"}}
             settings = {"listen": f"127.0.0.1:{port}", "journal": journal, "canaries": canaries}
             config.write_text(json.dumps(settings))  # JSON is YAML too
-            command = [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(config)]
+            command = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
             command += ["--log-level", "warning"]
         child = subprocess.Popen(command, cwd=Path(__file__).parent)
         try:

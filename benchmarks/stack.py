@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from grafana.prometheus import Prometheus, Refused  # noqa: E402
 from grafana.queries import Query, queries  # noqa: E402
-from infercanary.settings import UsageError  # noqa: E402
+from infercanary.command.settings import UsageError  # noqa: E402
 
 T = TypeVar("T")
 

@@ -147,7 +147,7 @@ class Exporter:
 def exporter(port: int) -> Iterator[Exporter]:
     """With a store of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "infercanary.cli", "exporter", "--listen", f"127.0.0.1:{port}"]
+        command = [sys.executable, "-m", "infercanary", "exporter", "--listen", f"127.0.0.1:{port}"]
         log = Path(folder) / "log"
         with log.open("wb") as errors:
             child = subprocess.Popen([*command, "--store", f"{folder}/judge.sqlite"], stderr=errors)

@@ -13,12 +13,12 @@ from typing import NamedTuple, get_args
 
 import infercanary.exporter
 import infercanary.probe
-from infercanary.exporter import accept, poll
-from infercanary.exporter.judge import thread
-from infercanary.exporter.judge.judge import STATES
-from infercanary.exporter.judge.verdicts import CAUSES
+from infercanary.client import accept, fetch
+from infercanary.contract.report import LADDER, Metric
+from infercanary.exporter.judging import thread
+from infercanary.exporter.judging.metrics import CAUSES
+from infercanary.judge.stages import STATES
 from infercanary.probe import canary, record, sweep
-from infercanary.probe.report import LADDER, Metric
 from infercanary.probe.samplers import available, cgroup
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.tags import TAGS
@@ -162,7 +162,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("verdict", "verdict"): STATES,
     ("shift_cause", "cause"): CAUSES,
     ("cold_start_shift_ratio", "step"): tuple(thread.COLD_START.values()),
-    ("poll_failures_total", "reason"): get_args(poll.Failure),
+    ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
 }
 """Metric (without the prefix) and label → the values that it can have."""

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 TIMEOUT_SECONDS = 30
 MAX_BYTES = 64 << 20

@@ -16,7 +16,7 @@ from grafana.pictures.answers import Answers, Range, seconds
 from grafana.pictures.sheet import sheet
 from grafana.prometheus import Prometheus
 from grafana.queries import dashboards, expression
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})

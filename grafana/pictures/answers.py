@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from grafana import empty
 from grafana.prometheus import Answer, Prometheus, Refused
 from grafana.queries import expression
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 SCRAPE_SECONDS = 5.0  # `timeInterval` of the provisioned data source
 _STEPS = (5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600, 7200, 21600, 43200, 86400)

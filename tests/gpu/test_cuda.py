@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pytest
 
 from benchmarks.gpu import GOAL, MODES, WORKLOADS, Mode, compare, kernel_seconds
+from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Phase, Probe, TorchTarget
-from infercanary.probe.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe.timing import overhead
 
 torch = pytest.importorskip("torch")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import why_not
+from infercanary.command.settings import UsageError
 from infercanary.probe.targets.cuda_driver import Device
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.probe.timing import Timing
-from infercanary.settings import UsageError
 
 np = pytest.importorskip("numpy")
 

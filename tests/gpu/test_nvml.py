@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu import why_not
-from infercanary.probe.report import Family
+from infercanary.contract.report import Family
 from infercanary.probe.samplers import PATIENCE_SECONDS
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.tags import Values, gpus_at, values

@@ -92,13 +92,13 @@ def processes() -> list[str]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or ())
-        if "infercanary.exporter.ab" in line or "infercanary.cli ab" in line or "/dev/stdin" in line:
+        if "infercanary.ab" in line or "infercanary.command.cli ab" in line or "/dev/stdin" in line:
             found.append(line)
     return found
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "infercanary.cli", "ab", *arguments]
+    return [sys.executable, "-m", "infercanary", "ab", *arguments]
 
 
 def ab(*arguments: str, seconds: float = 900, **options: Any) -> Ended:
@@ -288,9 +288,7 @@ def test_what_is_left_where_the_reaper_was_killed_too_goes_at_the_next_start(
     images: Callable[..., str], settings: str, begun: Callable[..., subprocess.Popen[str]]
 ) -> None:
     child = begun(BASE, BASE, "--config", settings)
-    [reaper] = [
-        p for p in psutil.Process(child.pid).children() if "infercanary.exporter.ab.reaper" in p.cmdline()
-    ]
+    [reaper] = [p for p in psutil.Process(child.pid).children() if "infercanary.ab.reaper" in p.cmdline()]
     reaper.kill()
     child.kill()
     child.wait(10)

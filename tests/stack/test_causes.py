@@ -18,7 +18,7 @@ import pytest
 import yaml
 from harness import OWN_LABEL, PROJECT, compose, eventually, get, remove_containers, run
 
-from infercanary.probe.report import Report, Run, decode
+from infercanary.contract.report import Report, Run, decode
 
 IMAGE = "infercanary-example:dev"
 QUIET_RUNS, DISTURBED_RUNS = 4, 6

@@ -18,7 +18,7 @@ import yaml
 from harness import PROJECT, eventually, get, run
 from real_servers import environment
 
-from infercanary.probe.report import LATENCY, PHASE, Report, decode
+from infercanary.contract.report import LATENCY, PHASE, Report, decode
 
 IMAGE = "python:3.11-slim-bookworm"
 SERVER, SIDECAR, NETWORK = (f"{PROJECT}-{what}" for what in ("mlserver", "mlserver-probe", "mlserver-net"))

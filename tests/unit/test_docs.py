@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from infercanary.contract.report import KINDS, Metric
 from infercanary.probe import tags
-from infercanary.probe.report import KINDS, Metric
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 

@@ -72,7 +72,7 @@ def _start(console: Console, processes: Processes) -> str:
         }
         (processes.folder / "exporter.yaml").write_text(yaml.safe_dump(config))
         processes.start(
-            "exporter", [sys.executable, "-m", "infercanary.cli", "exporter", "--config", "exporter.yaml"]
+            "exporter", [sys.executable, "-m", "infercanary", "exporter", "--config", "exporter.yaml"]
         )
         processes.wait_for("exporter", f"{url}/-/ready", 30)
     console.print(f"[green]✓[/] status page        {url}/")

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 
 class Processes:

@@ -15,10 +15,10 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from infercanary.command.settings import UsageError
 from infercanary.exporter import guard
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import Config, check, listen_address
-from infercanary.settings import UsageError
 
 log = structlog.get_logger(__name__)
 

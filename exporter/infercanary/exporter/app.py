@@ -13,16 +13,17 @@ import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
 
+from infercanary.client.accept import base_name
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Family, Metric
 from infercanary.exporter import collect, discovery, expose, reload, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container, Discovery
 from infercanary.exporter.expose import Exposition, Pieces
-from infercanary.exporter.judge import thread
-from infercanary.exporter.judge.thread import Judging
+from infercanary.exporter.judging import thread
+from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
-from infercanary.probe.report import Family, Metric
-from infercanary.settings import UsageError
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ LAG = Metric(
 METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS, *thread.METRICS)
 
 VERSION = version("infercanary")
-_RESERVED = frozenset(expose.base_name(metric.name, metric.kind) for metric in METRICS)
+_RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "")  # the key of the exporter's own series, which have no service and no container
 _TICK_SECONDS = 0.1
 _TICKS = 300

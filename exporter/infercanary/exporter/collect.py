@@ -18,17 +18,18 @@ from contextlib import suppress
 import aiohttp
 import structlog
 
-from infercanary.exporter.accept import Accepted, Reason
+from infercanary.client.accept import Accepted, Reason
+from infercanary.client.fetch import Failure, PollError, fetch, open_session
+from infercanary.contract.report import Family, Metric, Run
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
-from infercanary.exporter.judge import verdicts
-from infercanary.exporter.judge.thread import COLD_START, NOTHING, Findings, Judging
-from infercanary.exporter.poll import Failure, PollError, digest, fetch, open_session
+from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging.thread import COLD_START, NOTHING, Findings, Judging
+from infercanary.exporter.poll import prepared
 from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
-from infercanary.exporter.store.records import Generation
-from infercanary.probe.report import Family, Metric, Run
+from infercanary.judge.model import Generation
 
 log = structlog.get_logger(__name__)
 
@@ -116,7 +117,7 @@ METRICS = (
     RUNS_COLLECTED,
     RUNS_LOST,
     SHARED,
-    *verdicts.METRICS,
+    *metrics.METRICS,
 )
 
 _MAX_BACKOFF_SECONDS = 60.0
@@ -308,7 +309,7 @@ class Collector:
         families = probe.families(now)
         if found is not probe.findings:
             creeps = {c: creep for (name, c), creep in found.creeps.items() if name == probe.container.name}
-            families += verdicts.families(found.judgements, creeps, found.trials)
+            families += metrics.families(found.judgements, creeps, found.trials)
             probe.findings = found
         for family in families:
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
@@ -331,13 +332,13 @@ class Collector:
 
     async def absorb(self, probe: Probe, body: bytes) -> None:
         """Take one answer of ``probe``. Raises :class:`PollError`."""
-        digested = await asyncio.get_running_loop().run_in_executor(
-            self._reader, digest, body, probe.identity, probe.lines, self.config.limits, self._reserved
+        received, lines, summaries = await asyncio.get_running_loop().run_in_executor(
+            self._reader, prepared, body, probe.identity, probe.lines, self.config.limits, self._reserved
         )
-        report, accepted = digested.report, digested.accepted
+        report, accepted = received.report, received.accepted
         fresh = []
         starts: dict[str, list[Run]] = {}
-        for run, summary in zip(accepted.runs, digested.summaries, strict=True):
+        for run, summary in zip(accepted.runs, summaries, strict=True):
             # A probe that found the journal of the one before offers what that had not handed over.
             boot_id = run.boot_id or report.boot_id
             if run.sequence > probe.sequences.get(boot_id, -1) and run.started_at >= probe.since:
@@ -359,7 +360,7 @@ class Collector:
         probe.cursor = report.cursor
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
-        probe.lines = digested.lines
+        probe.lines = lines
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
             self._cpusets_changed = True

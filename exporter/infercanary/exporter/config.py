@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from infercanary import settings
-from infercanary.settings import UsageError
+from infercanary.client.limits import Limits
+from infercanary.command import settings
+from infercanary.command.settings import UsageError
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-Count = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Docker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,18 +29,6 @@ class StaticProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     url: str
     service: str
     container: str
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much one probe may cost. ``samples`` are exposition lines: a histogram's point has one per bucket."""
-
-    report_bytes: Count = 4 << 20
-    families: Count = 200
-    samples: Count = 5_000
-    labels: Count = 10
-    label_bytes: Count = 256
-    runs: Count = 10_000
-    probes: Count = 2_000
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -23,8 +23,15 @@ import msgspec
 import requests
 import structlog
 
+from infercanary.contract.report import DEFAULT_PORT, Family, Metric
+from infercanary.contract.vocabulary import (
+    ENABLE_LABEL,
+    PORT_LABEL,
+    SERVICE_LABEL,
+    SOCKET_LABEL,
+    WATCHES_LABEL,
+)
 from infercanary.exporter import config
-from infercanary.probe.report import DEFAULT_PORT, Family, Metric
 
 log = structlog.get_logger(__name__)
 
@@ -45,11 +52,6 @@ FOUND = Metric(
 )
 METRICS = (UP, FOUND)
 
-ENABLE_LABEL = "infercanary.enable"
-SERVICE_LABEL = "infercanary.service"
-PORT_LABEL = "infercanary.port"
-SOCKET_LABEL = "infercanary.socket"
-WATCHES_LABEL = "infercanary.watches"
 _COMPOSE_SERVICE = "com.docker.compose.service"
 _COMPOSE_PROJECT = "com.docker.compose.project"
 

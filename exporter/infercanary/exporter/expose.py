@@ -20,7 +20,8 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from infercanary.probe.report import LADDER, Family, HistogramValue, Kind, Point
+from infercanary.client.accept import base_name
+from infercanary.contract.report import LADDER, Family, HistogramValue, Kind, Point
 
 Key = tuple[str, str]  # service, container
 
@@ -66,16 +67,6 @@ def fill(lines: Lines, points: Iterable[Point]) -> Lines:
     """``lines`` with the values of ``points``, whose labels are those that it has."""
     text = lines.template % tuple(_values(points))
     return Lines(lines.name, lines.kind, lines.help, lines.layout, lines.template, text.encode())
-
-
-def samples(family: Family) -> int:
-    """How many lines the points of ``family`` take."""
-    return sum(len(_BOUNDS) + 2 if isinstance(point.value, HistogramValue) else 1 for point in family.points)
-
-
-def base_name(name: str, kind: Kind) -> str:
-    """The name under which OpenMetrics groups a family: a counter's goes without ``_total``."""
-    return name.removesuffix("_total") if kind == "counter" else name
 
 
 class Pieces(NamedTuple):

@@ -21,7 +21,7 @@ import structlog
 from aiohttp import BasicAuth, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
-from infercanary.settings import UsageError, load
+from infercanary.command.settings import UsageError, load
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from statistics import median
 
 import msgspec
 
-from infercanary.probe.report import Outcome, Run
+from infercanary.contract.report import Outcome, Run
 
 _RUNS = 120
 _CANARIES = 16

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Family, Metric
 from infercanary.exporter.config import Config, check
-from infercanary.probe.report import Family, Metric
-from infercanary.settings import UsageError
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from infercanary.probe.report import Family, Metric
+from infercanary.contract.report import Family, Metric
 
 SHARED = Metric(
     "infercanary_container_shared_cpus",

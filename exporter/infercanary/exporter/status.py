@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
-from infercanary.exporter.judge.creep import Creep
-from infercanary.exporter.judge.judge import Judgement
-from infercanary.exporter.judge.past import Answer
-from infercanary.exporter.judge.sentence import percent, sentence
-from infercanary.exporter.judge.thread import NOTHING
+from infercanary.exporter.judging.answers import Answer
+from infercanary.exporter.judging.thread import NOTHING
+from infercanary.judge.drift import Creep
+from infercanary.judge.sentence import percent, sentence
+from infercanary.judge.stages import Judgement
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15

@@ -8,7 +8,7 @@ In a server's own process::
     probe.start()  # a daemon thread; it never raises into the host
 """
 
-from infercanary.probe.probe import Probe
+from infercanary.probe.loop import Probe
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import Target
 from infercanary.probe.targets.torch import TorchTarget

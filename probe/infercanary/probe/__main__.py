@@ -11,10 +11,10 @@ from types import FrameType
 
 import click
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.config import read
+from infercanary.probe.loop import Probe
 from infercanary.probe.once import once
-from infercanary.probe.probe import Probe
-from infercanary.settings import UsageError
 
 
 @click.command(name="probe")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 log = logging.getLogger("infercanary.beside")
 
@@ -41,7 +41,7 @@ class _Probe:
         self.pid: int | None = None
         self.due: float | None = None
         """When it is to be started again (monotonic); None where it runs, or is given up."""
-        self._command = [sys.executable, "-m", "infercanary.cli", "probe", "--config", path]
+        self._command = [sys.executable, "-m", "infercanary", "probe", "--config", path]
         self._pause = _FIRST_PAUSE
         self._started = 0.0
 

@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from time import perf_counter
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Outcome, relative_error
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.output import fingerprint
 from infercanary.probe.record import Record
-from infercanary.probe.report import Outcome, relative_error
 from infercanary.probe.round import Round
 from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, NoCuda, Reason, Target
-from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
 

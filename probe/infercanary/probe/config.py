@@ -8,12 +8,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from infercanary.command.settings import UsageError, load
+from infercanary.probe.loop import Probe
 from infercanary.probe.pace import pace
-from infercanary.probe.probe import Probe
 from infercanary.probe.serve import parse
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import make
-from infercanary.settings import UsageError, load
 
 Positive = Annotated[float, Meta(gt=0)]
 

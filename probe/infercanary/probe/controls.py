@@ -8,9 +8,9 @@ from collections import deque
 from functools import partial
 from time import perf_counter
 
+from infercanary.contract.report import Metric
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.report import Metric
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets.controls import Control, available_controls, working_seconds
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 
 ENVIRONMENT = Metric(
     "infercanary_environment_info",

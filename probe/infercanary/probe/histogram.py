@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from infercanary.probe.report import LADDER, Family, HistogramValue, Metric
+from infercanary.contract.report import LADDER, Family, HistogramValue, Metric
 
 
 class Histogram:
-    """Counts observations (seconds) per rung of :data:`~infercanary.probe.report.LADDER` since it was made."""
+    """Counts observations (seconds) per rung of :data:`~infercanary.contract.report.LADDER` since it was made."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(LADDER) + 1)

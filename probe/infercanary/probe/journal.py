@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from infercanary.contract.report import Metric, Run
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
-from infercanary.probe.report import Metric, Run
 
 log = logging.getLogger("infercanary.probe")
 

@@ -16,10 +16,11 @@ from datetime import datetime, timezone
 
 import click
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.probe import controls, record
 from infercanary.probe.canary import THREADS
-from infercanary.probe.probe import DUTY_CAP, INTERVAL, Probe
-from infercanary.probe.report import Metric, Report, Run, decode
+from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
 from infercanary.probe.samplers import SUCCESS
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
@@ -27,7 +28,6 @@ from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
 from infercanary.probe.targets.wire.told import SERVER
-from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 INTERVAL = "INFERCANARY_INTERVAL_SECONDS"
 DUTY_CAP = "INFERCANARY_DUTY_CAP"

@@ -6,8 +6,8 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 
+from infercanary.contract.report import INTENDED, LATENCY, PHASE, Metric, Outcome
 from infercanary.probe.histogram import Tally
-from infercanary.probe.report import INTENDED, LATENCY, PHASE, Metric, Outcome
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Opened
 from infercanary.probe.tags import TAGS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from infercanary.probe.report import Run
+from infercanary.contract.report import Run
 
 PAGE = 512
 """Runs in one answer: a ring with the runs of an earlier probe is six, each well below what an exporter reads."""

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from infercanary.probe.report import PATH
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import PATH
 
 _MAX_CONNECTIONS = 8
 _SECONDS = 5.0

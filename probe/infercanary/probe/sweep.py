@@ -15,15 +15,15 @@ from typing import Annotated, Any, get_args
 import msgspec
 from msgspec import Meta
 
+from infercanary.command.settings import UsageError, convert
+from infercanary.contract.report import Metric
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
-from infercanary.probe.report import Metric
 from infercanary.probe.runner import Pool
 from infercanary.probe.schedule import Turns
 from infercanary.probe.targets import Target
-from infercanary.settings import UsageError, convert
 
 log = logging.getLogger("infercanary.probe")
 

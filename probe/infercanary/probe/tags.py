@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from infercanary.probe.report import OUTPUT_TOLERANCE, Family
+from infercanary.contract.report import OUTPUT_TOLERANCE, Family
 from infercanary.probe.round import Round
 
 Values: TypeAlias = "Mapping[str, Mapping[tuple[str, ...], float]]"

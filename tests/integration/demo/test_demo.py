@@ -22,7 +22,7 @@ import pytest
 def demo(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """`infercanary demo`, its output line by line; killed with all its children if a test fails."""
     child = subprocess.Popen(
-        [sys.executable, "-m", "infercanary.cli", "demo", *arguments],
+        [sys.executable, "-m", "infercanary", "demo", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -107,7 +107,7 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path: Path) -> None:
     """Python finds no torch for the server: the demo says which part failed and why, and ends."""
     (tmp_path / "torch.py").write_text("raise ImportError('no torch for this test')\n")
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "demo"],
+        [sys.executable, "-m", "infercanary", "demo"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from infercanary.probe.report import decode
+from infercanary.contract.report import decode
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "resnet18"
 

@@ -14,9 +14,7 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from infercanary.exporter.app import create_app
-from infercanary.exporter.config import Config, Docker, StaticProbe, check
-from infercanary.probe.report import (
+from infercanary.contract.report import (
     LADDER,
     LATENCY,
     PHASE,
@@ -27,6 +25,8 @@ from infercanary.probe.report import (
     Run,
     encode,
 )
+from infercanary.exporter.app import create_app
+from infercanary.exporter.config import Config, Docker, StaticProbe, check
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

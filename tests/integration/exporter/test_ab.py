@@ -18,16 +18,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infercanary.exporter.ab import answer
-from infercanary.exporter.ab.answer import Arm, decisions, told
-from infercanary.exporter.ab.conditions import Conditions
-from infercanary.exporter.ab.experiment import Plan, run
-from infercanary.exporter.ab.interruption import Interrupted, Interruption
-from infercanary.exporter.ab.process import Host
-from infercanary.exporter.ab.progress import Progress
-from infercanary.exporter.ab.reaper import Reaper
-from infercanary.exporter.ab.turn import Needed, StartFailed, take
-from infercanary.settings import UsageError
+from infercanary.ab import answer
+from infercanary.ab.answer import Arm, decisions, told
+from infercanary.ab.conditions import Conditions
+from infercanary.ab.experiment import Plan, run
+from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.process import Host
+from infercanary.ab.progress import Progress
+from infercanary.ab.reaper import Reaper
+from infercanary.ab.turn import Needed, StartFailed, take
+from infercanary.command.settings import UsageError
 
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = Path(__file__).parents[2] / "stack" / "ab"
@@ -117,7 +117,7 @@ def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
                 lambda what: None,
             )
     assert interruption.number == signal.SIGTERM
-    assert not [c for c in psutil.Process().children() if "infercanary.cli" in c.cmdline()]
+    assert not [c for c in psutil.Process().children() if "infercanary" in c.cmdline()]
 
 
 class Served:
@@ -177,7 +177,7 @@ def test_what_is_no_report_is_refused_within_its_time(body: bytes, why: str) -> 
 def test_the_reaper_ends_processes_of_an_experiment_that_was_killed() -> None:
     code = """
     import subprocess, sys, time
-    from infercanary.exporter.ab.reaper import Reaper
+    from infercanary.ab.reaper import Reaper
     with Reaper("0123456789ab") as reaper:
         child = subprocess.Popen(["sleep", "600"], start_new_session=True)
         reaper.watch(child.pid)
@@ -232,7 +232,7 @@ def test_docker_without_room_is_told_in_one_line() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FullDisk) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         done = subprocess.run(
-            [sys.executable, "-m", "infercanary.cli", "ab", "old", "new"],
+            [sys.executable, "-m", "infercanary", "ab", "old", "new"],
             env={**os.environ, "DOCKER_HOST": f"tcp://127.0.0.1:{server.server_address[1]}"},
             capture_output=True,
             text=True,

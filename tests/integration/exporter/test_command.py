@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from infercanary.command.settings import UsageError
 from infercanary.exporter.__main__ import command
-from infercanary.settings import UsageError
 
 
 @contextmanager

@@ -18,9 +18,9 @@ import bcrypt
 import pytest
 from click.testing import CliRunner
 
-from infercanary import check
+from infercanary.command import check
+from infercanary.command.settings import UsageError
 from infercanary.exporter import guard
-from infercanary.settings import UsageError
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from infercanary.probe.report import Run
+from infercanary.contract.report import Run
 
 
 def runs(count: int, seconds: float, begin: float, control: float = 0.0004) -> list[Run]:

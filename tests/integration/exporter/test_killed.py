@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from infercanary.exporter.store.store import Store
-from infercanary.probe.report import Run, decode
+from infercanary.contract.report import Run, decode
+from infercanary.store.sqlite import Store
 
 KILLS = int(os.environ.get("KILLS", "6"))
 
@@ -58,7 +58,7 @@ def probe(folder: Path) -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "infercanary.cli",
+        "infercanary",
         "probe",
         "--config",
         "probe.yaml",
@@ -110,7 +110,7 @@ def test_every_run_is_stored_once(tmp_path: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "infercanary.cli",
+            "infercanary",
             "exporter",
             "--config",
             str(config),

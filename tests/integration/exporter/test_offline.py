@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from infercanary.contract.report import Run
 from infercanary.probe.journal import Journal
-from infercanary.probe.report import Run
 
-COMMAND = [sys.executable, "-m", "infercanary.cli"]
+COMMAND = [sys.executable, "-m", "infercanary"]
 
 
 def infercanary(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from infercanary.probe.report import Run
+from infercanary.contract.report import Run
 
 
 async def test_the_page_teaches_where_there_is_nothing(exporter: Any, config: Any) -> None:

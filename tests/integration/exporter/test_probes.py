@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
+from infercanary.client.fetch import PollError
+from infercanary.client.limits import Limits
+from infercanary.contract.report import LADDER, LATENCY, Family, HistogramValue, Point, Run, encode
 from infercanary.exporter import collect
-from infercanary.exporter.config import Limits
-from infercanary.exporter.poll import PollError
-from infercanary.probe.report import LADDER, LATENCY, Family, HistogramValue, Point, Run, encode
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 

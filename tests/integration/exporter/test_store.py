@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from infercanary.exporter.store import database
-from infercanary.exporter.store.store import Generation, Sample, Store, StoreError
+from infercanary.store import database
+from infercanary.store.sqlite import Generation, Sample, Store, StoreError
 
 T = 1_790_000_000.0
 
@@ -44,7 +44,7 @@ def sequences(store: Store, container: str = "search-1") -> list[int]:
 WRITER = """
 import sys
 from pathlib import Path
-from infercanary.exporter.store.store import Generation, Sample, Store
+from infercanary.store.sqlite import Generation, Sample, Store
 
 store = Store.open(Path(sys.argv[1]))
 begin = int(sys.argv[2])
@@ -176,7 +176,7 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
     script = """
     import resource, signal, sys
     from pathlib import Path
-    from infercanary.exporter.store.store import Generation, Sample, Store, StoreError
+    from infercanary.store.sqlite import Generation, Sample, Store, StoreError
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
@@ -366,7 +366,7 @@ def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
     script = """
     import sys, time
     from pathlib import Path
-    from infercanary.exporter.store.store import Store
+    from infercanary.store.sqlite import Store
 
     store = Store.open(Path(sys.argv[1]))
     print("open", flush=True)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from infercanary.probe.report import LADDER
+from infercanary.contract.report import LADDER
 
 ROOT = Path(__file__).parents[3]
 END = 1_700_006_400.0  # the end of a block of two hours

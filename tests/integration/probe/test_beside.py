@@ -79,7 +79,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
 
     def start(*server: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "infercanary.cli", "beside", "--", *server],
+            [sys.executable, "-m", "infercanary", "beside", "--", *server],
             cwd=tmp_path, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         started.append(process)
@@ -197,6 +197,6 @@ def beside_in_a_namespace(url: str) -> subprocess.Popen[str]:
     )
     return subprocess.Popen(
         ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child",
-         sys.executable, "-m", "infercanary.cli", "beside", "--", "sh", "-c", server],
+         sys.executable, "-m", "infercanary", "beside", "--", "sh", "-c", server],
         text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip

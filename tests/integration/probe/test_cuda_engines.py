@@ -23,7 +23,7 @@ PRELUDE = """
 import json, sys
 from device_work import held, library
 from infercanary.probe.deadline import one_line
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.probe.timing import overhead
@@ -470,7 +470,7 @@ def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: P
         "  ort: {target: onnx, options: {model: m.onnx, providers: [cuda], inputs: [{shape: [2, 1024]}]}}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--config", "probe.yaml", "--once"],
+        [sys.executable, "-m", "infercanary", "probe", "--config", "probe.yaml", "--once"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
         env=environment(library),
     )  # fmt: skip
@@ -493,7 +493,7 @@ import sys
 from types import ModuleType
 from infercanary.probe.targets.cuda_driver import cuda_library
 from infercanary.probe.targets.tensorrt import TensorRtTarget
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 sys.modules["tensorrt"] = ModuleType("tensorrt")
 target = TensorRtTarget(sys.argv[1])
 print(cuda_library() is not None)

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 from watching import until
 
+from infercanary.command.settings import UsageError
 from infercanary.probe import serve
 from infercanary.probe.serve import Server
-from infercanary.settings import UsageError
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ import pytest
 from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import encode
 from infercanary.probe import Probe
-from infercanary.probe.report import encode
-from infercanary.settings import UsageError
 
 
 def probe_threads() -> list[threading.Thread]:
@@ -348,7 +348,7 @@ def test_unix_socket(started: Any, tmp_path: Path) -> None:
 
     connection = Connection("probe")
     connection.request("GET", "/report")
-    from infercanary.probe.report import decode
+    from infercanary.contract.report import decode
 
     assert decode(connection.getresponse().read()).schema_version == 1
     connection.close()

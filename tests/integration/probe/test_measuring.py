@@ -18,8 +18,8 @@ import pytest
 from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
+from infercanary.contract.report import Family, Run, decode
 from infercanary.probe import HostClock, Phase
-from infercanary.probe.report import Family, Run, decode
 from infercanary.probe.timing import overhead
 
 CPU_CONTROLS = {"cpu_spin", "memory_copy", "page_io", "thread_wake"}

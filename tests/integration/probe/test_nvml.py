@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from watching import MODULES, Seen, fetch, until
 
-from infercanary.probe.report import Family
+from infercanary.contract.report import Family
 
 FAKE = Path(__file__).parents[2] / "fake_nvml"
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -563,7 +563,7 @@ def test_the_names_of_the_visible_gpus(ask: Ask) -> None:
 INTERVAL = 0.8
 ON_TIME = f"""
 import functools, threading
-from infercanary.probe import probe
+from infercanary.probe import loop as probe
 from scripted import Scripted
 from watching import until
 

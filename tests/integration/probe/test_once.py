@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from watching import MODULES, until
 
-COMMAND = [sys.executable, "-m", "infercanary.cli", "probe", "--once"]
+COMMAND = [sys.executable, "-m", "infercanary", "probe", "--once"]
 
 
 def scripted(**options: object) -> str:

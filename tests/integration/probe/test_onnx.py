@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from watching import Seen, fetch, until
 
+from infercanary.contract.report import relative_error
 from infercanary.probe import TorchTarget
-from infercanary.probe.report import relative_error
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensors import Input, drawn
 
@@ -24,7 +24,7 @@ pytest.importorskip("onnxruntime")
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "resnet18"
 PAGE = ROOT / "docs" / "targets" / "onnx.md"
-COMMAND = [sys.executable, "-m", "infercanary.cli", "probe"]
+COMMAND = [sys.executable, "-m", "infercanary", "probe"]
 
 # torch draws its own numbers; this one has the ONNX target's.
 SAME_INPUT = f"""

@@ -30,7 +30,7 @@ class Started:
         )
         self.log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(self.config)],
+            [sys.executable, "-m", "infercanary", "probe", "--config", str(self.config)],
             cwd=modules, stdout=self.log, stderr=self.log,
         )  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_a_second_probe_on_the_same_port_is_one_line(start: Callable[..., Starte
     probe = start(f"{{c: {scripted()}}}")
     probe.until(lambda s: True)
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(probe.config)],
+        [sys.executable, "-m", "infercanary", "probe", "--config", str(probe.config)],
         cwd=MODULES, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
@@ -220,7 +220,7 @@ def test_the_socket_is_gone_after_the_end(start: Callable[..., Started], tmp_pat
         )
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(probe.config), "--log-level", "error"],
+        [sys.executable, "-m", "infercanary", "probe", "--config", str(probe.config), "--log-level", "error"],
         cwd=MODULES, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

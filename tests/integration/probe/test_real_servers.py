@@ -295,7 +295,7 @@ def unpack(page: str, folder: Path, port: int, replaced: int) -> None:
 def once(folder: Path, phases: list[str]) -> str:
     """What ``infercanary probe --once`` prints: with these phases, and nothing amiss."""
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--config", "probe.yaml", "--once"],
+        [sys.executable, "-m", "infercanary", "probe", "--config", "probe.yaml", "--once"],
         cwd=folder, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

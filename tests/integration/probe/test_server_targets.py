@@ -18,6 +18,7 @@ import pytest
 from faulty import INPUT, OUTPUT, Faulty
 from watching import fetch, until
 
+from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock
 from infercanary.probe.targets import Failure, openai
 from infercanary.probe.targets.http import HttpTarget
@@ -25,7 +26,6 @@ from infercanary.probe.targets.kserve import KserveTarget
 from infercanary.probe.targets.openai import OpenaiTarget
 from infercanary.probe.targets.wire.server import Server
 from infercanary.probe.timing import Timing
-from infercanary.settings import UsageError
 
 QUICK: dict[str, Any] = {"timeout_seconds": 5, "ready_seconds": 0}
 
@@ -314,7 +314,7 @@ def test_once_shows_them_too(server: Faulty, tmp_path: Path) -> None:
         f"canaries: {{c: {{target: kserve, options: {{url: '{server.url}', model: double}}}}}}"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--once", "--config", "probe.yaml"],
+        [sys.executable, "-m", "infercanary", "probe", "--once", "--config", "probe.yaml"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -329,7 +329,7 @@ def test_once_shows_them_too(server: Faulty, tmp_path: Path) -> None:
         f"canaries: {{c: {{target: http, options: {{url: '{server.url}', ready_seconds: 0}}}}}}"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--once", "--config", "probe.yaml"],
+        [sys.executable, "-m", "infercanary", "probe", "--once", "--config", "probe.yaml"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 3, done.stderr

@@ -36,7 +36,7 @@ class Started:
         config.write_text(f"listen: {self.address.removeprefix('http://')}\ncontrols: false\n{settings}")
         self.log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(config)],
+            [sys.executable, "-m", "infercanary", "probe", "--config", str(config)],
             cwd=MODULES, stdout=self.log, stderr=self.log, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
@@ -213,7 +213,7 @@ def test_once_does_not_sweep(tmp_path: Path) -> None:
     config = tmp_path / "probe.yaml"
     config.write_text(settings("batches: [1, 4], every_seconds: 1", "swept:raises", 8))
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--once", "--config", str(config)],
+        [sys.executable, "-m", "infercanary", "probe", "--once", "--config", str(config)],
         cwd=MODULES, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -262,8 +262,8 @@ def test_a_compiled_model_has_one_size(
 
 def test_the_example_in_the_docs_is_one() -> None:
     """Each block of settings there, as a probe would read it."""
+    from infercanary.command.settings import convert
     from infercanary.probe.config import Config
-    from infercanary.settings import convert
 
     blocks = re.findall(
         r"^```yaml\n(.*?)^```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE

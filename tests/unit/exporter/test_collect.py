@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.exporter.collect import Collector, Probe, backoff
 from infercanary.exporter.config import Config, Docker
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
-from infercanary.exporter.judge.thread import Judging
-from infercanary.exporter.store.records import Generation, kept
-from infercanary.exporter.store.store import Store
-from infercanary.probe.report import Metric, Report, Run, encode
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Generation, kept
+from infercanary.store.sqlite import Store
 
 
 @pytest.mark.parametrize(

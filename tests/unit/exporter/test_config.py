@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from infercanary.command.settings import UsageError
 from infercanary.exporter.config import Config, check, listen_address
-from infercanary.settings import UsageError
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from infercanary.contract.report import LADDER, LATENCY, Family, HistogramValue, Point
 from infercanary.exporter.expose import Exposition, Lines, write
-from infercanary.probe.report import LADDER, LATENCY, Family, HistogramValue, Point
 
 A, B = ("resnet", "resnet-1"), ("resnet", "resnet-2")
 TEMPERATURE = Family("infercanary_temperature_celsius", "gauge", "How hot.", ("gpu",), (Point(("0",), 61.5),))

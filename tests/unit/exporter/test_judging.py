@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from infercanary.exporter.judge import thread
-from infercanary.exporter.judge.thread import Judging, cold_starts
-from infercanary.exporter.store.records import Generation
-from infercanary.exporter.store.store import Retention, Store
-from infercanary.probe.report import Metric, Run
+from infercanary.contract.report import Metric, Run
+from infercanary.exporter.judging import thread
+from infercanary.exporter.judging.thread import Judging, cold_starts
+from infercanary.judge.model import Generation
+from infercanary.store.sqlite import Retention, Store
 
 LOAD = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
 
@@ -111,9 +111,9 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     judging.turn()
     judged: list[int] = []
     drifts: list[int] = []
-    verdict, look = thread.judge, thread.creep.look
+    verdict, look = thread.judge, thread.drift.look
     monkeypatch.setattr(thread, "judge", lambda *given: judged.append(number) or verdict(*given))
-    monkeypatch.setattr(thread.creep, "look", lambda *given: drifts.append(number) or look(*given))
+    monkeypatch.setattr(thread.drift, "look", lambda *given: drifts.append(number) or look(*given))
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()

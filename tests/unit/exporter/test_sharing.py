@@ -11,14 +11,14 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.exporter import collect
 from infercanary.exporter.collect import SHARED, Collector, Probe
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
-from infercanary.exporter.judge.thread import Judging
+from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
-from infercanary.probe.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.probe.samplers.cgroup import CPUSET_INFO
 from infercanary.probe.samplers.cpus import cpu_list
 

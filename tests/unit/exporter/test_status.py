@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from infercanary.exporter.judge.judge import Judgement, State
 from infercanary.exporter.status import _verdict, before_and_after
+from infercanary.judge.stages import Judgement, State
 
 
 def told(state: State, next_look: int | None) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from infercanary.exporter.judge.thread import Judging
-from infercanary.exporter.store import database
-from infercanary.exporter.store.records import Generation
-from infercanary.probe.report import Run
+from infercanary.contract.report import Run
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Generation
+from infercanary.store import database
 
 SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"
 STARTED = Generation(service="s", container="a", boot_id="b1", started_at=0.0, image_id="sha256:1")

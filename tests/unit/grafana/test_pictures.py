@@ -16,7 +16,7 @@ from grafana.pictures.fields import Fields, legible, on, shade, words
 from grafana.pictures.tables import Cell, table
 from grafana.pictures.units import ticks, written
 from grafana.queries import dashboards, panels
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 PANELS = [panel for board in dashboards().values() for panel in panels(board)]
 

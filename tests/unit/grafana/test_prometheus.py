@@ -12,7 +12,7 @@ import pytest
 
 from grafana import prometheus
 from grafana.prometheus import Prometheus, Refused
-from infercanary.settings import UsageError
+from infercanary.command.settings import UsageError
 
 Serve = Callable[[int, bytes], tuple[Prometheus, list[str]]]
 """From a status and a body to a Prometheus that always answers so, and what it was asked."""

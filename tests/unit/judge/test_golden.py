@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from infercanary.exporter import drift
-from infercanary.exporter.ab import estimate
-from infercanary.exporter.judge import creep
-from infercanary.exporter.judge.causes import Part, Start
-from infercanary.exporter.judge.judge import judge, trials
-from infercanary.exporter.judge.restarts import restarts_of
-from infercanary.exporter.store.records import Generation, Sample
+from infercanary.ab import estimate
+from infercanary.judge import drift, statistics
+from infercanary.judge.causes import Part, Start
+from infercanary.judge.model import Generation, Sample
+from infercanary.judge.restarts import restarts_of
+from infercanary.judge.stages import judge, trials
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
 CANARY, HOUR = "canary", 3600.0
@@ -156,7 +155,7 @@ def drifts() -> Iterator[tuple[str, dict[str, Any]]]:
         later = world.start("r", "old", HOUR * 40, 1_200, slower=trend)
         siblings = [world.start("s", "same", HOUR, 13_000, service="s")]
         for name, starts in (("one", [one]), ("two", [one, later])):
-            found = creep.look(starts, siblings, CANARY, restarts_of(starts))
+            found = drift.look(starts, siblings, CANARY, restarts_of(starts))
             host = found.host and [found.host.shift, found.host.low, found.host.high]
             yield (
                 f"drift {name} {trend}",
@@ -174,13 +173,13 @@ def series() -> Iterator[tuple[str, Any]]:
         for at in rng.integers(20, 380, seed % 4):
             y[at:] += rng.normal(0, 0.08)
         values = np.exp(y) if seed % 5 else np.round(np.exp(y) * 20) / 20
-        yield f"scan {seed}", [[c.index, c.shift, c.low, c.high] for c in drift.scan(values.tolist())]
+        yield f"scan {seed}", [[c.index, c.shift, c.low, c.high] for c in statistics.scan(values.tolist())]
         for at in range(40, 380, 60):
-            found = drift.compare(values[at - 30 : at].tolist(), values[at : at + 30].tolist())
+            found = statistics.compare(values[at - 30 : at].tolist(), values[at : at + 30].tolist())
             yield f"compare {seed} {at}", [*found]
-        wide = drift.compare(values[:200].tolist(), values[200:].tolist(), restart_sd=0.01)
+        wide = statistics.compare(values[:200].tolist(), values[200:].tolist(), restart_sd=0.01)
         yield f"compare {seed} with restarts", [*wide]
-        pairs = [drift.shift(values[i : i + 20], values[i + 20 : i + 40]) for i in range(0, 320, 40)]
+        pairs = [statistics.shift(values[i : i + 20], values[i + 20 : i + 40]) for i in range(0, 320, 40)]
         decision = estimate.decide(pairs, 8)
         yield (
             f"ab {seed}",

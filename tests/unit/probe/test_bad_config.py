@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from infercanary import cli
+from infercanary.command import cli as cli
 from infercanary.probe.targets import BUILT_IN
 
 torch = pytest.importorskip("torch")
@@ -263,7 +263,7 @@ def test_in_a_process_of_its_own(name: str) -> None:
     """As a person meets it: nothing else on standard error or standard output, not even a log line."""
     path = FOLDER / f"{name}.yaml"
     done = subprocess.run(
-        [sys.executable, "-m", "infercanary.cli", "probe", "--config", str(path)],
+        [sys.executable, "-m", "infercanary", "probe", "--config", str(path)],
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.contract.report import LADDER, HistogramValue, Metric, Point
 from infercanary.probe.histogram import Histogram, Tally
-from infercanary.probe.report import LADDER, HistogramValue, Metric, Point
 
 GAUGE = Metric("infercanary_gauge", "gauge", "G.", ("canary",))
 COUNTER = Metric("infercanary_counter_total", "counter", "C.", ("canary",))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from infercanary.contract.report import Run
 from infercanary.probe.journal import Journal, environment_id, last_runs, read
-from infercanary.probe.report import Run
 
 ENVIRONMENT = {"torch": "2.13.0", "python": "3.11"}
 
@@ -80,7 +80,7 @@ def test_what_a_crash_left_is_found_and_a_torn_line_costs_only_itself(tmp_path: 
         import os
         from pathlib import Path
         from infercanary.probe.journal import Journal
-        from infercanary.probe.report import Run
+        from infercanary.contract.report import Run
         journal = Journal(Path({str(path)!r}), "boot-1")
         for sequence in range(1, 6):
             journal.append([Run(sequence, "a", 0.0, 0.0, "ok", (0.01,))], {{}})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.probe import controls, record
+from infercanary.probe.loop import DUTY_CAP, INTERVAL
 from infercanary.probe.once import last_runs, render
-from infercanary.probe.probe import DUTY_CAP, INTERVAL
-from infercanary.probe.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.probe.samplers import SUCCESS
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES

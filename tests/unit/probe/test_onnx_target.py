@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock
 from infercanary.probe.targets.onnx import OnnxTarget
-from infercanary.settings import UsageError
 
 ort = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

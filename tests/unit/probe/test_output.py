@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.contract.report import OUTPUT_TOLERANCE, relative_error
 from infercanary.probe.output import fingerprint
-from infercanary.probe.report import OUTPUT_TOLERANCE, relative_error
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import decode
+from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
 from infercanary.probe.pace import pace
-from infercanary.probe.probe import DUTY_CAP, INTERVAL, Probe
-from infercanary.probe.report import decode
 from infercanary.probe.tags import values
-from infercanary.settings import UsageError
 
 
 def test_without_it_what_was_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import infercanary.probe
-from infercanary.probe.report import (
+from infercanary.contract.report import (
     KINDS,
     LADDER,
     SCHEMA_VERSION,

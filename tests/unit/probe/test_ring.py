@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.probe.report import Run
+from infercanary.contract.report import Run
 from infercanary.probe.ring import Ring
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from infercanary.contract.report import Family, Metric
 from infercanary.probe.histogram import Tally
-from infercanary.probe.report import Family, Metric
 from infercanary.probe.samplers import Guard, SampleFailed, Unavailable, available
 
 VALUE = Metric("infercanary_value", "gauge", "V.")

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe import HostClock, Phase, Probe, Sweep
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
@@ -22,7 +23,6 @@ from infercanary.probe.runner import Pool
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan
 from infercanary.probe.sweep import BUSY, LATENCY, MISSING, PEAK, RATE, TIMESTAMP, Sweeping
 from infercanary.probe.targets import Unsized
-from infercanary.settings import UsageError, convert
 
 # When, and how much of the cap -----------------------------------------------------------------------------------
 

@@ -11,9 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
+from infercanary.contract.report import LADDER, HistogramValue, Metric
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
-from infercanary.probe.report import LADDER, HistogramValue, Metric
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import STATES, TAGS, Values, Window, gpus_at, tags, values

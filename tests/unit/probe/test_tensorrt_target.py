@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.config import read
 from infercanary.probe.targets.tensorrt import TensorRtTarget, built_by, why_not
-from infercanary.settings import UsageError
 
 MEND = "rebuild it with trtexec of this version, on this GPU"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.targets.tensors import STORAGE, Input, Slot, drawn, matched, places, readable, specs
-from infercanary.settings import UsageError
 
 np = pytest.importorskip("numpy")
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.probe.targets import Unsized
-from infercanary.settings import UsageError
 
 torch = pytest.importorskip("torch")
 

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Metric
 from infercanary.probe.histogram import Tally
 from infercanary.probe.record import FAILURES, Record
-from infercanary.probe.report import Metric
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Runner
 from infercanary.probe.targets import REASONS, Failure, Reading
@@ -35,7 +36,6 @@ from infercanary.probe.targets.wire.tensors import (
 )
 from infercanary.probe.targets.wire.told import from_heads, server_times
 from infercanary.probe.timing import HostClock, Phase
-from infercanary.settings import UsageError
 
 DTYPES = [
     "BOOL",

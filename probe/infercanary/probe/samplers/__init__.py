@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
 
+from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
 from infercanary.probe.histogram import Tally
-from infercanary.probe.report import Family, Metric
 
 if TYPE_CHECKING:
     from infercanary.probe.samplers.threads import Place

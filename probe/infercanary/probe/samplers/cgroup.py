@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from infercanary.probe.report import Family, Metric
+from infercanary.contract.report import Family, Metric
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cpus import cpu_list
 

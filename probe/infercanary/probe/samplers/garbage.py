@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterable
 from time import perf_counter
 
-from infercanary.probe.report import Family, Metric
+from infercanary.contract.report import Family, Metric
 
 PAUSE = Metric(
     "infercanary_gc_pause_seconds_total",

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from infercanary.probe.report import Family, Metric
+from infercanary.contract.report import Family, Metric
 
 STALLED = Metric(
     "infercanary_stalled_seconds_total",

@@ -20,7 +20,7 @@ from operator import add, sub
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from infercanary.probe.report import Family, Metric
+from infercanary.contract.report import Family, Metric
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import granted_cpus
 

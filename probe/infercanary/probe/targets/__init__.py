@@ -11,10 +11,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Metric
 from infercanary.probe.deadline import one_line, printable
-from infercanary.probe.report import Metric
 from infercanary.probe.timing import Clock, Phase
-from infercanary.settings import UsageError
 
 BUILT_IN = {
     "torch": "infercanary.probe.targets.torch:TorchTarget",
@@ -103,8 +103,8 @@ class Target(Protocol):
     def open(self) -> None:
         """Load whatever :meth:`run` needs.
 
-        Raises :class:`~infercanary.settings.UsageError` for a user's mistake, which ends the command ``probe``, and
-        :class:`NoCuda`, which does not.
+        Raises ``UsageError`` for a user's mistake, which ends the command ``probe``, and :class:`NoCuda`, which
+        does not.
         """
         ...
 

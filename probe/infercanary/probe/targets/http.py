@@ -12,12 +12,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document
 from infercanary.probe.targets.wire.told import from_heads, heads
 from infercanary.probe.timing import HostClock, Phase
-from infercanary.settings import UsageError, convert
 
 _MAX_VALUES = 1024
 _MAX_BODY_BYTES = 64 << 20

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
@@ -28,7 +29,6 @@ from infercanary.probe.targets.wire.tensors import (
 )
 from infercanary.probe.targets.wire.told import SERVER, from_heads, heads
 from infercanary.probe.timing import HostClock, Phase
-from infercanary.settings import UsageError, convert
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 _LENGTH = "Inference-Header-Content-Length"

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import NoCuda, Unsized
@@ -41,7 +42,6 @@ from infercanary.probe.targets.tensors import (
     specs,
 )
 from infercanary.probe.timing import Clock, HostClock, Phase
-from infercanary.settings import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
-from infercanary.settings import UsageError
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 ON_CUDA = (CUDA, TENSORRT)

@@ -15,12 +15,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from infercanary.probe.report import Metric
+from infercanary.command.settings import UsageError, convert
+from infercanary.contract.report import Metric
 from infercanary.probe.targets import Failure, Reading
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
 from infercanary.probe.timing import HostClock, Phase
-from infercanary.settings import UsageError, convert
 
 BETWEEN_TOKENS = Metric(
     "infercanary_between_tokens_seconds",

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import NoCuda
@@ -19,7 +20,6 @@ from infercanary.probe.targets.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
 from infercanary.probe.targets.tensors import Input, Slot, drawn, matched, places, specs
 from infercanary.probe.timing import Clock, HostClock, Phase
-from infercanary.settings import UsageError
 
 log = logging.getLogger("infercanary.probe")
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
-from infercanary.settings import UsageError, convert
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

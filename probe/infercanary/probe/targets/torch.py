@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import NoCuda, Unsized, attribute
 from infercanary.probe.timing import CudaClock, HostClock, Phase
-from infercanary.settings import UsageError, convert
 
 _MAX_VALUES = 1024
 _BATCH_SECONDS = 100e-6

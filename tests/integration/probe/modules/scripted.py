@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock, Phase
-from infercanary.settings import UsageError
 
 LONG = 120.0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from infercanary.probe.report import Family, HistogramValue, Report, decode
+from infercanary.contract.report import Family, HistogramValue, Report, decode
 
 MODULES = Path(__file__).parent
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pynvml
 
+from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import Worker
-from infercanary.probe.report import Family, Metric
 from infercanary.probe.samplers import SampleFailed
 from infercanary.probe.samplers.nvml import fast, slow
 from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Nvml, text

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import pynvml
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 
 Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
 """What was read: metric → label values → value."""

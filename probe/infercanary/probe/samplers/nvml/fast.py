@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found, Nvml, read
 from infercanary.probe.samplers.nvml.gpus import Gpu
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from infercanary.probe.report import Family, Metric
+from infercanary.contract.report import Family, Metric
 
 STATE = Metric(
     "infercanary_nvml_state",

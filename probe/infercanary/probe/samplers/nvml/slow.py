@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pynvml
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml, read, text
 from infercanary.probe.samplers.nvml.gpus import Gpu, local_cpus, numa_node
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND

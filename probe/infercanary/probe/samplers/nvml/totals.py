@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found
 
 ERRORS_PER_SECOND = 1e6

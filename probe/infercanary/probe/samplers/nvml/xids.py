@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found, Nvml
 
 XIDS = Metric(

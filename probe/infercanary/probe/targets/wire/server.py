@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line, printable
 from infercanary.probe.targets import Failure, Reason, Unsized
 from infercanary.probe.targets.wire.connection import Answer, Connection, untimed
 from infercanary.probe.timing import Phase
-from infercanary.settings import UsageError, convert
 
 T = TypeVar("T")
 S = TypeVar("S", bound="OverHttp")

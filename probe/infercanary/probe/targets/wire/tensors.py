@@ -15,8 +15,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Failure
-from infercanary.settings import UsageError
 
 MAX_VALUES = 1024
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from email.message import Message
 from statistics import median
 
-from infercanary.probe.report import Metric
+from infercanary.contract.report import Metric
 from infercanary.probe.targets import Reading
 
 SERVER = Metric(

@@ -1,0 +1,260 @@
+"""What an experiment says: the verdict on each canary, what it rests on, why, and what a start cost. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median, stdev
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from infercanary.ab import estimate, neighbours
+from infercanary.ab.conditions import INTERVAL_SECONDS
+from infercanary.ab.estimate import Decision
+from infercanary.ab.experiment import Ended, Pair, Result
+from infercanary.command.settings import UsageError
+from infercanary.compare.comparison import STARTS, Compared, compared
+from infercanary.compare.recording import Series, listed
+from infercanary.compare.units import count, short
+from infercanary.judge import causes, statistics
+from infercanary.judge.causes import Start, find
+from infercanary.judge.sentence import sentence
+from infercanary.judge.stages import Judgement
+from infercanary.judge.statistics import Shift
+
+STEPS = ("first_report", "load", "first_run", "time_to_steady")
+"""Of a cold start: from its beginning to the probe's first answer; to load; the first inference; until steady."""
+
+_CODES: Mapping[str, int] = {"equivalent": 0, "improved": 0, "regressed": 1, "inconclusive": 3}
+_SLOW_PACE = 4.0  # times the interval that was asked for, from which on a probe does not heed it
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """One side: seconds, of the runs that count, and of its starts."""
+
+    name: str
+    image_id: str = ""
+    image_bytes: int | None = None
+    starts: int
+    failed_starts: int
+    runs: int
+    mean: float | None = None
+    sd: float | None = None
+    start_sd: float | None = None
+    """How much the levels of its starts differ, as a ratio."""
+    cold_start: dict[str, float] = {}
+    """Step → its median."""
+    swing: dict[str, float] = {}
+    """Step → half of its range over its median: 0.05 is ± 5 %."""
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One pair: how much slower B was than A beside it, as a ratio, and who came first."""
+
+    shift: float
+    first: str
+    a: float
+    b: float
+    """Medians of the two starts, in seconds."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer on one canary."""
+
+    compared: Compared
+    a: Arm
+    b: Arm
+    pairs: Sequence[Step]
+    ended: Ended
+    seconds: float
+
+
+class Picked(NamedTuple):
+    """The runs that count of one canary."""
+
+    starts: Sequence[tuple[Start, Start]]
+    shifts: Sequence[Shift]
+    a_first: Sequence[bool]
+    note: str
+
+
+def common(pairs: Sequence[Pair]) -> list[str]:
+    """The canaries that every start had. Raises :class:`UsageError` where there is none."""
+    turns = [turn for pair in pairs for turn in (pair.a, pair.b)]
+    names = [name for name in turns[0].starts if all(name in turn.starts for turn in turns)]
+    if not names:
+        a, b = (listed(turn.starts) for turn in (pairs[0].a, pairs[0].b))
+        raise UsageError(f"no canary is in both images; A has {a}; B has {b}; give both the same --config")
+    return names
+
+
+def picked(pairs: Sequence[Pair], canary: str) -> Picked:
+    """Those runs, with the shift of each pair."""
+    both = [(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs]
+    kept = neighbours.counted(both)
+    firsts = {id(pair.a.starts[canary].generation): pair.a_first for pair in pairs}
+    shifts = [statistics.shift(_points(a), _points(b)) for a, b in kept.pairs]
+    return Picked(kept.pairs, shifts, [firsts[id(a.generation)] for a, _ in kept.pairs], kept.note)
+
+
+def decisions(pairs: Sequence[Pair], most: int) -> dict[str, Decision]:
+    """Canary → what is known after these pairs. Raises :class:`UsageError`."""
+    found = {}
+    for name in common(pairs):
+        decision = estimate.decide(picked(pairs, name).shifts, most)
+        # Pairs that neighbours spoilt count as tried: an experiment does not go on for ever.
+        found[name] = decision._replace(done=decision.done or len(pairs) > most)
+    return found
+
+
+def told(canary: str, result: Result, a: Arm, b: Arm, most: int) -> Told:
+    """The answer on ``canary``; ``a`` and ``b`` say who the sides are."""
+    of = picked(result.pairs, canary)
+    decision = estimate.decide(of.shifts, most)
+    arms = [
+        _arm(arm, side, result, [pair[i] for pair in of.starts], canary)
+        for i, (arm, side) in enumerate(((a, "A"), (b, "B")))
+    ]
+    return Told(
+        compared=_compared(canary, of, decision, result, (a.name, b.name)),
+        a=arms[0],
+        b=arms[1],
+        pairs=[
+            Step(math.expm1(shift.log), "A" if first else "B", median(_points(x)), median(_points(y)))
+            for shift, first, (x, y) in zip(of.shifts, of.a_first, of.starts, strict=True)
+        ],
+        ended=result.ended,
+        seconds=result.seconds,
+    )
+
+
+def series(pairs: Sequence[Pair], canary: str) -> tuple[Series, Series]:
+    """The runs that count of either side, for pictures."""
+    a, b = ([pair[i] for pair in picked(pairs, canary).starts] for i in (0, 1))
+    return _series(a), _series(b)
+
+
+def _compared(
+    canary: str, of: Picked, decision: Decision, result: Result, names: tuple[str, str]
+) -> Compared:
+    """As `infercanary compare` says it, with the experiment's own verdict, interval and causes."""
+    a, b = ([pair[i] for pair in of.starts] for i in (0, 1))
+    plain = compared(canary, _series(a), _series(b), files=((names[0],), (names[1],)))
+    look = decision.looks[-1] if decision.looks else None
+    why = (
+        find(look.shift, [causes.Pair([x], [y]) for x, y in of.starts], [], canary)
+        if look is not None
+        else None
+    )
+    judgement = Judgement(state=decision.verdict)
+    if look is not None and why is not None:
+        judgement = Judgement(
+            state=decision.verdict, shift=look.seen.shift, low=look.seen.low, high=look.seen.high, causes=why
+        )
+    sd = estimate.restart_sd(of.shifts)
+    unknown = decision.verdict == "inconclusive"
+    return msgspec.structs.replace(
+        plain,
+        verdict=decision.verdict,
+        exit_code=_CODES[decision.verdict],
+        sentence=sentence(judgement) if look is not None else _too_few(of, decision),
+        shift=look.seen.shift if look is not None else None,
+        low=_finite(look.seen.low) if look is not None else None,
+        high=_finite(look.seen.high) if look is not None else None,
+        level=round(look.level, 4) if look is not None else plain.level,
+        restart_sd=math.expm1(sd) if math.isfinite(sd) else plain.restart_sd,
+        restart_sd_from="measured" if math.isfinite(sd) else plain.restart_sd_from,
+        restarts_seen=2 * len(of.shifts),
+        causes=why,
+        next=_next(of, decision, result) if unknown else (),
+        notes=_notes(of, result),
+    )
+
+
+def _too_few(of: Picked, decision: Decision) -> str:
+    return (
+        f"{decision.verdict}: {count(len(of.shifts), 'pair')} of starts, and {estimate.FEWEST_PAIRS} are the least "
+        "that tell anything"
+    )
+
+
+def _next(of: Picked, decision: Decision, result: Result) -> list[str]:
+    """What would settle it."""
+    each = result.seconds / max(1, len(result.pairs))
+    needed = estimate.pairs_needed(of.shifts, STARTS)
+    found = []
+    if result.ended == "budget":
+        found.append("the time was up (--budget): give it more")
+    if needed is not None:
+        found.append(
+            f"about {needed} starts a side would settle it, if they go on like this (--restarts {needed}, "
+            f"{_minutes(each * needed)})"
+        )
+    elif decision.looks:
+        found.append(
+            "more of the same will hardly settle it: the shift is at the edge of what counts as one (3 %), or starts "
+            f"differ too much ({short(100 * math.expm1(estimate.restart_sd(of.shifts)))} %); give the containers CPUs "
+            "of their own (--cpuset-cpus), and keep other work off them"
+        )
+    return found
+
+
+def _notes(of: Picked, result: Result) -> list[str]:
+    notes = [of.note] if of.note else []
+    for side in ("A", "B"):
+        failed = [failure.why for failure in result.failures if failure.side == side]
+        if failed:
+            notes.append(
+                f"{side} failed to start {count(len(failed), 'time')} and was started again: {failed[-1]}"
+            )
+    slow = max((turn.interval for pair in result.pairs for turn in (pair.a, pair.b)), default=0.0)
+    if slow > _SLOW_PACE * INTERVAL_SECONDS:
+        notes.append(
+            f"a run came every {short(slow)} s only: the model is slow, or the probe in the image is older than this "
+            "experiment and keeps its own pace; install the present one"
+        )
+    return notes
+
+
+def _arm(arm: Arm, side: str, result: Result, starts: Sequence[Start], canary: str) -> Arm:
+    points = [x for start in starts for x in _points(start)]
+    levels = [median(_points(start)) for start in starts]
+    turns = [pair.a if side == "A" else pair.b for pair in result.pairs]
+    cold: dict[str, list[float]] = {step: [] for step in STEPS}
+    for turn in turns:
+        known = turn.starts[canary].generation.cold_start.get(canary, {})
+        for step, seconds in {**known, "first_report": turn.first_report}.items():
+            if step in cold:
+                cold[step].append(seconds)
+    swings = {step: estimate.swing(seconds) for step, seconds in cold.items()}
+    return msgspec.structs.replace(
+        arm,
+        starts=len(turns),
+        failed_starts=sum(failure.side == side for failure in result.failures),
+        runs=len(points),
+        mean=fmean(points) if points else None,
+        sd=stdev(points) if len(points) > 1 else None,
+        start_sd=stdev(np.log(levels).tolist()) if len(levels) > 1 else None,
+        cold_start={step: median(seconds) for step, seconds in cold.items() if seconds},
+        swing={step: swing for step, swing in swings.items() if swing is not None},
+    )
+
+
+def _series(starts: Sequence[Start]) -> Series:
+    return Series(
+        [np.array(_points(start), dtype=np.float64) for start in starts], starts, [[] for _ in starts]
+    )
+
+
+def _points(start: Start) -> list[float]:
+    return [s.median for s in start.samples if s.median]
+
+
+def _minutes(seconds: float) -> str:
+    return f"{max(1, round(seconds / 60))} min" if seconds >= 60 else f"{max(1, round(seconds))} s"
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None

@@ -1,0 +1,342 @@
+"""``infercanary ab``: the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from infercanary.ab import answer, conditions, experiment, page, process, text
+from infercanary.ab.answer import Arm, Told
+from infercanary.ab.conditions import Conditions
+from infercanary.ab.daemon import Container, Daemon, Image
+from infercanary.ab.experiment import Pair, Plan, Result
+from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.progress import Progress
+from infercanary.ab.reaper import Reaper
+from infercanary.ab.turn import Needed, Side
+from infercanary.command.settings import UsageError
+from infercanary.compare import options
+from infercanary.compare import page as pages
+from infercanary.compare.comparison import STARTS, worst
+from infercanary.compare.terminal import say, width
+from infercanary.judge.statistics import FEWEST
+
+
+@click.command(name="ab")
+@click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
+@click.option(
+    "--restarts",
+    type=int,
+    default=12,
+    show_default=True,
+    help="Starts of each image, at most; one more where the last shows a change first.",
+)
+@click.option("--runs", type=int, default=12, show_default=True, help="Runs of each start.")
+@click.option(
+    "--budget",
+    type=float,
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long it may take in all.",
+)
+@click.option(
+    "--start-timeout",
+    type=float,
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a start may take to its first steady run.",
+)
+@click.option(
+    "--config",
+    "config",
+    default="",
+    metavar="FILE",
+    help="Run `infercanary probe` with this probe.yaml in both images, not what they run.",
+)
+@click.option(
+    "--model",
+    default="",
+    metavar="MODEL",
+    help="Likewise, with one canary of torch: module:factory, or a .pt or .pt2 file in the image.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="SHAPE",
+    help="Of --model: 1x3x224x224, 1x128:int64; may be repeated.",
+)
+@click.option("--canary", default="", metavar="NAME", help="This canary only.")
+@click.option(
+    "--command",
+    "command_",
+    default="",
+    metavar="TEXT",
+    help="What to run in both images, not their own command.",
+)
+@click.option("--cpus", type=float, metavar="NUMBER", help="As of docker run.")
+@click.option("--cpuset-cpus", default="", metavar="LIST", help="As of docker run.")
+@click.option("--memory", default="", metavar="SIZE", help="As of docker run.")
+@click.option("--gpus", default="", metavar="GPUS", help="As of docker run: all, a number, or device=0,1.")
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="As of docker run; may be repeated.")
+@click.option(
+    "--volume", multiple=True, metavar="SOURCE:TARGET[:ro]", help="As of docker run; may be repeated."
+)
+@click.option(
+    "--host-python",
+    default="",
+    metavar="PATH",
+    help="A is this interpreter on this host, and IMAGE_B the only image: a manual install against a container.",
+)
+@options.as_json
+@options.report
+def command(
+    images: tuple[str, ...],
+    restarts: int,
+    runs: int,
+    budget: float,
+    start_timeout: float,
+    config: str,
+    model: str,
+    inputs: tuple[str, ...],
+    canary: str,
+    command_: str,
+    cpus: float | None,
+    cpuset_cpus: str,
+    memory: str,
+    gpus: str,
+    env: tuple[str, ...],
+    volume: tuple[str, ...],
+    host_python: str,
+    as_json: bool,
+    report: str,
+) -> int:
+    """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why.
+
+    Both are started in turn, A B B A A B B A and so on, one container at a time and each a fresh one, under the same
+    limits. Each start gives some runs of its canaries; starts are what is counted. It ends as soon as the answer is
+    clear, and else at --restarts or --budget.
+
+    An image starts its own server, with the probe in it, and is asked on port 9798 (or the one of its label
+    infercanary.port). With --config or --model its command is replaced by the probe.
+
+    Exit codes: 0 equivalent or improved, 1 regressed, 2 usage or input error, 3 inconclusive, and 128 + N where signal
+    N ended it: what is known by then is printed. Nothing that it started is left behind.
+    """
+    names = _sides(images, host_python)
+    options.between("--restarts", restarts, 3, STARTS, f"give a number from 3 to {STARTS}")
+    options.between("--runs", runs, FEWEST, 200, f"give a number from {FEWEST} to 200")
+    options.between("--budget", budget, 10, 86_400, "give seconds from 10 to 86400")
+    options.between("--start-timeout", start_timeout, 1, 86_400, "give seconds from 1 to 86400")
+    settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")
+    if host_python and settings is None:
+        raise UsageError("--host-python: needs --config or --model: what to run on the host")
+    if host_python and (cpus is not None or memory or volume or gpus not in ("", "all")):
+        raise UsageError(
+            "--host-python: --cpus, --memory, --volume and single GPUs cannot be kept on the host; leave them out, "
+            "or use --cpuset-cpus"
+        )
+    same = Conditions(
+        cpus=conditions.cpus(cpus),
+        cpuset=conditions.cpuset(cpuset_cpus),
+        memory=conditions.memory(memory),
+        gpus=conditions.gpus(gpus),
+        environment=conditions.environment(env),
+        mounts=conditions.mounts(volume),
+        command=conditions.command(command_),
+        settings="" if settings is None else conditions.document(settings),
+    )
+    if report:
+        _check_writable(report)
+    python = process.python(host_python) if host_python else ""
+    plan = Plan(restarts, budget, Needed(runs, canary, start_timeout))
+    interruption, progress = Interruption(), Progress()
+    with interruption.heeded():
+        try:
+            result, arms = _experiment(
+                names, python, settings, config or "--model", same, plan, interruption, progress
+            )
+        except Interrupted:
+            progress.clear()
+            return 128 + interruption.number
+        finally:
+            progress.clear()
+        told = [answer.told(name, result, *arms, restarts) for name in _canaries(result)]
+        return _say(told, result, interruption.number, as_json, report)
+
+
+class _Containers:
+    """A side that is an image."""
+
+    def __init__(self, daemon: Daemon, image: Image, same: Conditions, prefix: str) -> None:
+        self.name = image.name
+        self._daemon, self._image, self._same, self._prefix = daemon, image, same, prefix
+
+    def start(self, number: int) -> Container:
+        return self._daemon.start(self._image, self._same, f"{self._prefix}-{number}")
+
+
+def _experiment(
+    names: tuple[str, str],
+    python: str,
+    settings: Mapping[str, Any] | None,
+    place: str,
+    same: Conditions,
+    plan: Plan,
+    interruption: Interruption,
+    progress: Progress,
+) -> tuple[Result, tuple[Arm, Arm]]:
+    """Run it, and leave nothing behind."""
+    identity = uuid.uuid4().hex[:12]
+    with ExitStack() as stack:
+        daemon = Daemon(identity, plan.budget)
+        stack.callback(daemon.close)
+        if stale := daemon.sweep_stale():
+            progress.note(
+                f"removed {stale} container(s) that an experiment before this one left when it was killed"
+            )
+        daemon.check(same.mounts)
+        reaper = stack.enter_context(Reaper(identity))
+        stack.enter_context(_swept(daemon, reaper))
+        sides: list[Side] = []
+        arms = []
+        for letter, name in zip("ab", names, strict=True):
+            if not name:
+                assert settings is not None
+                sides.append(process.Host(python, settings, place, same, reaper))
+                arms.append(Arm(name=sides[-1].name, starts=0, failed_starts=0, runs=0))
+                continue
+            image = daemon.image(name, interruption, lambda what: progress.tell("pull", what))
+            sides.append(_Containers(daemon, image, same, f"infercanary-ab-{identity}-{letter}"))
+            arms.append(
+                Arm(name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0)
+            )
+        judged = partial(answer.decisions, most=plan.restarts)
+        result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)
+        return result, (arms[0], arms[1])
+
+
+@contextmanager
+def _swept(daemon: Daemon, reaper: Reaper) -> Iterator[None]:
+    """Whatever an experiment ends with, its containers are removed; where Docker does not answer, by the reaper."""
+    try:
+        yield
+    except Exception:
+        if daemon.sweep():
+            reaper.nothing_left()
+        raise
+    if daemon.sweep():
+        reaper.nothing_left()
+
+
+def _sides(images: Sequence[str], host_python: str) -> tuple[str, str]:
+    """The images' names; nothing stands for the host."""
+    if host_python and len(images) == 1:
+        return "", images[0]
+    if host_python:
+        raise UsageError("ab: with --host-python give one image, which is B")
+    if len(images) != 2:
+        raise UsageError("ab: give two images: infercanary ab IMAGE_A IMAGE_B")
+    return images[0], images[1]
+
+
+def _settings(
+    config: str, model: str, inputs: Sequence[str], command_: str, device: str
+) -> dict[str, Any] | None:
+    given = [
+        name for name, value in (("--config", config), ("--model", model), ("--command", command_)) if value
+    ]
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]}: say the same thing twice; give one of them")
+    if inputs and not model:
+        raise UsageError("--input: is of --model; give that too")
+    if config:
+        return conditions.settings(config)
+    return conditions.settings_of(model, inputs, device) if model else None
+
+
+def _check_writable(path: str) -> None:
+    """Before minutes are spent: what is written is written at the end."""
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"--html {path}: is a folder; name a file in it")
+    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
+        raise UsageError(f"--html {path}: its folder is not there, or cannot be written; name another place")
+
+
+def _canaries(result: Result) -> list[str]:
+    return answer.common(result.pairs) if result.pairs else []
+
+
+def _say(told: Sequence[Told], result: Result, signal_number: int, as_json: bool, report: str) -> int:
+    """Print the answers, then write the report: where that fails the answer is there all the same."""
+    code = worst([each.compared.exit_code for each in told]) if told else 3
+    if signal_number:
+        code = 128 + signal_number
+    notes = _alone(result.pairs)
+    series = [answer.series(result.pairs, each.compared.canary or "") for each in told]
+    if as_json:
+        say(_json(told, result, code, notes))
+    elif not told:
+        say(f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive")
+    else:
+        for i, (each, (a, b)) in enumerate(zip(told, series, strict=True)):
+            say("\n" * bool(i) + text.experiment(each, a, b, width()), each.compared.verdict)
+        say("".join(f"\n  note         {note}\n" for note in notes))
+    if report and told:
+        articles = [
+            part for each, (a, b) in zip(told, series, strict=True) for part in page.experiment(each, a, b)
+        ]
+        title = f"{told[0].a.name} → {told[0].b.name}"
+        pages.write(report, pages.page(title, articles, notes, options.version()))
+    return code
+
+
+def _alone(pairs: Sequence[Pair]) -> list[str]:
+    if not pairs:
+        return []
+    names = [[*turn.starts] for turn in (pairs[0].a, pairs[0].b)]
+    return [
+        f"only in {side}, and so not judged: {', '.join(alone)}"
+        for side, own, other in (("A", names[0], names[1]), ("B", names[1], names[0]))
+        if (alone := [name for name in own if name not in other])
+    ]
+
+
+def _json(told: Sequence[Told], result: Result, code: int, notes: Sequence[str]) -> str:
+    """The worst canary's answer as one JSON object, with those of all in it. In ASCII, whatever stdout takes."""
+    whole: dict[str, Any] = {"verdict": "inconclusive", "notes": []}
+    canaries = [_plain(each) for each in told]
+    if told:
+        order = [each.compared.exit_code for each in told]
+        whole = canaries[order.index(worst(order))]
+    whole = {
+        **whole,
+        "exit_code": code,
+        "ended": result.ended,
+        "seconds": result.seconds,
+        "finished_at": time.time(),
+        "failures": [failure._asdict() for failure in result.failures],
+        "notes": [*whole["notes"], *notes],
+        "canaries": canaries,
+    }
+    return json.dumps(whole) + "\n"
+
+
+def _plain(told: Told) -> dict[str, Any]:
+    """What `infercanary compare --json` says, and what the experiment adds."""
+    both = msgspec.json.decode(msgspec.json.encode(told))
+    flat: dict[str, Any] = {**both.pop("compared"), **both}
+    return flat

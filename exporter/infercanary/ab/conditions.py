@@ -1,0 +1,190 @@
+"""What both sides get alike: CPUs, memory, GPUs, environment, mounts, and what is run. Checked before all else."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import docker.utils
+import msgspec
+import yaml
+
+from infercanary.command.settings import UsageError, load
+from infercanary.contract.report import DEFAULT_PORT
+
+INTERVAL_SECONDS = 0.5
+"""Between runs: nothing else competes, so that a run may follow another as soon as it is done."""
+
+_PACE = {"INFERCANARY_INTERVAL_SECONDS": f"{INTERVAL_SECONDS:g}", "INFERCANARY_DUTY_CAP": "1"}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CPUSET = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*")
+_SHAPE = re.compile(r"([1-9]\d{0,8})(x[1-9]\d{0,8})*(:[a-z0-9_]+)?")
+_LEAST_MEMORY = 6 << 20  # Docker's own
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """A folder or file of the host, or a volume that is there already."""
+
+    source: str
+    target: str
+    read_only: bool
+
+    @property
+    def is_volume(self) -> bool:
+        return not self.source.startswith("/")
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for each start. ``settings`` is a ``probe.yaml``, and empty where the image starts its own probe."""
+
+    cpus: float | None = None
+    cpuset: str = ""
+    memory: int | None = None
+    gpus: str = ""
+    environment: dict[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
+    command: tuple[str, ...] = ()
+    settings: str = ""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment, with the pace of an experiment unless it says another."""
+        return {**_PACE, **self.environment}
+
+    def device_request(self) -> dict[str, Any] | None:
+        """The GPUs, as Docker's API takes them; what is said is what `docker run --gpus` takes."""
+        if not self.gpus:
+            return None
+        request: dict[str, Any] = {"capabilities": [["gpu"]]}
+        if self.gpus.startswith("device="):
+            return {**request, "device_ids": self.gpus.removeprefix("device=").split(",")}
+        return {**request, "count": -1 if self.gpus == "all" else int(self.gpus)}
+
+    def cpu_numbers(self) -> set[int]:
+        """Those of ``cpuset``."""
+        found: set[int] = set()
+        for part in self.cpuset.split(","):
+            first, _, last = part.partition("-")
+            found |= set(range(int(first), int(last or first) + 1)) if first else set()
+        return found
+
+
+def cpus(number: float | None) -> float | None:
+    """Of ``--cpus``. Raises :class:`UsageError`."""
+    if number is not None and not (math.isfinite(number) and 0.01 <= number <= 4096):
+        raise UsageError(f"--cpus {number:g}: give a number of CPUs, such as 2 or 0.5")
+    return number
+
+
+def cpuset(text: str) -> str:
+    """Of ``--cpuset-cpus``. Raises :class:`UsageError`."""
+    if text and not _CPUSET.fullmatch(text):
+        raise UsageError(f"--cpuset-cpus {text}: give numbers of CPUs, such as 0-3 or 0,2")
+    return text
+
+
+def memory(text: str) -> int | None:
+    """Bytes of ``--memory``. Raises :class:`UsageError`."""
+    if not text:
+        return None
+    try:
+        size = int(docker.utils.parse_bytes(text))
+    except (docker.errors.DockerException, ValueError):
+        size = 0
+    if size < _LEAST_MEMORY:
+        raise UsageError(f"--memory {text}: give a size of 6m or more, such as 512m or 2g")
+    return size
+
+
+def gpus(text: str) -> str:
+    """Of ``--gpus``. Raises :class:`UsageError`."""
+    named = text.removeprefix("device=")
+    listed = named != text and named and all(part and part.isprintable() for part in named.split(","))
+    if (
+        text
+        and text != "all"
+        and not listed
+        and not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 1000)
+    ):
+        raise UsageError(f"--gpus {text}: give all, a number of GPUs, or device=0,1")
+    return text
+
+
+def environment(entries: Sequence[str]) -> dict[str, str]:
+    """Of each ``--env``: K=V, or K for its value here. Raises :class:`UsageError`."""
+    found = {}
+    for entry in entries:
+        name, given, value = entry.partition("=")
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(f"--env {entry[:60]}: give NAME=VALUE, or NAME for its value here")
+        if not given and name not in os.environ:
+            raise UsageError(f"--env {name}: is not set here; give {name}=VALUE")
+        found[name] = value if given else os.environ[name]
+    return found
+
+
+def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
+    """Of each ``--volume``: SOURCE:TARGET, with :ro or :rw. Raises :class:`UsageError`."""
+    found = []
+    for entry in entries:
+        parts = entry.split(":")
+        mode = parts.pop() if len(parts) == 3 else "rw"
+        if len(parts) != 2 or mode not in ("ro", "rw") or not parts[0] or not parts[1].startswith("/"):
+            raise UsageError(
+                f"--volume {entry}: give SOURCE:/in/the/container, and :ro where it is to be read only"
+            )
+        source = str(Path(parts[0]).absolute()) if parts[0].startswith((".", "/", "~")) else parts[0]
+        found.append(Mount(source, parts[1], mode == "ro"))
+    return tuple(found)
+
+
+def command(text: str) -> tuple[str, ...]:
+    """Of ``--command``, as a shell would split it. Raises :class:`UsageError`."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"--command {text[:60]}: {error}; mend the quotes") from None
+    if text and not words:
+        raise UsageError("--command: is blank; give a command, or leave it out")
+    return words
+
+
+def settings(path: str) -> dict[str, Any]:
+    """The ``probe.yaml`` at ``path``; what is in its canaries is for the probe to judge. Raises :class:`UsageError`."""
+    document = load(path, dict[str, Any])
+    if not isinstance(document.get("canaries"), Mapping) or not document["canaries"]:
+        raise UsageError(f"{path}: has no canaries; add `canaries:` as for `infercanary probe`")
+    return document
+
+
+def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any]:
+    """The settings of one canary of torch. Raises :class:`UsageError`."""
+    if not inputs:
+        raise UsageError("--model: its input is not known; add --input, such as --input 1x3x224x224")
+    shapes = []
+    for text in inputs:
+        if not _SHAPE.fullmatch(text):
+            raise UsageError(f"--input {text}: give a shape, such as 1x3x224x224 or 1x128:int64")
+        shape, _, dtype = text.partition(":")
+        shapes.append({"shape": [int(n) for n in shape.split("x")], **({"dtype": dtype} if dtype else {})})
+    options = {"model": model, "inputs": shapes, "device": device}
+    return {"canaries": {"model": {"target": "torch", "options": options}}}
+
+
+def document(settings: Mapping[str, Any], listen: str = f"0.0.0.0:{DEFAULT_PORT}") -> str:
+    """The settings as a file for an experiment: where it asks, at its pace, and leaving nothing behind."""
+    whole = {
+        **settings,
+        "listen": listen,
+        "interval_seconds": INTERVAL_SECONDS,
+        "duty_cap": 1.0,
+        "journal": None,
+    }
+    return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,379 @@
+"""Containers of an experiment: made alike, found by their label, and removed whatever happens.
+
+They are not made to remove themselves: one that died must still be there to say why. Whoever finds them by the label,
+this process, its reaper or the next experiment, removes them with their anonymous volumes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import tarfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import docker
+import docker.errors
+import docker.types
+import docker.utils
+import msgspec
+import requests
+
+from infercanary.ab.conditions import Conditions, Mount
+from infercanary.ab.interruption import Interruption
+from infercanary.ab.turn import StartFailed
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import DEFAULT_PORT
+from infercanary.contract.vocabulary import ENABLE_LABEL, PORT_LABEL, SOCKET_LABEL
+
+LABEL = "infercanary.ab"
+"""Of every container of an experiment: which one it belongs to."""
+OWNER_LABEL = "infercanary.ab.owner"
+"""Whose it is: host, process and when that started."""
+UNTIL_LABEL = "infercanary.ab.until"
+"""Unix time from which on it belongs to nobody any more."""
+
+SETTINGS = "/infercanary-ab/probe.yaml"
+"""Where settings are in a container."""
+
+_CALL_SECONDS = 60
+_GRACE_SECONDS = 600.0
+_LINE = 300  # characters of a log line
+_GONE = (404, 409)  # not there, or being removed already
+_UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
+
+
+class Image(msgspec.Struct, frozen=True):
+    """What Docker knows of an image."""
+
+    name: str
+    id: str
+    bytes: int
+    port: int
+
+
+class Daemon:
+    """Docker, for one experiment with this identity. Raises :class:`UsageError` where it does not answer."""
+
+    def __init__(self, identity: str, seconds: float) -> None:
+        self._identity = identity
+        self._seconds = seconds
+        try:
+            self._client = client()
+        except _UNREACHED as error:
+            raise UsageError(
+                f"Docker does not answer ({one_line(error)}); start it, or set DOCKER_HOST"
+            ) from None
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._client.close()
+
+    def image(self, name: str, interruption: Interruption, tell: Callable[[str], None]) -> Image:
+        """The image of that name, pulled where it is not here. Raises :class:`UsageError`."""
+        if not name.strip() or not name.isprintable() or name.startswith("-"):
+            raise UsageError(f"image `{name[:60]}`: is not the name of one; give what `docker run` takes")
+        try:
+            try:
+                found = self._inspect(name)
+            except docker.errors.ImageNotFound:
+                self._pull(name, interruption, tell)
+                found = self._inspect(name)
+        except _UNREACHED as error:
+            raise UsageError(
+                f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, or mend the name"
+            ) from None
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        return Image(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
+
+    def check(self, mounts: Sequence[Mount]) -> None:
+        """That what is mounted is there: Docker would make what is not, and leave it. Raises :class:`UsageError`."""
+        for mount in mounts:
+            if not mount.is_volume:
+                continue
+            try:
+                self._client.inspect_volume(mount.source)
+            except docker.errors.NotFound:
+                raise UsageError(
+                    f"--volume {mount.source}: no such volume; make it (docker volume create), or give a path from / on"
+                ) from None
+            except _UNREACHED as error:
+                raise UsageError(
+                    f"--volume {mount.source}: Docker does not tell ({one_line(error)})"
+                ) from None
+
+    def start(self, image: Image, conditions: Conditions, name: str) -> Container:
+        """A container of ``image``, started. Raises :class:`StartFailed`; :class:`UsageError` for what never works."""
+        port = DEFAULT_PORT if conditions.settings else image.port
+        try:
+            made = self._client.create_container(
+                image.id,
+                command=list(self._command(conditions)) or None,
+                entrypoint=["infercanary"] if conditions.settings else None,
+                name=name,
+                environment=dict(conditions.variables),
+                labels={
+                    LABEL: self._identity,
+                    OWNER_LABEL: owner(os.getpid()),
+                    UNTIL_LABEL: f"{time.time() + self._seconds + _GRACE_SECONDS:.0f}",
+                    ENABLE_LABEL: "false",  # not for an exporter on this host
+                },
+                healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
+                ports=[port],
+                host_config=self._host_config(conditions, port),
+            )
+            container = Container(self._client, str(made["Id"]), port)
+        except docker.errors.APIError as error:
+            raise _refused(error) from None
+        except _UNREACHED as error:
+            raise StartFailed(f"Docker: {one_line(error)}") from None
+        try:
+            if conditions.settings:
+                self._client.put_archive(container.id, "/", _archive(SETTINGS, conditions.settings))
+            self._client.start(container.id)
+            container.find(_host())
+        except docker.errors.APIError as error:
+            container.end()
+            raise _refused(error) from None
+        except _UNREACHED as error:
+            container.end()
+            raise StartFailed(f"Docker: {one_line(error)}") from None
+        except BaseException:
+            container.end()
+            raise
+        return container
+
+    def sweep(self) -> bool:
+        """Remove what is left of this experiment; whether nothing is, as Docker says."""
+        mine = {"label": f"{LABEL}={self._identity}"}
+        try:
+            remove(self._client, mine, lambda labels: True)
+            return not self._client.containers(all=True, filters=mine)
+        except _UNREACHED:
+            return False
+
+    def sweep_stale(self) -> int:
+        """Remove what experiments left whose process and reaper were killed: how many there were."""
+        now = time.time()
+        with suppress(*_UNREACHED):
+            return remove(self._client, {"label": LABEL}, lambda labels: is_stale(labels, now))
+        return 0
+
+    def _inspect(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self._client.inspect_image(name)  # type: ignore[no-untyped-call]
+        return found
+
+    def _command(self, conditions: Conditions) -> Sequence[str]:
+        return ("probe", "--config", SETTINGS) if conditions.settings else conditions.command
+
+    def _host_config(self, conditions: Conditions, port: int) -> Any:
+        request = conditions.device_request()
+        return self._client.create_host_config(
+            port_bindings={port: (_published(), None)},
+            nano_cpus=None if conditions.cpus is None else round(conditions.cpus * 1e9),
+            cpuset_cpus=conditions.cpuset or None,
+            mem_limit=conditions.memory,
+            device_requests=None if request is None else [docker.types.DeviceRequest(**request)],
+            mounts=[
+                docker.types.Mount(
+                    m.target, m.source, type="volume" if m.is_volume else "bind", read_only=m.read_only
+                )
+                for m in conditions.mounts
+            ],
+        )
+
+    def _pull(self, name: str, interruption: Interruption, tell: Callable[[str], None]) -> None:
+        repository, tag = docker.utils.parse_repository_tag(name)
+        for line in self._client.pull(repository, tag=tag or "latest", stream=True, decode=True):
+            interruption.check()
+            if "error" in line:
+                raise docker.errors.DockerException(str(line["error"]))
+            tell(f"pulling {name}: {str(line.get('status', ''))[:60]}")
+
+
+class Container:
+    """A container that was made, and where its probe may answer."""
+
+    def __init__(self, client: docker.APIClient, id_: str, port: int) -> None:
+        self.id = id_
+        self.urls: Sequence[str] = ()
+        self._client = client
+        self._port = port
+
+    def find(self, host: str) -> None:
+        """Where its port is: published, and on its own address, which is nearer where this runs in a container too."""
+        settings = self._client.inspect_container(self.id)["NetworkSettings"]
+        published = (settings.get("Ports") or {}).get(f"{self._port}/tcp") or []
+        address = settings.get("IPAddress") or next(
+            (n.get("IPAddress") for n in (settings.get("Networks") or {}).values() if n.get("IPAddress")), ""
+        )
+        self.urls = [f"http://{host}:{binding['HostPort']}" for binding in published[:1]]
+        if address:
+            self.urls.append(f"http://{address}:{self._port}")
+
+    def ended(self) -> str:
+        """Why it runs no more; empty while it does."""
+        try:
+            state = self._client.inspect_container(self.id)["State"]
+        except docker.errors.NotFound:
+            return "somebody removed its container"
+        except _UNREACHED as error:
+            return f"Docker went away ({one_line(error)})"
+        if state.get("Running"):
+            return ""
+        if state.get("OOMKilled"):
+            return "it ended, killed for memory (--memory)"
+        return f"it ended with exit code {state.get('ExitCode')}"
+
+    def last_words(self) -> str:
+        """The last line that it logged, or nothing."""
+        try:
+            text = self._client.logs(self.id, stdout=True, stderr=True, tail=20)
+        except _UNREACHED:
+            return ""
+        return last_line(bytes(text))
+
+    def end(self) -> None:
+        """Remove it, running or not, and its anonymous volumes."""
+        remove_one(self._client, self.id)
+
+
+def client() -> docker.APIClient:
+    """A client that has asked for the daemon's version; DOCKER_HOST says where."""
+    return docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
+
+
+def remove(
+    client: docker.APIClient, filters: Mapping[str, str], wanted: Callable[[Mapping[str, str]], bool]
+) -> int:
+    """Remove the containers that the filters find and that are ``wanted`` by their labels: how many there were."""
+    found = [c for c in client.containers(all=True, filters=dict(filters)) if wanted(c.get("Labels") or {})]
+    for each in found:
+        remove_one(client, each["Id"])
+    return len(found)
+
+
+def remove_one(client: docker.APIClient, id_: str) -> None:
+    """Remove a container; one that is gone, or going, is fine. What Docker refuses now is left to the reaper."""
+    with suppress(*_UNREACHED):
+        client.remove_container(id_, force=True, v=True)
+
+
+def owner(pid: int) -> str:
+    """What names a process for good: where it runs, its number, and when it started."""
+    return f"{_place()} {pid} {_started(pid)}"
+
+
+def is_stale(labels: Mapping[str, str], now: float) -> bool:
+    """Whether the experiment that made a container is over: its time, or its process here, has ended."""
+    until = labels.get(UNTIL_LABEL, "")
+    if until.isascii() and until.isdigit() and now > int(until):
+        return True
+    place, _, process = labels.get(OWNER_LABEL, "").partition(" ")
+    pid, _, started = process.partition(" ")
+    if place != _place() or not (pid.isascii() and pid.isdigit()) or not started:
+        return False
+    now_there = _started(int(pid))
+    return now_there != started if now_there else not _runs(int(pid))
+
+
+def _place() -> str:
+    """The host and its process namespace: jobs that share a host's name have numbers of their own."""
+    namespace = ""
+    with suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return f"{socket.gethostname()}/{namespace}"
+
+
+def last_line(text: bytes) -> str:
+    """The last line that says something, in printable characters."""
+    lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
+    return "".join(c if c.isprintable() else "?" for c in lines[-1].strip())[:_LINE] if lines else ""
+
+
+def one_line(error: BaseException) -> str:
+    """What went wrong, in Docker's own words where it has some."""
+    text = getattr(error, "explanation", None) or str(error) or type(error).__name__
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    with suppress(ValueError):  # some answers are JSON
+        found = json.loads(text)
+        text = found.get("message", text) if isinstance(found, dict) else text
+    return " ".join(str(text).split())[:_LINE]
+
+
+def _refused(error: docker.errors.APIError) -> StartFailed | UsageError:
+    """A request that Docker calls wrong is wrong the next time too."""
+    if error.is_client_error() and error.status_code not in _GONE:
+        return UsageError(f"Docker refuses the container: {one_line(error)}")
+    return StartFailed(f"Docker: {one_line(error)}")
+
+
+def _port(name: str, labels: Mapping[str, str]) -> int:
+    if SOCKET_LABEL in labels and PORT_LABEL not in labels:
+        raise UsageError(
+            f"image {name}: its probe answers on a socket (label {SOCKET_LABEL}); have it listen on a port, or give "
+            "--config"
+        )
+    text = labels.get(PORT_LABEL, str(DEFAULT_PORT))
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 65_536):
+        raise UsageError(
+            f"image {name}: label {PORT_LABEL}: {text[:60]!r} is not a port; write a number from 1 to 65535"
+        )
+    return int(text)
+
+
+def _remote() -> str:
+    """The daemon's host where it is another one: published ports are there."""
+    host = urlsplit(os.environ.get("DOCKER_HOST", ""))
+    name = host.hostname or "" if host.scheme in ("tcp", "http", "https") else ""
+    return "" if name in ("localhost", "127.0.0.1", "::1") else name
+
+
+def _published() -> str:
+    # Only this machine may ask; from a daemon on another one (docker:dind in a pipeline), that is not possible.
+    return "0.0.0.0" if _remote() else "127.0.0.1"  # noqa: S104
+
+
+def _host() -> str:
+    return _remote() or "127.0.0.1"
+
+
+def _archive(path: str, text: str) -> bytes:
+    """A file for a container that is made and not started: no file of the host has to be where the daemon sees it."""
+    data = text.encode()
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        folder = tarfile.TarInfo(str(Path(path).parent).lstrip("/"))
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+        archive.addfile(folder)
+        file = tarfile.TarInfo(path.lstrip("/"))
+        file.size, file.mode = len(data), 0o444
+        archive.addfile(file, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def _runs(pid: int) -> bool:
+    """Also where /proc does not show it to this user (its option ``hidepid``)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def _started(pid: int) -> str:
+    """Ticks since boot at which the process started; nothing where it does not run, or /proc is not there."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[19]  # proc(5): field 22
+    except (OSError, IndexError):
+        return ""

@@ -1,0 +1,118 @@
+"""What an experiment in pairs tells: the shift, its interval, and when enough is known. Pure: numbers in, numbers out.
+
+- **A start is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): the unit is a
+  start's level, and how much starts differ is measured here, by the experiment itself. No assumption about it is used.
+- **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34): each start of A is held
+  against the start of B beside it. What both had in common, heat or a neighbour that stayed, drops out of their
+  difference; and as A B is followed by B A, a trend drops out of two differences.
+- The shift is the trimmed mean of the pairs' differences, and its error that of their winsorized deviation, on as many
+  degrees of freedom as pairs count less one (Tukey and McLaughlin, "Less Vulnerable Confidence and Significance
+  Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
+  8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
+- **Looking early costs**: the error is spent over the looks (``look_levels``), and a change counts when two looks in a
+  row show it (``confirmed``).
+
+The verdict is that of the live judge, without its bound of three restart SDs: that one guards a judge that sees one or
+two starts of an image, while here the number of starts is what the interval rests on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from infercanary.judge import statistics
+from infercanary.judge.statistics import CHANGED, Comparison, Shift, Verdict
+
+FEWEST_PAIRS = 3
+"""Without three differences nothing tells how much they differ."""
+
+_PER_TRIMMED = 8  # pairs, for each one that is trimmed at either end
+
+
+class Look(NamedTuple):
+    """What was seen after so many pairs. ``level`` is the interval's confidence."""
+
+    pairs: int
+    level: float
+    shift: Shift
+    seen: Comparison
+
+
+class Decision(NamedTuple):
+    """The looks so far, the verdict that they confirm, and whether there is more to find out."""
+
+    verdict: Verdict
+    looks: Sequence[Look]
+    done: bool
+
+
+def estimate(pairs: Sequence[Shift]) -> Shift:
+    """The shift that the pairs' own shifts have in common; of infinite error where they are fewer than three.
+
+    The error is not taken below what the runs within the starts leave: three pairs may agree by chance.
+    """
+    n = len(pairs)
+    if not n:
+        return Shift(math.nan, math.inf, 0.0)
+    logs = np.sort([pair.log for pair in pairs])
+    cut = n // _PER_TRIMMED
+    centre = float(logs[cut : n - cut].mean())
+    if n < FEWEST_PAIRS or not all(math.isfinite(pair.se) for pair in pairs):
+        return Shift(centre, math.inf, 0.0)
+    winsorized = logs.clip(logs[cut], logs[n - 1 - cut])
+    kept = n - 2 * cut
+    # Its own error is SD / ((1 - 2 cut / n) √n).
+    between = float(winsorized.std(ddof=1)) * math.sqrt(n) / kept
+    within = math.sqrt(math.fsum(pair.se**2 for pair in pairs)) / n
+    return Shift(centre, max(between, within), kept - 1.0)
+
+
+def decide(pairs: Sequence[Shift], most: int) -> Decision:
+    """The verdict after these pairs, of an experiment that has ``most`` of them planned.
+
+    Each look is replayed on the pairs that were there then, so that the same pairs give the same verdict. It is done
+    when a change is confirmed, when both are equivalent, or when all pairs are there; but a change that the last look
+    was the first to show gets one pair more.
+    """
+    planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
+    levels = statistics.look_levels(looks=planned)
+    looks = []
+    for n in range(FEWEST_PAIRS, len(pairs) + 1):
+        level = levels[min(n - FEWEST_PAIRS, len(levels) - 1)]
+        shift = estimate(pairs[:n])
+        looks.append(Look(n, level, shift, statistics.judge(shift, level=level)))
+    verdict = statistics.confirmed([look.seen.verdict for look in looks])
+    fresh = bool(looks) and looks[-1].seen.verdict in CHANGED and len(pairs) == planned[-1]
+    return Decision(verdict, looks, verdict != "inconclusive" or (len(pairs) >= planned[-1] and not fresh))
+
+
+def restart_sd(pairs: Sequence[Shift]) -> float:
+    """How much two starts of one image differ (SD of logarithms), as far as their pairs tell: each has two of them."""
+    logs = [pair.log for pair in pairs]
+    return float(np.std(logs, ddof=1)) / math.sqrt(2) if len(logs) > 1 else math.nan
+
+
+def pairs_needed(pairs: Sequence[Shift], most: int = 99) -> int | None:
+    """With how many pairs it would be settled, if they go on like this; None where more of the same would not do it."""
+    now = estimate(pairs)
+    if not math.isfinite(now.se):
+        return None
+    for n in range(len(pairs) + 1, most + 1):
+        cut = n // _PER_TRIMMED
+        level = statistics.look_levels(looks=range(FEWEST_PAIRS, n + 1))[-1]
+        then = Shift(now.log, now.se * math.sqrt(len(pairs) / n), n - 2 * cut - 1.0)
+        if statistics.judge(then, level=level).verdict != "inconclusive":
+            return n
+    return None
+
+
+def swing(seconds: Sequence[float]) -> float | None:
+    """Half of the range over the middle: 0.15 is ± 15 %. None for fewer than two."""
+    if len(seconds) < 2 or not median(seconds):
+        return None
+    return (max(seconds) - min(seconds)) / 2 / median(seconds)

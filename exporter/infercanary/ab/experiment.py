@@ -1,0 +1,171 @@
+"""The experiment: two sides take turns, A B B A A B B A …, one at a time, until the answer is clear or time is up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Literal, NamedTuple
+
+from infercanary.ab.estimate import Decision
+from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.progress import Progress
+from infercanary.ab.turn import Needed, OutOfTime, Side, StartFailed, Turn, take
+from infercanary.command.settings import UsageError
+
+Sides = Literal["A", "B"]
+Ended = Literal["clear", "restarts", "budget", "interrupted"]
+
+
+class Plan(NamedTuple):
+    """How far to go: starts of each side at most, and seconds in all."""
+
+    restarts: int
+    budget: float
+    needed: Needed
+
+
+class Pair(NamedTuple):
+    """A turn of each side, one right after the other."""
+
+    a: Turn
+    b: Turn
+    a_first: bool
+
+
+class Failure(NamedTuple):
+    """A start that gave no runs."""
+
+    side: Sides
+    why: str
+
+
+class Result(NamedTuple):
+    """What was seen, and why it ended."""
+
+    pairs: Sequence[Pair]
+    failures: Sequence[Failure]
+    ended: Ended
+    seconds: float
+
+
+Judged = Callable[[Sequence[Pair]], Mapping[str, Decision]]
+"""From the pairs so far to a decision on each canary; raises :class:`UsageError` where there is none to compare."""
+
+
+def run(
+    a: Side, b: Side, plan: Plan, judged: Judged, interruption: Interruption, progress: Progress
+) -> Result:
+    """Take turns. Raises :class:`UsageError` where a side cannot be started twice in a row."""
+    return _Experiment({"A": a, "B": b}, plan, judged, interruption, progress).run()
+
+
+class _Experiment:
+    def __init__(
+        self,
+        sides: Mapping[Sides, Side],
+        plan: Plan,
+        judged: Judged,
+        interruption: Interruption,
+        progress: Progress,
+    ) -> None:
+        self._sides, self._plan, self._judged = sides, plan, judged
+        self._interruption, self._progress = interruption, progress
+        self._begin = time.monotonic()
+        self._pairs: list[Pair] = []
+        self._failures: list[Failure] = []
+        self._seconds: list[float] = []
+        self._number = 0
+        self._told = ""
+
+    def run(self) -> Result:
+        ended: Ended = "restarts"
+        try:
+            while not self._is_done():
+                self._pairs.append(self._pair())
+        except Interrupted:
+            ended = "interrupted"
+        except OutOfTime:
+            ended = "budget"
+        else:
+            decisions = self._judged(self._pairs).values()
+            if all(decision.verdict != "inconclusive" for decision in decisions):
+                ended = "clear"
+        return Result(self._pairs, self._failures, ended, time.monotonic() - self._begin)
+
+    def _is_done(self) -> bool:
+        if not self._pairs:
+            return False
+        decisions = self._judged(self._pairs)
+        self._told = told(decisions)
+        return all(decision.done for decision in decisions.values())
+
+    def _pair(self) -> Pair:
+        a_first = len(self._pairs) % 2 == 0
+        order: tuple[Sides, Sides] = ("A", "B") if a_first else ("B", "A")
+        turns = {side: self._turn(side) for side in order}
+        return Pair(turns["A"], turns["B"], a_first)
+
+    def _turn(self, side: Sides) -> Turn:
+        """A turn; one that fails is tried once more."""
+        for last in (False, True):
+            self._interruption.check()
+            # What cannot end in time is not begun.
+            if self._left() < (fmean(self._seconds) if self._seconds else 0.0):
+                raise OutOfTime
+            self._number += 1
+            deadline = self._begin + self._plan.budget
+            try:
+                turn = take(
+                    self._sides[side],
+                    self._number,
+                    self._plan.needed,
+                    deadline,
+                    self._interruption,
+                    self._tell(side),
+                )
+            except StartFailed as error:
+                self._failures.append(Failure(side, str(error)))
+                if last:
+                    raise UsageError(
+                        f"{side}, {self._sides[side].name}: failed to start twice in a row: {error}"
+                    ) from None
+                self._progress.note(f"{side} failed to start ({error}); once more")
+                continue
+            self._seconds.append(turn.seconds)
+            return turn
+        raise AssertionError
+
+    def _tell(self, side: Sides) -> Callable[[str], None]:
+        done = len(self._seconds)
+        most = max(2 * self._plan.restarts, done + 2 - done % 2)  # a pair more, where one did not count
+        head = f"start {done + 1} of {most} at most, {side}"
+
+        def tell(what: str) -> None:
+            parts = [f"{head}: {what}", self._told, self._time_left(max(1, most - done))]
+            self._progress.tell(head, "; ".join(part for part in parts if part))
+
+        return tell
+
+    def _time_left(self, turns: int) -> str:
+        if not self._seconds:
+            return ""
+        seconds = min(fmean(self._seconds) * turns, self._left())
+        return f"at most {_rough(seconds)} left"
+
+    def _left(self) -> float:
+        return max(0.0, self._begin + self._plan.budget - time.monotonic())
+
+
+def told(decisions: Mapping[str, Decision]) -> str:
+    """What is known so far, in a few words: of the canary that moved most."""
+    looks = [decision.looks[-1] for decision in decisions.values() if decision.looks]
+    if not looks:
+        return ""
+    look = max(looks, key=lambda each: abs(each.shift.log))
+    seen = look.seen
+    return f"so far {100 * seen.shift:+.1f} % [{100 * seen.low:+.1f}, {100 * seen.high:+.1f}]"
+
+
+def _rough(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"

@@ -1,0 +1,141 @@
+"""A side that is no image: the probe under an interpreter of this host, as a manual install runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from infercanary.ab.conditions import Conditions, document
+from infercanary.ab.daemon import last_line
+from infercanary.ab.reaper import Reaper
+from infercanary.ab.turn import StartFailed
+from infercanary.command.settings import UsageError
+
+_STANDARD_INPUT = "/dev/stdin"
+_END_SECONDS = 10.0
+_LINES, _LINE_BYTES = 50, 4096
+
+
+class Host:
+    """Starts ``infercanary probe`` with these settings, which it reads from a pipe: no file is left."""
+
+    def __init__(
+        self, python: str, settings: Mapping[str, Any], place: str, conditions: Conditions, reaper: Reaper
+    ) -> None:
+        self.name = f"host ({python})"
+        self._python, self._settings, self._place = python, settings, place
+        self._conditions, self._reaper = conditions, reaper
+
+    def start(self, number: int) -> HostProcess:
+        """Raises :class:`StartFailed`."""
+        address = f"127.0.0.1:{_free_port()}"
+        cpus = self._conditions.cpu_numbers()
+        try:
+            child = subprocess.Popen(  # noqa: S603 - the interpreter that was named
+                [self._python, "-m", "infercanary", "probe", "--config", _STANDARD_INPUT],
+                env={**os.environ, **self._conditions.variables},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                # Ctrl-C is for the experiment, which ends it; and a group can be ended with all it started.
+                start_new_session=True,
+                preexec_fn=_confined(cpus) if cpus else None,  # noqa: PLW1509 - no thread runs yet that it could harm
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise StartFailed(f"{self._python} cannot be started ({error})") from None
+        self._reaper.watch(child.pid)
+        running = HostProcess(child, f"http://{address}", self._place, self._reaper)
+        try:
+            assert child.stdin is not None
+            with (
+                contextlib.suppress(BrokenPipeError),
+                child.stdin,
+            ):  # where it has ended already, its log says why
+                child.stdin.write(document(self._settings, address).encode())
+        except BaseException:
+            running.end()
+            raise
+        return running
+
+
+class HostProcess:
+    """The process, and the end of its log."""
+
+    def __init__(self, child: subprocess.Popen[bytes], url: str, place: str, reaper: Reaper) -> None:
+        self.urls: Sequence[str] = [url]
+        self._child, self._place, self._reaper = child, place, reaper
+        self._log: deque[bytes] = deque(maxlen=_LINES)
+        self._reader = threading.Thread(target=self._read, name="infercanary-ab-log", daemon=True)
+        self._reader.start()
+
+    def ended(self) -> str:
+        """Why it runs no more; empty while it does."""
+        code = self._child.poll()
+        if code is None:
+            return ""
+        self._reader.join(1)
+        return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
+
+    def last_words(self) -> str:
+        """The last line that it logged, or nothing."""
+        return last_line(b"".join([*self._log])).replace(_STANDARD_INPUT, self._place)
+
+    def end(self) -> None:
+        """Stop it and all that it started."""
+        with contextlib.suppress(OSError):
+            os.killpg(self._child.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_END_SECONDS)
+        with contextlib.suppress(OSError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._reaper.forget(self._child.pid)
+        self._reader.join(1)
+        if self._child.stderr is not None and not self._reader.is_alive():
+            self._child.stderr.close()
+
+    def _read(self) -> None:
+        assert self._child.stderr is not None
+        with contextlib.suppress(ValueError, OSError):
+            while line := self._child.stderr.readline(_LINE_BYTES):
+                self._log.append(line)
+
+
+def python(path: str) -> str:
+    """Of ``--host-python``: an interpreter that has InferCanary. Raises :class:`UsageError`."""
+    if not Path(path).is_file() or not os.access(path, os.X_OK):
+        raise UsageError(
+            f"--host-python {path}: is no program; name an interpreter, such as .venv/bin/python"
+        )
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that was named
+            [path, "-c", "import infercanary.probe as probe; print(probe.__name__)"],
+            capture_output=True,
+            timeout=60,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--host-python {path}: cannot be run ({error}); name another") from None
+    if done.returncode or b"infercanary.probe" not in done.stdout:
+        why = last_line(done.stderr) or "it is no Python"
+        raise UsageError(f"--host-python {path}: has no InferCanary ({why}); install it there with pip")
+    # Not resolved: a virtual environment's interpreter is a link.
+    return str(Path(path).absolute())
+
+
+def _confined(cpus: set[int]) -> Callable[[], None]:
+    return lambda: os.sched_setaffinity(0, cpus)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])

@@ -1,0 +1,53 @@
+"""How far an experiment is, on standard error: one line that is written over on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+from infercanary.compare.picture import plain
+from infercanary.compare.recording import shown
+
+_NARROWEST = 40
+_LONGEST = 400  # of a line that nobody's terminal cuts
+
+
+class Progress:
+    """Never fails: an experiment does not end because nobody can be told of it."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._over = self._stream.isatty()
+        self._last = ""
+        self._open = False
+
+    def tell(self, about: str, text: str) -> None:
+        """What goes on. Where lines cannot be written over, only the first ``text`` about each thing is written."""
+        if self._over:
+            width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
+            self._write(f"\r{shown(text, width)}\x1b[K")
+            self._open = True
+        elif about != self._last:
+            self._last = about
+            self._write(f"{shown(text, _LONGEST)}\n")
+
+    def note(self, text: str) -> None:
+        """What is to stay."""
+        self.clear()
+        self._write(f"infercanary: {shown(text, _LONGEST)}\n")
+
+    def clear(self) -> None:
+        """Leave the line to others."""
+        if self._open:
+            self._open = False
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(plain(text))
+            self._stream.flush()

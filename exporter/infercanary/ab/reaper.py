@@ -1,0 +1,107 @@
+"""The reaper: a process that outlives an experiment by seconds, and removes what that left behind.
+
+A process that is killed cannot clean up. This one waits at the end of a pipe that only the experiment holds open: when
+that ends, however it ends, it removes the experiment's containers, and kills its processes of the host. Where the
+experiment has cleaned up itself, it says so, and nothing is left to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import TracebackType
+
+_QUIET_SECONDS = 8.0  # without a container, after which no request that was on its way can still make one
+_MOST_SECONDS = 300.0
+_JOIN_SECONDS = 20.0
+
+
+class Reaper:
+    """The experiment's end of the pipe."""
+
+    def __init__(self, identity: str) -> None:
+        self._child = subprocess.Popen(  # noqa: S603 - our own module
+            [sys.executable, "-m", __name__, identity],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # Ctrl-C, and whoever ends the experiment's group, must not end it.
+            start_new_session=True,
+            cwd="/",
+        )
+
+    def __enter__(self) -> Reaper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave what there may be to the reaper, unless :meth:`nothing_left` was called."""
+        if self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(_JOIN_SECONDS)
+
+    def watch(self, group: int) -> None:
+        """A process group of the host that is to end with the experiment."""
+        self._tell(f"watch {group}")
+
+    def forget(self, group: int) -> None:
+        """It has ended."""
+        self._tell(f"forget {group}")
+
+    def nothing_left(self) -> None:
+        """All is removed."""
+        self._tell("done")
+
+    def _tell(self, line: str) -> None:
+        if self._child.stdin is not None:
+            with contextlib.suppress(OSError):
+                self._child.stdin.write(line.encode() + b"\n")
+                self._child.stdin.flush()
+
+
+def main(identity: str) -> None:
+    """Wait for the end of the pipe, then clean up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups: set[int] = set()
+    for line in sys.stdin.buffer:
+        what, _, group = line.decode().strip().partition(" ")
+        if what == "watch":
+            groups.add(int(group))
+        elif what == "forget":
+            groups.discard(int(group))
+        elif what == "done":
+            return
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+    reap(identity)
+
+
+def reap(identity: str) -> None:
+    """Remove the containers of that experiment, until there were none for a while."""
+    from infercanary.ab.daemon import LABEL, client, remove
+
+    deadline = time.monotonic() + _MOST_SECONDS
+    quiet_since = time.monotonic()
+    connection = None
+    while (now := time.monotonic()) < deadline and now - quiet_since < _QUIET_SECONDS:
+        try:
+            if connection is None:
+                connection = client()
+            if remove(connection, {"label": f"{LABEL}={identity}"}, lambda labels: True):
+                quiet_since = time.monotonic()
+        except Exception:  # Docker is busy, or restarts: it is asked again
+            connection, quiet_since = None, time.monotonic()
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

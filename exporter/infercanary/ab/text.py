@@ -1,0 +1,87 @@
+"""The answer as text: as `infercanary compare` says it, and what a start costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infercanary.ab.answer import STEPS, Arm, Told
+from infercanary.compare import text
+from infercanary.compare.recording import Series, shown
+from infercanary.compare.units import short, value
+from infercanary.judge.sentence import percent
+
+_MOST = 16  # pairs in a row
+_NAMES = {"first_report": "first report", "first_run": "first run", "time_to_steady": "steady"}
+
+
+def experiment(told: Told, a: Series, b: Series, width: int = 80) -> str:
+    """The whole answer on one canary."""
+    rows = {
+        "A": side(told.a),
+        "B": side(told.b),
+        "pairs": pairs(told),
+        "took": f"{value(told.seconds, 's')}; {ENDED[told.ended]}",
+    }
+    lines = [line for label, words in rows.items() for line in text.row(label, words, width)]
+    return (
+        text.comparison(told.compared, a, b, width)
+        + "\n"
+        + "\n".join([*lines, *cold_start(told, width)])
+        + "\n"
+    )
+
+
+ENDED = {
+    "clear": "ended when the answer was clear",
+    "restarts": "ended after the last start (--restarts)",
+    "budget": "ended when the time was up (--budget)",
+    "interrupted": "interrupted",
+}
+
+
+def side(arm: Arm) -> str:
+    """Who it is, its mean and scatter."""
+    parts = [shown(arm.name, 200)]
+    if arm.image_id:
+        parts.append(arm.image_id.removeprefix("sha256:")[:12])
+    if arm.image_bytes is not None:
+        parts.append(size(arm.image_bytes))
+    if arm.mean is not None:
+        sd = f" (SD {value(arm.sd, 's')})" if arm.sd is not None else ""
+        parts.append(f"mean {value(arm.mean, 's')}{sd}")
+    if arm.start_sd is not None:
+        parts.append(f"starts differ by {short(100 * arm.start_sd)} %")
+    return ", ".join(parts)
+
+
+def pairs(told: Told) -> str:
+    """How much slower B was in each, in order of time."""
+    each = [percent(step.shift) for step in told.pairs]
+    more = f" and {len(each) - _MOST} more" if len(each) > _MOST else ""
+    return ", ".join(each[:_MOST]) + more if each else "none"
+
+
+def cold_start(told: Told, width: int) -> Iterator[str]:
+    """Each step, with its swing over the starts."""
+    label = "cold start"
+    for step in STEPS:
+        if step in told.a.cold_start and step in told.b.cold_start:
+            words = f"{name(step):<13}{duration(told.a, step)} → {duration(told.b, step)}"
+            yield from text.row(label, words, width)
+            label = ""
+
+
+def name(step: str) -> str:
+    """What people call it."""
+    return _NAMES.get(step, step)
+
+
+def duration(arm: Arm, step: str) -> str:
+    """A step's median and swing."""
+    swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
+    return f"{value(arm.cold_start[step], 's')}{swing}"
+
+
+def size(number: int) -> str:
+    """Bytes as Docker shows them."""
+    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"

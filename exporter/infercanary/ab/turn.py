@@ -1,0 +1,267 @@
+"""One turn: a side is started, asked for its runs until there are enough, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from infercanary.ab.interruption import Interruption
+from infercanary.ab.neighbours import is_quiet
+from infercanary.client.fetch import PollError, Received, fetch, open_session, read
+from infercanary.client.limits import Limits
+from infercanary.compare.recording import shown
+from infercanary.contract.report import Family, Run
+from infercanary.judge.causes import Start
+from infercanary.judge.model import Generation, Sample, kept
+
+_ASK_SECONDS = 3.0
+_FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0
+_MOST_RUNS = 3  # times those that are asked for, where neighbours disturb them
+_RARE_RUNS, _RARE = 2, 0.1  # times those, by which it is known that quiet ones are too rare to wait for
+_UNSETTLED_RUNS = 20  # times those that are asked for: a canary that is not steady by then will not be
+_DETAIL = 300  # characters
+_PASSED_OVER = 15  # times, an address where nobody is, while the others are asked
+_LIMITS = Limits()
+
+_STATE = "infercanary_canary_state"
+_INTERVAL = "infercanary_interval_seconds"
+_COLD_START = {
+    "infercanary_load_seconds": "load",
+    "infercanary_first_run_seconds": "first_run",
+    "infercanary_time_to_steady_seconds": "time_to_steady",
+}
+
+
+class StartFailed(Exception):
+    """A start that gave no runs; the text says why."""
+
+
+class OutOfTime(Exception):
+    """The budget is used up."""
+
+
+class Running(Protocol):
+    """What was started. ``urls`` are where its probe may answer, the likeliest first."""
+
+    @property
+    def urls(self) -> Sequence[str]: ...
+
+    def ended(self) -> str:
+        """Why it runs no more; empty while it does."""
+        ...
+
+    def last_words(self) -> str:
+        """The last line that it logged, or nothing."""
+        ...
+
+    def end(self) -> None:
+        """Stop it, and leave nothing of it behind."""
+        ...
+
+
+class Side(Protocol):
+    """One of the two that are compared."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, number: int) -> Running:
+        """Raises :class:`StartFailed`, and ``UsageError`` where no other try would help."""
+        ...
+
+
+class Turn(NamedTuple):
+    """What one start gave. Seconds count from when it was asked to start."""
+
+    starts: Mapping[str, Start]
+    """Canary → its settled runs, in order."""
+    first_report: float
+    """Seconds until the probe answered."""
+    seconds: float
+    """Of the whole turn."""
+    interval: float
+    """Seconds between runs, as the probe says."""
+
+
+class Needed(NamedTuple):
+    """When a turn has enough: so many runs, of the canary of that name or of all."""
+
+    runs: int
+    canary: str
+    start_seconds: float
+    """Within which the first run must be there, and each one after the one before."""
+
+
+Told = Callable[[str], None]
+
+
+def take(
+    side: Side, number: int, needed: Needed, deadline: float, interruption: Interruption, tell: Told
+) -> Turn:
+    """One turn of ``side``, over before ``deadline`` (monotonic).
+
+    Raises :class:`StartFailed`, :class:`~infercanary.ab.interruption.Interrupted`, and :class:`OutOfTime` at
+    the deadline. Whatever happens, what was started is ended.
+    """
+    begin = time.monotonic()
+    running = side.start(number)
+    try:
+        return _Asked(running, needed, begin, deadline, interruption, tell).turn()
+    finally:
+        running.end()
+
+
+class _Asked:
+    """The report of one start, asked for again and again."""
+
+    def __init__(
+        self,
+        running: Running,
+        needed: Needed,
+        begin: float,
+        deadline: float,
+        interruption: Interruption,
+        tell: Told,
+    ) -> None:
+        self._running, self._needed, self._begin, self._deadline = running, needed, begin, deadline
+        self._interruption, self._tell = interruption, tell
+        self._urls = list(running.urls)
+        self._passed_over = dict.fromkeys(self._urls, 0)
+        self._cursor = ""
+        self._last: Received | None = None
+        self._why = "nothing answers"
+        self._runs: dict[str, list[Run]] = {}
+        self._first_report = 0.0
+        self._good = 0
+        self._progressed = begin  # when the last steady run came
+
+    def turn(self) -> Turn:
+        self._tell("starting")
+        pause = _FIRST_PAUSE
+        while True:
+            self._interruption.pause(min(pause, max(0.0, self._deadline - time.monotonic())))
+            if time.monotonic() >= self._deadline:
+                raise OutOfTime
+            self._ask()
+            if self._last is not None and self._enough(self._last):
+                return self._done(self._last)
+            if why := self._running.ended():
+                raise StartFailed(_with(why, self._running.last_words()))
+            if time.monotonic() - self._progressed > self._needed.start_seconds:
+                what = f"no report ({self._why})" if self._last is None else "no steady run"
+                if self._good:
+                    what = "no more steady runs"
+                why = f"{what} within {self._needed.start_seconds:g} s (--start-timeout)"
+                raise StartFailed(_with(why, self._running.last_words()))
+            pause = self._pause()
+
+    def _ask(self) -> None:
+        for url in self._urls:
+            if self._passed_over[url]:
+                self._passed_over[url] -= 1
+                continue
+            try:
+                body = asyncio.run(_fetched(url, self._cursor))
+                found = read(body, _LIMITS)
+            except PollError as error:
+                self._why = f"{error.reason.replace('_', ' ')}: {error}"
+                # Where Docker runs in a machine of its own, nothing comes back from a container's own address, and
+                # waiting for that would be in the time to the first report.
+                if error.reason == "timeout" and url != self._urls[0]:
+                    self._passed_over[url] = _PASSED_OVER
+                continue
+            if self._last is None:
+                self._first_report = time.monotonic() - self._begin
+            self._urls, self._last, self._cursor = [url], found, found.report.cursor
+            for run in found.accepted.runs:
+                if not run.boot_id and (not self._needed.canary or run.canary == self._needed.canary):
+                    self._runs.setdefault(run.canary, []).append(run)
+            return
+
+    def _canaries(self, found: Received) -> list[str]:
+        names = dict.fromkeys(labels[0] for labels, _ in _points(found.accepted.families, _STATE) if labels)
+        if self._needed.canary:
+            if names and self._needed.canary not in names:
+                raise StartFailed(f"it has no canary `{self._needed.canary}`; it has {', '.join(names)}")
+            return [self._needed.canary]
+        return [*names] or [*self._runs]
+
+    def _enough(self, found: Received) -> bool:
+        names = self._canaries(found)
+        states = {labels for labels, on in _points(found.accepted.families, _STATE) if on}
+        good = {name: self._settled(name) for name in names}
+        for name in names:
+            runs = self._runs.get(name, [])
+            if runs and not good[name] and (name, "failing") in states:
+                raise StartFailed(_with(f"canary {name} fails", runs[-1].detail or runs[-1].outcome))
+            if len(runs) >= _UNSETTLED_RUNS * self._needed.runs:
+                raise StartFailed(f"canary {name} is not steady after {len(runs)} runs")
+        done = {name: min(self._needed.runs, self._count(samples)) for name, samples in good.items()}
+        least = min(done.values(), default=0)
+        # Of the slowest canary: one that hangs is not made good by another.
+        if (slowest := min(map(len, good.values()), default=0)) > self._good:
+            self._good, self._progressed = slowest, time.monotonic()
+        if any(self._runs.values()):
+            self._tell(f"{least} of {self._needed.runs} runs" if least else "warming up")
+        else:
+            self._tell("loading")
+        return bool(names) and least >= self._needed.runs
+
+    def _settled(self, canary: str) -> list[Sample]:
+        return [run for run in map(kept, self._runs.get(canary, ())) if run.is_settled]
+
+    def _count(self, samples: Sequence[Sample]) -> int:
+        """The quiet ones; or all, where so many were waited for in vain."""
+        quiet = sum(map(is_quiet, samples))
+        rare = len(samples) >= _RARE_RUNS * self._needed.runs and quiet < _RARE * len(samples)
+        return len(samples) if rare or len(samples) >= _MOST_RUNS * self._needed.runs else quiet
+
+    def _pause(self) -> float:
+        """Until the runs that are missing may be there: each report that is asked for disturbs the probe a little."""
+        if self._last is None:
+            return _FIRST_PAUSE
+        least = min((len(runs) for runs in self._runs.values()), default=0)
+        expected = (self._needed.runs - least) * self._interval(self._last)
+        return min(_MOST_PAUSE, max(_LEAST_PAUSE, expected))
+
+    def _interval(self, found: Received) -> float:
+        return next((value for _, value in _points(found.accepted.families, _INTERVAL)), 1.0)
+
+    def _done(self, found: Received) -> Turn:
+        cold: dict[str, dict[str, float]] = {}
+        for metric, step in _COLD_START.items():
+            for labels, value in _points(found.accepted.families, metric):
+                cold.setdefault(labels[0] if labels else "", {})[step] = value
+        generation = Generation(
+            service="",
+            container="",
+            boot_id=found.report.boot_id,
+            started_at=found.report.started_at,
+            environment=found.accepted.environment,
+            outputs=found.accepted.outputs,
+            cold_start=cold,
+        )
+        starts = {name: Start(generation, self._settled(name)) for name in self._canaries(found)}
+        return Turn(starts, self._first_report, time.monotonic() - self._begin, self._interval(found))
+
+
+async def _fetched(url: str, cursor: str) -> bytes:
+    async with open_session(url) as session:
+        return await fetch(session, url, cursor, _ASK_SECONDS, _LIMITS.report_bytes)
+
+
+def _points(families: Sequence[Family], name: str) -> list[tuple[tuple[str, ...], float]]:
+    return [
+        (point.labels, point.value)
+        for family in families
+        if family.name == name
+        for point in family.points
+        if isinstance(point.value, (int, float))
+    ]
+
+
+def _with(why: str, detail: str) -> str:
+    """What others wrote may hold anything, and this goes to a terminal."""
+    return f"{why}: {shown(detail, _DETAIL)}" if detail else why

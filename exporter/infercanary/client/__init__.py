@@ -1,0 +1,1 @@
+"""A probe's report, asked for over HTTP: bounded, checked, and what is wrong with it counted."""

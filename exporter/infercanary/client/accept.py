@@ -1,0 +1,192 @@
+"""What is taken from a report. A probe is untrusted input: what is wrong is left out and counted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import msgspec
+
+from infercanary.client.limits import Limits
+from infercanary.contract.report import (
+    KINDS,
+    LADDER,
+    LATENCY,
+    PHASE,
+    Family,
+    HistogramValue,
+    Kind,
+    Report,
+    Run,
+)
+
+Reason = Literal[
+    "name",
+    "reserved",
+    "conflict",
+    "help",
+    "labels",
+    "label_value",
+    "duplicate",
+    "value",
+    "too_many",
+    "run",
+    "environment",
+    "output",
+]
+
+_NAME = re.compile(r"infercanary_[a-z0-9_]+")
+_LABEL = re.compile(r"[a-z_][a-z0-9_]*")
+_SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
+_TAKEN_LABELS = frozenset({"service", "container", "le", "quantile", "job", "instance"})
+_PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
+_MAX_COUNT = 2**53  # beyond it a float, which is what Prometheus keeps, skips integers
+_MAX_HELP = 1024
+_MAX_ENVIRONMENT = 200
+_MAX_SETTING = 4096
+_MAX_OUTPUT = 64  # places of one output
+_MAX_NAMES = 100  # tags, phases or controls of one run
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The part of a report that is sound, and how often something else was left out, by reason."""
+
+    families: list[Family]
+    runs: list[Run]
+    environment: dict[str, str]
+    outputs: dict[str, tuple[float, ...]]
+    rejected: Counter[Reason]
+
+
+def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepted:
+    """The sound part of ``report``; ``reserved`` are the base names of the exporter's own metrics."""
+    rejected: Counter[Reason] = Counter()
+    families: dict[str, Family] = {}
+    budget = limits.samples
+    for family in report.families:
+        base = base_name(family.name, family.kind)
+        reason = _fault(family, limits)
+        if reason is None and base in reserved:
+            reason = "reserved"
+        elif reason is None and base in families:
+            reason = "duplicate"
+        elif reason is None and (len(families) == limits.families or (size := samples(family)) > budget):
+            reason = "too_many"
+        if reason is None:
+            families[base] = family
+            budget -= size
+        else:
+            rejected[reason] += 1
+    runs = [run for run in report.runs[: limits.runs] if _sound_run(run, limits)]
+    environment = {
+        component: setting
+        for component, setting in list(report.environment.items())[:_MAX_ENVIRONMENT]
+        if len(component) <= _MAX_SETTING and len(setting) <= _MAX_SETTING
+    }
+    outputs = {
+        canary: values
+        for canary, values in list(report.outputs.items())[:_MAX_NAMES]
+        if _printable(canary, limits.label_bytes)
+        and len(values) <= _MAX_OUTPUT
+        and all(map(math.isfinite, values))
+    }
+    rejected["run"] += len(report.runs) - len(runs)
+    rejected["environment"] += len(report.environment) - len(environment)
+    rejected["output"] += len(report.outputs) - len(outputs)
+    return Accepted([*families.values()], runs, environment, outputs, +rejected)
+
+
+def _fault(family: Family, limits: Limits) -> Reason | None:
+    """Why ``family``, looked at alone, cannot be shown; None where it can."""
+    if len(family.name) > limits.label_bytes or not _NAME.fullmatch(family.name):
+        return "name"
+    stem = base_name(family.name, family.kind)
+    if stem.endswith(_SUFFIXES) or (family.kind == "counter" and stem == family.name):
+        return "name"
+    pinned = _PINNED.get(family.name)
+    if pinned is not None and pinned != (family.kind, family.labels):
+        return "conflict"
+    if KINDS.get(stem, family.kind) != family.kind:
+        return "conflict"
+    if not family.help or not _printable(family.help, _MAX_HELP):
+        return "help"
+    if len(family.labels) > limits.labels or len(set(family.labels)) < len(family.labels):
+        return "labels"
+    for name in family.labels:
+        if not _sound_label(name):
+            return "labels"
+    for point in family.points:
+        if len(point.labels) != len(family.labels):
+            return "labels"
+        for text in point.labels:
+            if not _printable(text, limits.label_bytes):
+                return "label_value"
+        if not _sound_value(point.value, family.kind):
+            return "value"
+    if len({point.labels for point in family.points}) < len(family.points):
+        return "duplicate"
+    return None
+
+
+def _sound_label(name: str) -> bool:
+    return (
+        _LABEL.fullmatch(name) is not None
+        and len(name) <= 64
+        and not name.startswith("__")
+        and name not in _TAKEN_LABELS
+    )
+
+
+def _sound_value(value: float | HistogramValue, kind: Kind) -> bool:
+    if isinstance(value, HistogramValue):
+        return (
+            kind == "histogram"
+            and len(value.counts) == len(LADDER) + 1
+            and min(value.counts) >= 0
+            and sum(value.counts) <= _MAX_COUNT
+            and math.isfinite(value.sum)
+            and value.sum >= 0
+        )
+    return kind != "histogram" and math.isfinite(value) and (kind == "gauge" or value >= 0)
+
+
+def _sound_run(run: Run, limits: Limits) -> bool:
+    return (
+        _printable(run.canary, limits.label_bytes)
+        and 0 <= run.sequence <= _MAX_COUNT
+        and math.isfinite(run.scheduled_at)
+        and math.isfinite(run.started_at)
+        and math.isfinite(run.output_error or 0.0)
+        and 0 <= (run.sm_clock or 0.0) < math.inf
+        and 0 <= (run.waited or 0.0) < math.inf
+        and all(0 <= seconds < math.inf for seconds in run.latencies)
+        and _sound_times(run.phases, limits)
+        and _sound_times(run.controls, limits)
+        and len(run.tags) <= _MAX_NAMES
+        and all(_printable(tag, limits.label_bytes) for tag in run.tags)
+        and _printable(run.boot_id, limits.label_bytes)
+    )
+
+
+def _sound_times(times: Mapping[str, float], limits: Limits) -> bool:
+    return len(times) <= _MAX_NAMES and all(
+        _printable(name, limits.label_bytes) and 0 <= seconds < math.inf for name, seconds in times.items()
+    )
+
+
+def _printable(text: str, most_bytes: int) -> bool:
+    """Printable text has no line ends, control characters or lone surrogates, and so reads the same everywhere."""
+    return len(text) <= most_bytes and text.isprintable() and len(text.encode()) <= most_bytes
+
+
+def samples(family: Family) -> int:
+    """How many lines of an exposition the points of ``family`` take: of a histogram also +Inf, sum and count."""
+    return sum(len(LADDER) + 3 if isinstance(point.value, HistogramValue) else 1 for point in family.points)
+
+
+def base_name(name: str, kind: Kind) -> str:
+    """The name under which OpenMetrics groups a family: a counter's goes without ``_total``."""
+    return name.removesuffix("_total") if kind == "counter" else name

@@ -1,0 +1,135 @@
+"""One poll of one probe: the download, and the reading of what came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Literal
+
+import aiohttp
+import msgspec
+
+from infercanary.client.accept import Accepted, accept
+from infercanary.client.limits import Limits
+from infercanary.contract.report import PATH, SCHEMA_VERSION, Report, decode
+
+Failure = Literal[
+    "unreachable",
+    "timeout",
+    "http_status",
+    "redirect",
+    "too_large",
+    "closed_early",
+    "malformed",
+    "schema",
+    "no_address",
+    "server_gone",
+    "internal",
+]
+
+_MAX_OPAQUE = 512  # characters of a boot id or cursor
+_MAX_TIME = 2.0**33  # Unix seconds, in the year 2242
+
+
+class PollError(Exception):
+    """A poll that gave no valid report: the reason for the metric, and the rest for people."""
+
+    def __init__(self, reason: Failure, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A report that was read and checked."""
+
+    report: Report
+    accepted: Accepted
+
+
+def read(body: bytes, limits: Limits, reserved: Collection[str] = ()) -> Received:
+    """The report in ``body``, checked.
+
+    Args:
+        body: What the probe answered.
+        limits: How much of it is accepted.
+        reserved: Base names of families that no probe may use.
+
+    Raises:
+        PollError: It is no report at all.
+    """
+    try:
+        report = decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        _check_schema(body)
+        raise PollError("malformed", f"the answer is not a report: {error}") from None
+    if report.schema_version > SCHEMA_VERSION:
+        _check_schema(body)
+    if not 0 <= report.lost_runs <= 2**53:
+        raise PollError("malformed", f"lost_runs is {report.lost_runs}")
+    if not 0 <= report.started_at <= _MAX_TIME:
+        raise PollError("malformed", f"started_at is {report.started_at}")
+    if not all(len(text) <= _MAX_OPAQUE and text.isprintable() for text in (report.boot_id, report.cursor)):
+        raise PollError("malformed", "boot_id or cursor is too long or not printable")
+    return Received(report, accept(report, limits, reserved))
+
+
+class _Schema(msgspec.Struct):
+    schema_version: int
+
+
+def _check_schema(body: bytes) -> None:
+    """Raise :class:`PollError` if a newer schema is why ``body`` is not understood."""
+    with suppress(msgspec.DecodeError, RecursionError):
+        version = msgspec.json.decode(body, type=_Schema).schema_version
+        if version > SCHEMA_VERSION:
+            raise PollError(
+                "schema",
+                f"the report has schema {version}, this exporter knows {SCHEMA_VERSION}; upgrade the exporter",
+            )
+
+
+def open_session(url: str) -> aiohttp.ClientSession:
+    """A session for the probe at ``url`` alone: it shares no connection, cookie or name look-up with others."""
+    connector = (
+        aiohttp.UnixConnector(url.removeprefix("unix://"), force_close=True)
+        if url.startswith("unix://")
+        else aiohttp.TCPConnector(force_close=True)
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,  # asked for as it is, so what comes packed is a mistake or a bomb
+        headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+    )
+
+
+async def fetch(
+    session: aiohttp.ClientSession, url: str, cursor: str, timeout_seconds: float, limit: int
+) -> bytes:
+    """The body of one answer, of at most ``limit`` bytes, of the probe at ``url``. Raises :class:`PollError`."""
+    try:
+        async with session.get(
+            ("http://probe" if url.startswith("unix://") else url.rstrip("/")) + PATH,
+            params={"since": cursor} if cursor else None,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=timeout_seconds),
+        ) as response:
+            if 300 <= response.status < 400:
+                raise PollError("redirect", f"HTTP {response.status}: a probe does not redirect")
+            if response.status != 200:
+                raise PollError("http_status", f"HTTP {response.status}")
+            body = bytearray()
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > limit:
+                    raise PollError("too_large", f"the report is over {limit} bytes (limits.report_bytes)")
+            return bytes(body)
+    except asyncio.TimeoutError:
+        raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
+    except aiohttp.ClientConnectorError as error:
+        raise PollError("unreachable", error.strerror or str(error)) from None
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError):
+        raise PollError("closed_early", "the connection closed before the whole answer") from None
+    except aiohttp.ClientError as error:
+        raise PollError("malformed", f"not HTTP: {error}") from None

@@ -1,0 +1,171 @@
+"""Where the level of one series changed, and what began there. Pure.
+
+Starts follow each other without a break: a restart that changes the level is a change too, and is told as one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal, cast
+
+import msgspec
+import numpy as np
+
+from infercanary.compare.recording import Floats, Series, shown
+from infercanary.judge import causes, statistics
+from infercanary.judge.statistics import EFFECT, WINDOW, Points
+
+LEAST = 2 * WINDOW
+"""Runs without which there is no before and after."""
+MOST = 4096
+"""Points that are scanned at most; longer series are scanned as medians of blocks."""
+
+State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
+_CODES: dict[State, int] = {"steady": 0, "slower": 1, "faster": 0, "changed": 0, "inconclusive": 3}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """A change: the first run of the new level, and the shift to it as a ratio."""
+
+    index: int
+    """Of the runs that count, from 0 on; the first of its block where blocks were scanned."""
+    at: float | None
+    """Unix seconds, of a journal."""
+    shift: float
+    low: float
+    high: float
+    start: str = ""
+    """The id of the boot that began there."""
+    changes: Sequence[causes.Change] = ()
+    """Components of the environment that changed there."""
+
+
+class Level(msgspec.Struct, frozen=True):
+    """The runs between two changes."""
+
+    index: int
+    runs: int
+    median: float
+
+
+class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer on one series."""
+
+    canary: str | None
+    verdict: State
+    exit_code: int
+    sentence: str
+    shift: float | None
+    """From the first level to the last, as a ratio; None where the series is too short."""
+    runs: int
+    starts: int
+    block: int
+    """Runs in each point that was scanned."""
+    unit: Literal["s"] | None
+    files: Sequence[str]
+    changes: Sequence[Found] = ()
+    levels: Sequence[Level] = ()
+    left_out: Mapping[str, int] = {}
+    notes: Sequence[str] = ()
+
+
+def scanned(
+    canary: str,
+    series: Series,
+    *,
+    files: Sequence[str] = (),
+    components: Mapping[str, Mapping[str, str]] | None = None,
+) -> Scanned:
+    """Where ``series`` changed its level; ``components`` are those of each environment id."""
+    points = series.every
+    block, blocks = blocked(points)
+    found: list[Found] = []
+    if enough := points.size >= LEAST:
+        found = [
+            _found(change, block, series, components or {})
+            for change in statistics.scan(cast("Points", blocks))
+        ]
+    levels = _levels(points, [change.index for change in found]) if enough else []
+    shift = levels[-1].median / levels[0].median - 1 if levels else 0.0
+    state = _state(found, shift) if enough else "inconclusive"
+    return Scanned(
+        canary=shown(canary) or None,
+        verdict=state,
+        exit_code=_CODES[state],
+        sentence=_sentence(state, found, shift, points.size),
+        shift=shift if enough else None,
+        runs=points.size,
+        starts=len(series.points),
+        block=block,
+        unit="s" if series.starts else None,
+        files=files,
+        changes=found,
+        levels=levels,
+        left_out=series.left_out,
+    )
+
+
+def blocked(points: Floats, most: int = MOST) -> tuple[int, Floats]:
+    """At most so many medians of blocks, and the length of a block. A last block that is not full is left out."""
+    block = max(1, -(-points.size // most))
+    if block == 1:
+        return 1, points
+    whole = points[: points.size // block * block].reshape(-1, block)
+    return block, np.median(whole, axis=1)
+
+
+def _state(found: Sequence[Found], shift: float) -> State:
+    if not found:
+        return "steady"
+    log = math.log1p(shift)
+    if abs(log) < math.log1p(EFFECT):
+        return "changed"
+    return "slower" if log > 0 else "faster"
+
+
+def _sentence(state: State, found: Sequence[Found], shift: float, runs: int) -> str:
+    if state == "inconclusive":
+        return f"inconclusive: {runs} runs are too short a series; {LEAST} is the least"
+    if state == "steady":
+        return f"steady: no change of level in {runs:,} runs"
+    count = f"{len(found)} change{'s' if len(found) > 1 else ''} of level in {runs:,} runs"
+    if state == "changed":
+        return f"changed, and back to within 3 % of the first level: {count}"
+    return f"{state}: {count}, the last level is {100 * shift:+.1f} % from the first"
+
+
+def _found(
+    change: statistics.ChangePoint, block: int, series: Series, components: Mapping[str, Mapping[str, str]]
+) -> Found:
+    index = int(change.index) * block
+    at: float | None = None
+    start = ""
+    changes: tuple[causes.Change, ...] = ()
+    offset, before = 0, ""
+    for runs, environments in zip(series.starts, series.environments, strict=True):
+        if offset and _near(offset, index, block):
+            start = shown(runs.generation.boot_id)
+        if offset <= index < offset + len(runs.samples):
+            at = runs.samples[index - offset].started_at
+        for first, environment in environments:
+            if before and environment != before and _near(offset + first, index, block):
+                changes = causes.changes(components.get(before, {}), components.get(environment, {}))
+            before = environment
+        offset += len(runs.samples)
+    return Found(
+        index=index, at=at, shift=change.shift, low=change.low, high=change.high, start=start, changes=changes
+    )
+
+
+def _near(one: int, other: int, block: int) -> bool:
+    """A change is found within a few points of where it is."""
+    return abs(one - other) <= 3 * block
+
+
+def _levels(points: Floats, indices: Sequence[int]) -> list[Level]:
+    edges = [0, *indices, points.size]
+    return [
+        Level(first, last - first, float(np.median(points[first:last]))) for first, last in pairwise(edges)
+    ]

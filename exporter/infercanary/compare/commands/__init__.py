@@ -1,0 +1,1 @@
+"""The commands: arguments in, an exit code out."""

@@ -1,0 +1,142 @@
+"""``infercanary compare``: the command."""
+
+from __future__ import annotations
+
+import click
+
+from infercanary.command.settings import UsageError
+from infercanary.compare import options, page, text
+from infercanary.compare.comparison import LEVEL, compared, judged, worst
+from infercanary.compare.content import STANDARD_INPUT
+from infercanary.compare.read import pick, read
+from infercanary.compare.recording import Attempts, Recording, Series, listed
+from infercanary.compare.terminal import say, width
+
+_NOTHING = Series((), attempts=Attempts(0, 0))
+
+
+@click.command(name="compare")
+@click.argument("baseline", metavar="BASELINE")
+@click.argument("candidate", metavar="CANDIDATE")
+@click.option(
+    "--more-baseline", multiple=True, metavar="FILE", help="Another file of the baseline; may be repeated."
+)
+@click.option(
+    "--more-candidate", multiple=True, metavar="FILE", help="Another file of the candidate; may be repeated."
+)
+@click.option(
+    "--baseline-id",
+    multiple=True,
+    metavar="ID",
+    help="Of the baseline's journals, only the environments and boots whose ids begin so; may be repeated.",
+)
+@click.option("--candidate-id", multiple=True, metavar="ID", help="Likewise of the candidate's.")
+@options.canary
+@options.column
+@click.option(
+    "--restart-sd",
+    type=float,
+    metavar="PERCENT",
+    help="How much starts of one image differ (an SD), where it is known; 0 where no restart lies between. "
+    "Else it is learnt from the files.",
+)
+@click.option(
+    "--level",
+    type=float,
+    default=LEVEL,
+    show_default=True,
+    metavar="SHARE",
+    help="Confidence of the interval.",
+)
+@options.as_json
+@options.report
+def command(
+    baseline: str,
+    candidate: str,
+    more_baseline: tuple[str, ...],
+    more_candidate: tuple[str, ...],
+    baseline_id: tuple[str, ...],
+    candidate_id: tuple[str, ...],
+    canary: str,
+    column: str,
+    restart_sd: float | None,
+    level: float,
+    as_json: bool,
+    report: str,
+) -> int:
+    """Whether CANDIDATE is slower than BASELINE, by how much, and why.
+
+    Both are journals of probes, or both are numbers: one a line, a JSON array, JSON objects, or CSV or TSV with a
+    header. What a file is, is told by its content; it may be packed with gzip; `-` is standard input.
+
+    Of a journal the medians of steady runs count, and its starts are told apart; its older file, FILE.1, is read with
+    it. A file of numbers is one start. Starts of one image differ, and no number of runs within them tells by how
+    much: give more files of each side to learn it, or say it.
+
+    Exit codes: 0 equivalent or improved, 1 regressed, 2 usage or input error, 3 inconclusive. Of several canaries,
+    1 outweighs 3, and 3 outweighs 0. A canary without a run in CANDIDATE is inconclusive, and so is one of whose runs
+    clearly more failed than before, unless it regressed.
+    """
+    if restart_sd is not None:
+        options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
+    options.between("--level", level, 0.5, 0.999999, "give a share from 0.5 to 0.999999, such as 0.99")
+    sides = ((baseline, *more_baseline), (candidate, *more_candidate))
+    every = [path for side in sides for path in side]
+    if every.count(STANDARD_INPUT) > 1:
+        raise UsageError("compare: standard input (`-`) can be one file only; save the other")
+    ids = (baseline_id, candidate_id)
+    old, new = (
+        read(paths, column=column, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
+    )
+    both = _common(old, new, canary)
+    told = {
+        name: compared(
+            name,
+            before,
+            after,
+            files=(old.places, new.places),
+            restart_sd=None if restart_sd is None else restart_sd / 100,
+            level=level,
+        )
+        for name, (before, after) in both.items()
+    }
+    pictured = {name: (judged(before), judged(after)) for name, (before, after) in both.items()}
+    notes = [*old.notes, *new.notes, *_alone(old, new, canary)]
+    code = worst([each.exit_code for each in told.values()])
+    if report:
+        title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
+        articles = [page.compared(each, *pictured[name]) for name, each in told.items()]
+        page.write(report, page.page(title, articles, notes, options.version()))
+    if as_json:
+        say(options.answer([*told.values()], notes))
+        return code
+    for i, (name, each) in enumerate(told.items()):
+        say("\n" * bool(i) + text.comparison(each, *pictured[name], width()), each.verdict)
+    if notes:
+        say("\n" + "".join(f"{line}\n" for note in notes for line in text.row("note", note, width())))
+    return code
+
+
+def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Series, Series]]:
+    """What the baseline has, those first that the candidate lacks: without runs there. Raises :class:`UsageError`."""
+    if old.journal != new.journal:
+        journal, numbers = (old, new) if old.journal else (new, old)
+        raise UsageError(
+            f"{journal.places[0]}: a journal, but {numbers.places[0]} holds numbers; give two of one kind"
+        )
+    before = pick(old, canary)
+    after = pick(new, canary) if not canary or canary in new.canaries else {}
+    if not canary and not before.keys() & after.keys():
+        raise UsageError(
+            f"{new.places[0]}: no canary of {old.places[0]} is here; there: {listed(before)}; here: {listed(after)}"
+        )
+    # Who deploys on this answer must not miss a canary that never ran, or never opened.
+    order = sorted(before, key=lambda name: name in after)
+    return {name: (before[name], after.get(name, _NOTHING)) for name in order}
+
+
+def _alone(old: Recording, new: Recording, canary: str) -> list[str]:
+    alone = [name for name in new.canaries if name not in old.canaries]
+    if canary or not alone:
+        return []
+    return [f"{' and '.join(new.places)}: only here, and so not judged: {listed(alone)}"]

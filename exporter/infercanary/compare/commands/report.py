@@ -1,0 +1,79 @@
+"""``infercanary report``: the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import click
+import msgspec
+
+from infercanary.command.settings import UsageError
+from infercanary.compare import options, page
+from infercanary.compare.overview import Kind, overview
+from infercanary.compare.recording import shown
+from infercanary.compare.terminal import say, width
+from infercanary.compare.units import count, value
+
+_BAR = 24  # columns
+
+
+@click.command(name="report")
+@click.argument("stores", metavar="[HOST=]STORE...", nargs=-1, required=True)
+@click.option("--canary", default="*", metavar="PATTERN", help="Only canaries so named, such as 'resnet18*'.")
+@click.option("--service", default="*", metavar="PATTERN", help="Only services so named.")
+@options.as_json
+@options.report
+def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, report: str) -> int:
+    """One model across images, engines, devices and hosts: a table of what the judges' stores hold, and a picture.
+
+    STORE is the file that the exporter's --store names; it is copied, so that the exporter may go on. Of several hosts
+    give each its name: gpu-1=one.sqlite gpu-2=two.sqlite.
+
+    Only steady runs count, and only starts with 8 of them. SD is that of the starts' medians: a difference that is not
+    well above it is none.
+    """
+    hosts: dict[str, Path] = {}
+    for each in stores:
+        host, named, path = each.partition("=")
+        name = host if named else Path(each).stem
+        if name in hosts:
+            raise UsageError(f"{each}: two stores of the host `{name}`; name them, HOST=STORE")
+        hosts[name] = Path(path if named else each)
+    kinds = overview(hosts, canary, service)
+    if not kinds:
+        raise UsageError(
+            f"{stores[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
+        )
+    if report:
+        title = "Latency across images, engines, devices and hosts"
+        page.write(report, page.page(title, [page.kinds(kinds)], [], options.version()))
+    if as_json:
+        say(json.dumps(msgspec.to_builtins(kinds)) + "\n")
+    else:
+        say(text(kinds, width(), several=len(hosts) > 1))
+    return 0
+
+
+def text(kinds: Sequence[Kind], columns: int, *, several: bool) -> str:
+    """A block for each canary: two lines for each kind, with its share of the slowest as a bar."""
+    blocks = []
+    for canary, group in groupby(kinds, key=lambda kind: kind.canary):
+        each = list(group)
+        slowest = max(kind.median for kind in each)
+        lines = [shown(canary)]
+        for kind in each:
+            bar = "█" * max(1, round(_BAR * kind.median / slowest))
+            deviation = "" if kind.deviation is None else f" ±{100 * kind.deviation:.1f} %"
+            slower = f"+{100 * kind.slower:.1f} %" if kind.slower else "fastest"
+            lines.append(f"  {bar:<{_BAR}}  {value(kind.median, 's'):>9}{deviation:<9} {slower:>10}")
+            where = [kind.host if several else "", kind.service, kind.image, kind.engine, kind.device]
+            lines.append("    " + shown(" · ".join(filter(None, where)), columns - 4))
+            cold = f"; load {value(kind.load, 's')}" if kind.load is not None else ""
+            first = f"; first run {value(kind.first_run, 's')}" if kind.first_run is not None else ""
+            rests = f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}"
+            lines.append(f"    {rests}; p90 {value(kind.p90, 's')}{cold}{first}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"

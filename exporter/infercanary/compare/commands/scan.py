@@ -1,0 +1,53 @@
+"""``infercanary scan``: the command."""
+
+from __future__ import annotations
+
+import click
+
+from infercanary.compare import options, page, text
+from infercanary.compare.changes import scanned
+from infercanary.compare.comparison import worst
+from infercanary.compare.read import pick, read
+from infercanary.compare.terminal import say, width
+
+
+@click.command(name="scan")
+@click.argument("file", metavar="FILE")
+@options.canary
+@options.column
+@options.as_json
+@options.report
+def command(file: str, canary: str, column: str, as_json: bool, report: str) -> int:
+    """Where the level of one series changed: when, by how much, and what began there.
+
+    FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, or CSV or TSV
+    with a header. What it is, is told by its content; it may be packed with gzip; `-` is standard input. An index is
+    of the runs that count, from 0 on.
+
+    Exit codes: 0 no change found, or none that leaves the last level slower than the first by 3 % or more; 1 the
+    last level is slower than the first by that, through changes that were found; 2 usage or input error; 3 too short.
+    Of several canaries, 1 outweighs 3, and 3 outweighs 0.
+    """
+    recording = read([file], column=column)
+    series = pick(recording, canary)
+    told = {
+        name: scanned(name, each, files=recording.places, components=recording.components)
+        for name, each in series.items()
+    }
+    code = worst([each.exit_code for each in told.values()])
+    if report:
+        articles = [page.scanned(each, series[name]) for name, each in told.items()]
+        page.write(
+            report, page.page(" + ".join(recording.places), articles, recording.notes, options.version())
+        )
+    if as_json:
+        say(options.answer([*told.values()], recording.notes))
+        return code
+    for i, (name, each) in enumerate(told.items()):
+        say("\n" * bool(i) + text.scan(each, series[name], width()), each.verdict)
+    if recording.notes:
+        say(
+            "\n"
+            + "".join(f"{line}\n" for note in recording.notes for line in text.row("note", note, width()))
+        )
+    return code

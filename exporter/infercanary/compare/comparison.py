@@ -1,0 +1,315 @@
+"""Two recordings of one canary compared: the verdict, what it rests on, and why. Pure.
+
+The judge of the exporter looks again and again while runs come in; here all are there, and it looks once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, cast
+
+import msgspec
+import numpy as np
+
+from infercanary.command.settings import UsageError
+from infercanary.compare import failures
+from infercanary.compare.outlook import Evidence, outlook
+from infercanary.compare.recording import Attempts, Series, shown
+from infercanary.compare.units import count
+from infercanary.judge import statistics
+from infercanary.judge.causes import Causes, Pair, Start, find
+from infercanary.judge.model import Sample
+from infercanary.judge.sentence import interval, sentence
+from infercanary.judge.stages import Judgement
+from infercanary.judge.statistics import FEWEST, PRIOR, Points, Restarts, Shift, Verdict
+
+LEVEL = 0.99
+"""Of an interval: about what the exporter's judge takes at each of its looks."""
+STARTS = 16
+"""The latest of a side that are judged: each is held against each of the other side's."""
+
+_CODES: dict[Verdict, int] = {"equivalent": 0, "improved": 0, "regressed": 1, "inconclusive": 3}
+_WORST = (1, 3, 0)
+_KNOWN = 1e9  # degrees of freedom of what is no estimate
+_NO_RESTART = Restarts(0.0, _KNOWN)
+
+
+class Side(msgspec.Struct, frozen=True):
+    """What one side brought. ``median`` is that of the runs that counted; ``left_out`` says why the others do not.
+
+    ``attempts`` is None of numbers: they do not tell of runs that failed.
+    """
+
+    files: Sequence[str]
+    runs: int
+    starts: int
+    median: float | None
+    environments: Sequence[str] = ()
+    left_out: Mapping[str, int] = {}
+    attempts: Attempts | None = None
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """How far a phase or a control moved, as ratios."""
+
+    shift: float
+    low: float
+    high: float
+    moved: bool
+    """By 3 % or more, and clear of none."""
+    share: float | None = None
+    """Of a phase: what it adds to the change, as a share of the whole."""
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer on one canary. Shifts are ratios (0.05 is 5 % slower); None where too few runs can tell."""
+
+    canary: str | None
+    verdict: Verdict
+    exit_code: int
+    sentence: str
+    shift: float | None
+    low: float | None
+    high: float | None
+    level: float
+    restart_sd: float
+    """By how much starts of one image differ, as a ratio."""
+    restart_sd_from: Literal["given", "learnt", "assumed", "measured"]
+    restarts_seen: int
+    runs: int
+    starts: int
+    unit: Literal["s"] | None
+    baseline: Side
+    candidate: Side
+    phases: dict[str, Piece] = {}
+    controls: dict[str, Piece] = {}
+    causes: Causes | None = None
+    failures_rose: bool | None = None
+    """Whether clearly more of the candidate's runs failed: then it is inconclusive, unless it regressed. None where
+    nothing tells of runs that failed."""
+    next: Sequence[str] = ()
+    """What to do where it is inconclusive."""
+    notes: Sequence[str] = ()
+
+
+def compared(
+    canary: str,
+    baseline: Series,
+    candidate: Series,
+    *,
+    files: tuple[Sequence[str], Sequence[str]] = ((), ()),
+    restart_sd: float | None = None,
+    level: float = LEVEL,
+) -> Compared:
+    """The verdict on ``candidate`` against ``baseline``. Every start of theirs is one replicate.
+
+    Raises :class:`UsageError` where they have a start in common: it would be called equivalent to itself.
+    """
+    boots = [{start.generation.boot_id for start in side.starts} for side in (baseline, candidate)]
+    if boots[0] & boots[1]:
+        raise UsageError(
+            "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
+            "--candidate-id"
+        )
+    notes = _notes(baseline, candidate)
+    old, new = judged(baseline), judged(candidate)
+    replica = (_points(old), _points(new))
+    source: Literal["given", "learnt", "assumed"]
+    if restart_sd is not None:
+        restarts, source = Restarts(restart_sd, _KNOWN), "given"
+    else:
+        restarts = statistics.learn(replica)
+        source = "learnt" if restarts.df > PRIOR.df else "assumed"
+    shift = statistics.pool([replica], restarts)
+    seen = statistics.judge(shift, restart_sd=restarts.sd, level=level)
+    known = math.isfinite(shift.se)
+    journal = bool(old.starts and new.starts)
+    pair = Pair(old.starts, new.starts)
+    causes = find(shift, [pair], [], canary) if journal and known else None
+    evidence = Evidence(
+        shift=shift if seen.verdict != "inconclusive" else statistics.pool([replica], _NO_RESTART),
+        restarts=restarts,
+        runs=(old.runs, new.runs),
+        starts=(len(old.points), len(new.points)),
+        level=level,
+    )
+    failing = failures.rose(baseline.attempts, candidate.attempts)
+    failed = failures.shares(baseline.attempts, candidate.attempts)
+    if failed and not failing:
+        notes.append(f"candidate: {failed}: no clear rise")
+    # The runs that are left are those that something spared: how fast they were does not clear the image.
+    verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
+    said = _sentence(seen, causes) if known else _too_few(evidence, baseline, candidate)
+    following = outlook(evidence, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
+    return Compared(
+        canary=shown(canary) or None,
+        verdict=verdict,
+        exit_code=_CODES[verdict],
+        sentence=_with_failures(said, failed) if failing else said,
+        shift=_finite(seen.shift) if known else None,
+        low=_finite(seen.low) if known else None,
+        high=_finite(seen.high) if known else None,
+        level=level,
+        restart_sd=restarts.sd,
+        restart_sd_from=source,
+        restarts_seen=round(restarts.df - PRIOR.df) if source == "learnt" else 0,
+        runs=old.runs + new.runs,
+        starts=len(old.points) + len(new.points),
+        unit="s" if baseline.starts or candidate.starts else None,
+        baseline=_side(files[0], baseline, old),
+        candidate=_side(files[1], candidate, new),
+        phases=_phases(old, new) if journal else {},
+        controls=_pieces(old, new, lambda sample: sample.controls) if journal else {},
+        causes=causes,
+        failures_rose=failing,
+        next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
+        notes=notes,
+    )
+
+
+def worst(codes: Sequence[int]) -> int:
+    """The exit code of several: a regression outweighs what is not known, and that what is well."""
+    return min(codes, key=_WORST.index)
+
+
+def judged(series: Series) -> Series:
+    """The starts that count: with enough runs, and the latest of too many."""
+    kept = [i for i, points in enumerate(series.points) if points.size >= FEWEST][-STARTS:]
+    return series._replace(
+        points=[series.points[i] for i in kept],
+        starts=[series.starts[i] for i in kept if series.starts],
+        environments=[series.environments[i] for i in kept if series.environments],
+    )
+
+
+def _notes(baseline: Series, candidate: Series) -> list[str]:
+    notes = []
+    for what, side in (("baseline", baseline), ("candidate", candidate)):
+        few = [points.size for points in side.points if points.size < FEWEST]
+        if few and len(few) < len(side.points):
+            notes.append(f"{what}: {count(len(few), 'start')} with fewer than {FEWEST} runs left out")
+        if (kept := len(side.points) - len(few)) > STARTS:
+            notes.append(f"{what}: the latest {STARTS} of {kept} starts are judged")
+        ids = _ids(side)
+        if len(ids) > 1:
+            notes.append(
+                f"{what}: {len(ids)} environments ({', '.join(ids[:4])}); where they are not one image, "
+                f"pick with --{what}-id"
+            )
+    return notes
+
+
+def _side(files: Sequence[str], whole: Series, kept: Series) -> Side:
+    every = kept.every
+    return Side(
+        files=files,
+        runs=kept.runs,
+        starts=len(kept.points),
+        median=float(np.median(every)) if every.size else None,
+        environments=_ids(kept),
+        left_out=whole.left_out,
+        attempts=whole.attempts,
+    )
+
+
+def _ids(series: Series) -> list[str]:
+    return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
+
+
+def _sentence(seen: statistics.Comparison, causes: Causes | None) -> str:
+    """The same words as the exporter's, where there is as much to say."""
+    if causes is not None:
+        told = Judgement(state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes)
+        return sentence(told)
+    return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
+
+
+def _too_few(evidence: Evidence, baseline: Series, candidate: Series) -> str:
+    none = [
+        f"no runs{' that count' * bool(side.left_out)} in the {what}"
+        for what, side in (("baseline", baseline), ("candidate", candidate))
+        if not side.points
+    ]
+    before, after = evidence.runs
+    why = " and ".join(none) or "too few runs"
+    return f"inconclusive: {why} ({before} and {after} in starts of {FEWEST} or more)"
+
+
+def _with_failures(said: str, failed: str) -> str:
+    """What is said of the runs that ended well, and that many did not."""
+    if said.startswith("regressed"):
+        return f"{said}; {failed}"
+    return f"inconclusive: {failed}; the others: {said.removeprefix('inconclusive: ')}"
+
+
+def _reasons(candidate: Series, failing: bool | None) -> list[str]:
+    """Where to look for what more runs would not tell."""
+    if failing:
+        return [
+            "find out why its runs fail: the log of the candidate's probe says it, and `detail` in its journal"
+        ]
+    if not candidate.points and not candidate.left_out:
+        return [
+            "find out why it never ran or never opened: the log of the candidate's probe says it; where it was taken "
+            "out on purpose, name another with --canary"
+        ]
+    return []
+
+
+def _points(series: Series) -> list[Points]:
+    return [cast("Points", points) for points in series.points]
+
+
+def _pair(old: Series, new: Series) -> Pair:
+    return Pair(old.starts, new.starts)
+
+
+def _phases(old: Series, new: Series) -> dict[str, Piece]:
+    """With each phase's share of the change, where there is one to share."""
+    pieces = _pieces(old, new, lambda sample: sample.phases)
+    whole = float(np.median(new.every) - np.median(old.every)) if pieces else 0.0
+    if not whole or abs(whole) < statistics.CLEAR * float(np.median(old.every)):
+        return pieces
+    return {
+        name: msgspec.structs.replace(
+            piece, share=(_level(new.starts, name) - _level(old.starts, name)) / whole
+        )
+        for name, piece in pieces.items()
+    }
+
+
+def _pieces(old: Series, new: Series, of: Callable[[Sample], Mapping[str, float]]) -> dict[str, Piece]:
+    """The shift of each that both sides have. Restarts are not in it: what they move, it shows."""
+    sides = (old.starts, new.starts)
+    names = [dict.fromkeys(name for start in side for s in start.samples for name in of(s)) for side in sides]
+    found = {}
+    for name in names[0]:
+        before, after = ([_values(start, of, name) for start in side] for side in sides)
+        shift = statistics.pool([(before, after)], _NO_RESTART)
+        if math.isfinite(shift.se):
+            found[shown(name)] = _piece(shift)
+    return found
+
+
+def _values(start: Start, of: Callable[[Sample], Mapping[str, float]], name: str) -> list[float]:
+    return [x for sample in start.samples if 0 < (x := of(sample).get(name, 0.0)) < math.inf]
+
+
+def _piece(shift: Shift) -> Piece:
+    low, high = shift.interval(LEVEL)
+    moved = abs(shift.log) >= math.log1p(statistics.EFFECT) and (low > 0 or high < 0)
+    return Piece(_ratio(shift.log), _ratio(low), _ratio(high), moved)
+
+
+def _level(starts: Sequence[Start], name: str) -> float:
+    values = [x for start in starts for sample in start.samples if (x := sample.phases.get(name)) is not None]
+    return float(np.median(values)) if values else 0.0
+
+
+def _ratio(log: float) -> float:
+    return math.expm1(min(log, 700.0))
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None

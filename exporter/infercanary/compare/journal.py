@@ -1,0 +1,159 @@
+"""The probe's journal: its lines as starts of canaries, each run taken once."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from infercanary.command.settings import UsageError
+from infercanary.compare.recording import Attempts, Recording, Series, listed, shown
+from infercanary.contract.report import Run
+from infercanary.judge.causes import Start
+from infercanary.judge.model import Generation, Sample, kept
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A line as the probe writes it: a run, or the components of an environment."""
+
+    boot_id: str
+    environment: str
+    run: Run | None = None
+    components: dict[str, str] | None = None
+    outputs: dict[str, tuple[float, ...]] = {}
+
+
+_decoder = msgspec.json.Decoder(Entry)
+_MARK = b'{"boot_id"'
+
+
+def is_journal(data: bytes) -> bool:
+    """Whether the first line is one of a journal, whole or torn."""
+    first = next((line for line in io.BytesIO(data) if line.strip()), b"").strip()
+    if first.startswith(_MARK):
+        return True
+    try:
+        entry = msgspec.json.decode(first)
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return isinstance(entry, dict) and {"boot_id", "environment"} <= entry.keys()
+
+
+def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Entry]]:
+    """Each line and where it is. Lines that a crash tore are left out, and told in ``notes``."""
+    torn = 0
+    for at, line in enumerate(io.BytesIO(data), 1):
+        if not line.strip():
+            continue
+        try:
+            yield f"{place}:{at}", _decoder.decode(line)
+        except msgspec.ValidationError as error:
+            raise UsageError(
+                f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
+            ) from None
+        except (msgspec.DecodeError, RecursionError):
+            # What a killed process or a lost write leaves: the beginning of a line, or zeros.
+            if not line.lstrip().startswith((b"{", b"\0")):
+                raise UsageError(
+                    f"{place}:{at}: not a line of a journal; keep other lines out of it"
+                ) from None
+            torn += 1
+    if torn:
+        notes.append(f"{place}: {torn} torn line{'s' if torn > 1 else ''} left out")
+
+
+def recording(
+    places: Sequence[str], lines: Iterator[tuple[str, Entry]], notes: list[str], ids: Sequence[str] = ()
+) -> Recording:
+    """The starts in ``lines``; with ``ids``, of those boots and environments only whose ids begin so."""
+    samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}
+    components: dict[str, dict[str, str]] = {}
+    outputs: dict[str, dict[str, tuple[float, ...]]] = {}
+    known: Counter[str] = Counter()
+    for where, entry in lines:
+        if entry.components is not None:
+            components[entry.environment] = entry.components
+            outputs[entry.boot_id] = entry.outputs
+        if entry.run is None:
+            continue
+        boot_id = entry.run.boot_id or entry.boot_id
+        known.update((entry.environment, boot_id))
+        if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
+            continue
+        runs = samples.setdefault((entry.run.canary, boot_id), {})
+        runs[entry.run.sequence] = _sample(where, entry.run), entry.environment
+    place = " and ".join(places)
+    if not known:
+        raise UsageError(f"{place}: a journal without a run; wait for some, or name another")
+    if not samples:
+        raise UsageError(
+            f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
+        )
+    canaries = {
+        name: _series(name, samples, components, outputs)
+        for name in dict.fromkeys(name for name, _ in samples)
+    }
+    return Recording(places, True, canaries, components, notes)
+
+
+def _series(
+    canary: str,
+    samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]],
+    components: dict[str, dict[str, str]],
+    outputs: dict[str, dict[str, tuple[float, ...]]],
+) -> Series:
+    left_out: Counter[str] = Counter()
+    begun = failed = 0
+    found = []
+    for (name, boot_id), runs in samples.items():
+        if name != canary:
+            continue
+        # By sequence: the wall clock may have been set meanwhile.
+        ordered = [run for _, run in sorted(runs.items())]
+        attempted = [sample for sample, _ in ordered if sample.outcome != "busy"]
+        begun += len(attempted)
+        failed += sum(sample.failed for sample in attempted)
+        left_out.update(_why(sample) for sample, _ in ordered if not sample.is_settled)
+        counted = [(sample, environment) for sample, environment in ordered if sample.is_settled]
+        if not counted:
+            continue
+        began = [(i, now) for i, (_, now) in enumerate(counted) if not i or now != counted[i - 1][1]]
+        generation = Generation(
+            service="",
+            container="",
+            boot_id=boot_id,
+            started_at=counted[0][0].started_at,
+            environment=components.get(began[-1][1], {}),
+            outputs=outputs.get(boot_id, {}),
+        )
+        found.append((Start(generation, [sample for sample, _ in counted]), began))
+    found.sort(key=lambda start: start[0].generation.started_at)
+    points = [np.array([s.median for s in start.samples], dtype=np.float64) for start, _ in found]
+    return Series(
+        points,
+        [start for start, _ in found],
+        [began for _, began in found],
+        dict(left_out),
+        Attempts(begun, failed),
+    )
+
+
+def _sample(where: str, run: Run) -> Sample:
+    for seconds in run.latencies:
+        if not 0 < seconds < math.inf:
+            raise UsageError(
+                f"{where}: {seconds:g} s is not a latency: those are finite and above zero; take it out"
+            )
+    return kept(run)
+
+
+def _why(sample: Sample) -> str:
+    """Why a run does not count."""
+    if sample.outcome != "ok":
+        return shown(sample.outcome.replace("_", " "))
+    alone = (tag for tag in sample.tags if not msgspec.structs.replace(sample, tags=(tag,)).is_settled)
+    return next(alone, "without latencies").replace("_", " ")

@@ -1,0 +1,63 @@
+"""What the offline commands share of their options and of how they answer."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from infercanary.command.settings import UsageError
+from infercanary.compare.changes import Scanned
+from infercanary.compare.comparison import Compared, worst
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def canary(function: F) -> F:
+    return click.option("--canary", default="", metavar="NAME", help="This canary of a journal only.")(
+        function
+    )
+
+
+def column(function: F) -> F:
+    return click.option(
+        "--column",
+        default="",
+        metavar="NAME",
+        help="Which column of a table, or key of JSON objects, holds the latencies; `a.b` is the key b in a.",
+    )(function)
+
+
+def as_json(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(
+        function
+    )
+
+
+def report(function: F) -> F:
+    return click.option(
+        "--html", "report", default="", metavar="FILE", help="Write a report with pictures to FILE too."
+    )(function)
+
+
+def between(name: str, number: float, low: float, high: float, mend: str) -> None:
+    """Refuse what is not between (NaN is not)."""
+    if not (math.isfinite(number) and low <= number <= high):
+        raise UsageError(f"{name} {number:g}: {mend}")
+
+
+def answer(told: Sequence[Compared | Scanned], notes: Sequence[str]) -> str:
+    """The worst canary's answer as a JSON object, with those of all in it. In ASCII, whatever standard output takes."""
+    code = worst([each.exit_code for each in told])
+    first: dict[str, Any] = msgspec.to_builtins(next(each for each in told if each.exit_code == code))
+    whole = {**first, "notes": [*first["notes"], *notes], "canaries": told}
+    return json.dumps(msgspec.json.decode(msgspec.json.encode(whole))) + "\n"
+
+
+def version() -> str:
+    return importlib.metadata.version("infercanary")

@@ -1,0 +1,172 @@
+"""One model across images, engines, devices and hosts: what the judge's stores hold of it, side by side.
+
+It compares nothing by a test: hosts and engines differ in more than one thing. It says what each took, and how far
+starts of one kind lie apart, which is what a difference has to be held against.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+from statistics import mean, median, quantiles, stdev
+from typing import NamedTuple
+
+import msgspec
+
+from infercanary.command.settings import UsageError
+from infercanary.judge.causes import Start
+from infercanary.judge.model import Generation
+from infercanary.judge.statistics import FEWEST
+from infercanary.judge.upgrade import image_name
+from infercanary.store.sqlite import Store, StoreError
+
+
+class _Engine(NamedTuple):
+    """How an engine's canary is known: ``told`` is a component that only it tells; a version may just be installed."""
+
+    told: str
+    name: str
+    version: str
+    gpu: str = ""
+    is_here: bool = True
+    """Where a server computes is not known to who asks it."""
+
+
+_ENGINES = (
+    _Engine("torch", "torch", "torch", "torch_cuda_device"),
+    _Engine("onnx_provider", "ONNX Runtime", "onnxruntime", "onnx_cuda_device"),
+    _Engine("tensorrt_engine", "TensorRT", "tensorrt", "tensorrt_cuda_device"),
+    _Engine("kserve_server", "", "kserve_server", is_here=False),
+)
+_MAX_BYTES = 16 << 30
+_WHICH = "give the file that the exporter's --store names"
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """The starts of one canary that have host, service, image, engine and device in common. Times in seconds."""
+
+    canary: str
+    host: str
+    service: str
+    image: str
+    engine: str
+    device: str
+    starts: int
+    runs: int
+    median: float
+    """Of the medians of the starts."""
+    deviation: float | None
+    """SD of the medians of the starts over their mean; None of one start."""
+    p90: float
+    """Of the medians of all runs."""
+    load: float | None
+    first_run: float | None
+    slower: float
+    """Than the fastest of this canary: 0.5 takes half as long again."""
+    medians: tuple[float, ...]
+    """Of each start, in order of time."""
+
+
+def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") -> list[Kind]:
+    """What the stores (host → file) hold of the canaries and services that the patterns name; the fastest first.
+
+    Raises :class:`UsageError`.
+    """
+    groups: dict[tuple[str, ...], list[Start]] = {}
+    for host, path in stores.items():
+        with _copied(path) as store:
+            try:
+                for name, each in store.canaries():
+                    if fnmatchcase(each, canary) and fnmatchcase(name, service):
+                        for generation, samples in store.generations(name, each):
+                            key = (each, host, name, *_kind(generation))
+                            groups.setdefault(key, []).append(Start.of(generation, samples))
+            except StoreError as error:
+                raise UsageError(f"{path}: {error}") from None
+    kinds = [found for key, starts in groups.items() if (found := _summed(key, starts)) is not None]
+    fastest: dict[str, float] = {}
+    for kind in kinds:
+        fastest[kind.canary] = min(kind.median, fastest.get(kind.canary, kind.median))
+    compared = [msgspec.structs.replace(k, slower=k.median / fastest[k.canary] - 1) for k in kinds]
+    return sorted(compared, key=lambda k: (k.canary, k.median, k.host, k.service))
+
+
+def _kind(generation: Generation) -> tuple[str, str, str]:
+    """Image, engine and device."""
+    environment = generation.environment
+    there = [engine for engine in _ENGINES if environment.get(engine.told)]
+    engines = [f"{engine.name} {environment.get(engine.version, '')}".strip() for engine in there]
+    cpu = environment.get("cpu_model", "")
+    devices = [environment.get(engine.gpu) or cpu if engine.is_here else "" for engine in there]
+    # A probe tells one environment for all its canaries: of several engines one has run this one.
+    return image_name(generation), _either(engines), _either(devices or [cpu])
+
+
+def _either(told: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(filter(None, told)))
+
+
+def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> Kind | None:
+    counted = [[s.median for s in start.samples if s.median] for start in starts]
+    counted = [medians for medians in counted if len(medians) >= FEWEST]
+    if not counted:
+        return None
+    canary, host, service, image, engine, device = key
+    levels = [median(medians) for medians in counted]
+    every = [value for medians in counted for value in medians]
+    return Kind(
+        canary=canary,
+        host=host,
+        service=service,
+        image=image,
+        engine=engine,
+        device=device,
+        starts=len(levels),
+        runs=sum(s.runs for start in starts if len(start.samples) >= FEWEST for s in start.samples),
+        median=median(levels),
+        deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
+        p90=quantiles(every, n=10, method="inclusive")[8],
+        load=_cold(starts, canary, "load"),
+        first_run=_cold(starts, canary, "first_run"),
+        slower=0.0,
+        medians=tuple(levels),
+    )
+
+
+def _cold(starts: Iterable[Start], canary: str, step: str) -> float | None:
+    steps = (start.generation.cold_start.get(canary, {}).get(step) for start in starts)
+    seconds = [each for each in steps if each is not None]
+    return median(seconds) if seconds else None
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[Store]:
+    """The store out of a copy: an exporter that runs holds its file for itself."""
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; {_WHICH}")
+    beside = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
+    if sum(file.stat().st_size for file in beside) > _MAX_BYTES:
+        raise UsageError(f"{path}: more than {_MAX_BYTES >> 30} GB; give a store of fewer services")
+    with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
+        copy = Path(folder) / path.name
+        try:
+            for file in beside:
+                shutil.copy(file, copy.with_name(file.name))
+            with copy.open("rb") as head:
+                if not head.read(16).startswith(b"SQLite format 3"):
+                    raise UsageError(f"{path}: not the judge's store; {_WHICH}")
+            store = Store.open(copy)
+        except (OSError, StoreError, sqlite3.Error) as error:
+            raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None
+        if store.set_aside:  # the exporter moved its log into the file while it was copied
+            store.close()
+            raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
+        try:
+            yield store
+        finally:
+            store.close()

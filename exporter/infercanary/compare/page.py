@@ -1,0 +1,305 @@
+"""The answers as one HTML file: nothing in it is loaded from anywhere, and all that files say is escaped."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from infercanary.command.settings import UsageError
+from infercanary.compare import picture, text
+from infercanary.compare.changes import Scanned
+from infercanary.compare.comparison import Compared, Piece, Side
+from infercanary.compare.overview import Kind
+from infercanary.compare.recording import Floats, Series, shown
+from infercanary.compare.units import count, value, when
+from infercanary.judge.sentence import interval
+from infercanary.judge.statistics import EFFECT
+
+_STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+_WIDTH, _HEIGHT = 600, 100
+_BINS = 80
+_DOTS = 1500  # of a series; of more, medians are drawn
+
+_HEAD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<style>{style}</style></head><body>
+<h1>{title}</h1>
+<main>
+"""
+
+
+def page(title: str, articles: Iterable[str], notes: Sequence[str], version: str) -> str:
+    """The whole file."""
+    head = _HEAD.format(title=_safe(title, 400), style=_STYLE)
+    said = [f"<p><small>{_safe(note, 1000)}</small></p>" for note in notes]
+    foot = f"<footer><small>InferCanary {_safe(version)}</small></footer></body></html>\n"
+    return "\n".join([head, *articles, *said, "</main>", foot])
+
+
+def compared(told: Compared, baseline: Series, candidate: Series) -> str:
+    """One canary, compared."""
+    facts = {
+        "medians": f"{value(told.baseline.median, told.unit)} → {value(told.candidate.median, told.unit)}",
+        "baseline": _side(told.baseline),
+        "candidate": _side(told.candidate),
+        "confidence": f"{100 * told.level:g} %",
+        "restarts": text.restarts(told),
+        "changed": text.changed(told.causes.changes, most=40) if told.causes else "",
+        "notes": "; ".join(told.notes),
+    }
+    before, after = baseline.every, candidate.every
+    pictures = (
+        [*_distributions(before, after, told.unit), _sides(before, after, told.unit)]
+        if before.size and after.size
+        else []
+    )
+    parts = [
+        _headline(told.canary, told.sentence, told.verdict),
+        _list(told.next),
+        _facts(facts),
+        *pictures,
+        _table("Phases", told.phases),
+        _table("Controls: work that is the same in every image", told.controls),
+    ]
+    return f'<article class="{told.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+
+
+def scanned(told: Scanned, series: Series) -> str:
+    """One series, scanned."""
+    facts = {
+        "levels": " → ".join(value(level.median, told.unit) for level in told.levels),
+        "rests on": text.rests_on(told),
+        "left out": text.left_out(told.left_out),
+    }
+    parts = [
+        _headline(told.canary, told.sentence, told.verdict),
+        _facts(facts),
+        _series(told, series.every) if series.runs else "",
+        _changes(told),
+    ]
+    return f'<article class="{told.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+
+
+def kinds(each: Sequence[Kind]) -> str:
+    """What a model takes on each kind of host, engine and image: a row, with each start as a dot on one scale."""
+    most = max(max(kind.medians) for kind in each) * 1.02
+    rows = []
+    for kind in each:
+        dots = "".join(f"M{200 * x / most:.1f} 5h0" for x in kind.medians)
+        deviation = "" if kind.deviation is None else f" <small>±{100 * kind.deviation:.1f} %</small>"
+        cells = (
+            _safe(kind.canary), _safe(kind.host), _safe(kind.service), _safe(kind.image), _safe(kind.engine),
+            _safe(kind.device), _safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
+            f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", _safe(value(kind.load, "s")),
+            '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label="medians of the starts">'
+            f'<path class="reach" d="M0 5H{200 * kind.median / most:.1f}"/><path class="point" d="{dots}"/></svg>',
+        )  # fmt: skip
+        rows.append(
+            "<tr>"
+            + "".join(f"<td>{cell}</td>" for cell in cells[:-1])
+            + f'<td class="bar">{cells[-1]}</td></tr>'
+        )
+    names = (
+        "canary",
+        "host",
+        "service",
+        "image",
+        "engine",
+        "device",
+        "median",
+        "slower",
+        "rests on",
+        "load",
+        "starts",
+    )
+    head = "".join(f"<th>{name}</th>" for name in names)
+    return f'<article class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></article>'
+
+
+def write(path: str, document: str) -> None:
+    """Write ``document`` whole or not at all. Raises :class:`UsageError`."""
+    target = Path(path)
+    if target.is_dir():
+        raise UsageError(f"--html {path}: is a folder; name a file in it")
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+    except OSError as error:
+        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); name another place") from None
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(document)
+        Path(temporary).chmod(0o666 & ~_umask())
+        os.replace(temporary, target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise UsageError(f"--html {path}: cannot be written ({error.strerror}); name another place") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _headline(canary: str | None, sentence: str, verdict: str) -> str:
+    name = f"{_safe(canary)}: " if canary else ""
+    rest = _safe(sentence.removeprefix(verdict), 2000)
+    return f'<h2>{name}<span class="word">{verdict}</span>{rest}</h2>'
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{_safe(v, 4000)}</dd>" for k, v in facts.items() if v) + "</dl>"
+
+
+def _list(sentences: Sequence[str]) -> str:
+    items = "".join(f"<li>{_safe(sentence, 1000)}</li>" for sentence in sentences)
+    return f'<ul class="next">{items}</ul>' if items else ""
+
+
+def _side(side: Side) -> str:
+    out = f"; left out {text.left_out(side.left_out)}" if side.left_out else ""
+    where = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
+    environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
+    return f"{where}{count(side.runs, 'run')} of {count(side.starts, 'start')}{environments}{out}"
+
+
+def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[str]:
+    """A figure for each side, on one scale."""
+    low, high = picture.scale((before, after))
+    yield "<h3>Run medians, on one scale</h3>"
+    for style, label, points in (("old", "baseline", before), ("new", "candidate", after)):
+        middle = float(np.median(points))
+        x = (middle - low) / (high - low) * _WIDTH
+        caption = f'<span class="key {style}">{label}, median {_safe(value(middle, unit))}</span>'
+        yield (
+            f'<figure class="{style}">{_svg(f"distribution of the {label}")}'
+            f'<path class="edge" d="M0 {_HEIGHT}H{_WIDTH}"/>'
+            f'<path class="fill" d="{_bars(picture.densities(points, low, high, _BINS))}"/>'
+            f'<path class="middle" d="M{x:.1f} 0V{_HEIGHT}"/></svg><figcaption>{caption}</figcaption></figure>'
+        )
+    ends = (value(low, unit), value(high, unit))
+    yield f"<figure><figcaption><span>{_safe(ends[0])}</span><span>{_safe(ends[1])}</span></figcaption></figure>"
+
+
+def _bars(numbers: Sequence[float]) -> str:
+    most = max(numbers, default=0) or 1
+    step = _WIDTH / max(1, len(numbers))
+    return "".join(
+        f"M{i * step:.1f} {_HEIGHT}v{-_HEIGHT * n / most:.1f}h{step:.1f}V{_HEIGHT}z"
+        for i, n in enumerate(numbers)
+        if n
+    )
+
+
+def _sides(before: Floats, after: Floats, unit: str | None) -> str:
+    """Both sides in order of time, each on its half."""
+    low, high = picture.scale((before, after))
+    half = _WIDTH / 2
+    dots = "".join(
+        f'<path class="dots {style}" d="{_dots(picture.condensed(points, _DOTS), at, at + half, low, high)}"/>'
+        for style, points, at in (("old", before, 0.0), ("new", after, half))
+    )
+    keys = '<span class="key old">baseline</span><span class="key new">candidate</span>'
+    return (
+        f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
+        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}M{half} 0V{_HEIGHT}"/>{dots}</svg>'
+        f"<figcaption>{keys}<span>{_safe(value(low, unit))} to {_safe(value(high, unit))}</span></figcaption></figure>"
+    )
+
+
+def _series(told: Scanned, points: Floats) -> str:
+    low, high = picture.scale((points,))
+    each = _WIDTH / points.size
+    marks = "".join(f"M{change.index * each:.1f} 0V{_HEIGHT}" for change in told.changes)
+    levels = "".join(
+        f"M{level.index * each:.1f} {_y(level.median, low, high):.1f}h{level.runs * each:.1f}"
+        for level in told.levels
+    )
+    return (
+        f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
+        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
+        f'<path class="dots new" d="{_dots(picture.condensed(points, _DOTS), 0, _WIDTH, low, high)}"/>'
+        f'<path class="level" d="{levels}"/><path class="mark" d="{marks}"/></svg><figcaption>'
+        f"<span>{_safe(value(low, told.unit))} to {_safe(value(high, told.unit))}</span></figcaption></figure>"
+    )
+
+
+def _changes(told: Scanned) -> str:
+    if not told.changes:
+        return ""
+    rows = [
+        (
+            f"{change.index:,}",
+            when(change.at) if change.at is not None else "",
+            interval(change.shift, change.low, change.high),
+            text.began(change),
+        )
+        for change in told.changes
+    ]
+    cells = "".join(
+        "<tr>" + "".join(f"<td>{_safe(cell, 1000)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    head = "<tr><th>index</th><th>time</th><th>shift</th><th>what began there</th></tr>"
+    return f"<h3>Changes</h3><table>{head}{cells}</table>"
+
+
+def _table(title: str, pieces: Mapping[str, Piece]) -> str:
+    """Shifts with their intervals, drawn beside what counts as none."""
+    if not pieces:
+        return ""
+    reach = max(2 * EFFECT, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10))
+    rows = []
+    for name, piece in pieces.items():
+        style = "moved better" if piece.moved and piece.shift < 0 else "moved" if piece.moved else ""
+        share = (
+            f" <small>{100 * piece.share:.0f} % of the change</small>" if piece.moved and piece.share else ""
+        )
+        shift = _safe(interval(piece.shift, piece.low, piece.high))
+        rows.append(
+            f'<tr class="{style}"><td>{_safe(name)}</td><td>{shift}{share}</td>'
+            f'<td class="bar">{_reach(piece, reach)}</td></tr>'
+        )
+    return f"<h3>{title}</h3><table>{''.join(rows)}</table>"
+
+
+def _reach(piece: Piece, reach: float) -> str:
+    def x(ratio: float) -> float:
+        return 100 + 96 * max(-1.0, min(1.0, ratio / reach))
+
+    return (
+        '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" '
+        f'aria-label="{_safe(interval(piece.shift, piece.low, piece.high))}">'
+        f'<path class="band" d="M{x(-EFFECT):.1f} 0H{x(EFFECT):.1f}V10H{x(-EFFECT):.1f}z"/>'
+        f'<path class="zero" d="M100 0V10"/><path class="reach" d="M{x(piece.low):.1f} 5H{x(piece.high):.1f}"/>'
+        f'<path class="point" d="M{x(piece.shift):.1f} 5h0"/></svg>'
+    )
+
+
+def _dots(points: Floats, begin: float, end: float, low: float, high: float) -> str:
+    step = (end - begin) / points.size
+    return "".join(
+        f"M{begin + (i + 0.5) * step:.1f} {_y(float(v), low, high):.1f}h0" for i, v in enumerate(points)
+    )
+
+
+def _y(number: float, low: float, high: float) -> float:
+    """Wild runs are drawn at the edge."""
+    share = (number - low) / (high - low)
+    return _HEIGHT * (1 - (min(1.0, max(0.0, share)) if math.isfinite(share) else 1.0))
+
+
+def _svg(label: str) -> str:
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{_safe(label)}">'
+
+
+def _safe(words: str, limit: int = 200) -> str:
+    return html.escape(shown(words, limit))

@@ -1,0 +1,74 @@
+"""Files into recordings: what is in each is told by its content, never by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+
+from infercanary.command.settings import UsageError
+from infercanary.compare import journal
+from infercanary.compare.content import STANDARD_INPUT, content, named
+from infercanary.compare.journal import Entry, entries, is_journal
+from infercanary.compare.recording import Recording, Series, listed, shown
+from infercanary.compare.table import MAX_POINTS, numbers
+
+
+def read(
+    paths: Sequence[str], *, column: str = "", ids: Sequence[str] = (), apart: Collection[str] = ()
+) -> Recording:
+    """The recording in ``paths``: each file of numbers is a start; journals tell their starts apart themselves.
+
+    A journal's older file, ``PATH.1``, is read with it, unless it is one of ``apart``: files that were named too.
+    Raises :class:`UsageError`.
+    """
+    places = [named(path) for path in paths]
+    texts = {path: content(path) for path in dict.fromkeys(paths)}
+    journals = {path: is_journal(text) for path, text in texts.items()}
+    if len(set(journals.values())) > 1:
+        one, other = (next(named(p) for p, is_ in journals.items() if is_ is kind) for kind in (True, False))
+        raise UsageError(f"{one}: a journal, but {other} holds numbers; give journals only, or numbers only")
+    notes: list[str] = []
+    if journals[paths[0]]:
+        if column:
+            raise UsageError(
+                f"{places[0]}: a journal, whose runs are judged by their latencies; leave --column out"
+            )
+        return journal.recording(places, _lines(texts, apart, notes), notes, ids)
+    if ids:
+        raise UsageError(
+            f"{places[0]}: holds numbers, without ids of boots or environments; leave that option out"
+        )
+    points = []
+    for path, text in texts.items():
+        found, more = numbers(named(path), text, column)
+        points.append(found)
+        notes += more
+    if sum(start.size for start in points) > MAX_POINTS:
+        raise UsageError(f"{' and '.join(places)}: more than {MAX_POINTS:,} numbers; give a part of them")
+    return Recording(places, False, {"": Series(points)}, {}, notes)
+
+
+def pick(recording: Recording, canary: str) -> dict[str, Series]:
+    """The series to judge: all, or the one that ``canary`` names."""
+    place = " and ".join(recording.places)
+    if not canary:
+        return dict(recording.canaries)
+    if not recording.journal:
+        raise UsageError(f"{place}: holds numbers, without canaries; leave --canary out")
+    if canary not in recording.canaries:
+        raise UsageError(f"{place}: no canary `{shown(canary)}`; there are: {listed(recording.canaries)}")
+    return {canary: recording.canaries[canary]}
+
+
+def _lines(texts: dict[str, bytes], apart: Collection[str], notes: list[str]) -> Iterator[tuple[str, Entry]]:
+    beside = {Path(path).absolute() for path in apart}
+    for path, text in texts.items():
+        older = Path(path).with_name(Path(path).name + ".1") if path != STANDARD_INPUT else None
+        if older is not None and older.is_file() and older.stat().st_size and older.absolute() not in beside:
+            before = content(str(older))
+            if is_journal(before):
+                yield from entries(str(older), before, notes)
+                notes.append(f"{older}: read too, as the older part of {named(path)}")
+            else:
+                notes.append(f"{older}: not read, since it is not a journal")
+        yield from entries(named(path), text, notes)

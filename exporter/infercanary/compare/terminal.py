@@ -1,0 +1,56 @@
+"""Standard output as it is: a terminal or a pipe, with or without colours, with or without a µ in its encoding."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+
+import click
+
+from infercanary.command.settings import UsageError
+from infercanary.compare.picture import plain
+
+_LEAST_WIDTH, _MOST_WIDTH = 80, 120
+_COLOURS: Mapping[str, str] = {
+    "regressed": "red", "slower": "red", "improved": "green", "faster": "green", "equivalent": "green",
+    "steady": "green", "inconclusive": "yellow", "changed": "yellow",
+}  # fmt: skip
+
+
+def width() -> int:
+    """Columns for text."""
+    return min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
+
+
+def say(text: str, verdict: str = "") -> None:
+    """Print ``text``, its first ``verdict`` coloured where a person looks and did not say NO_COLOR.
+
+    Raises :class:`UsageError` where that is not possible: an exit code of its own would be taken for the answer's.
+    """
+    if sys.stdout is None:
+        raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        text = plain(text)
+    if (
+        verdict in _COLOURS
+        and sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    ):
+        text = text.replace(verdict, click.style(verdict, fg=_COLOURS[verdict], bold=True), 1)
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:  # who read has seen enough; the exit code is still the answer
+        _discard()
+    except OSError as error:
+        _discard()
+        raise UsageError(f"the answer cannot be printed ({error.strerror}); free some room") from None
+
+
+def _discard() -> None:
+    """Of what is left in the buffer: flushed at the exit, it would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

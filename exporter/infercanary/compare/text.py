@@ -1,0 +1,202 @@
+"""The answers as text: one sentence first, then what it rests on, a picture, and what to do next."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from infercanary.compare import picture
+from infercanary.compare.changes import Found, Scanned
+from infercanary.compare.comparison import Compared, Piece, Side
+from infercanary.compare.recording import Floats, Series, shown
+from infercanary.compare.units import count, short, value, when
+from infercanary.judge.causes import Change
+from infercanary.judge.sentence import interval
+from infercanary.judge.statistics import EFFECT
+
+_LABEL = 13  # columns, besides the indentation
+_FEW = 6  # phases or controls in a row, when none of them moved
+
+
+def comparison(told: Compared, baseline: Series, candidate: Series, width: int = 80) -> str:
+    """The whole answer on one canary."""
+    facts = {
+        "medians": f"{value(told.baseline.median, told.unit)} → {value(told.candidate.median, told.unit)}",
+        "rests on": f"{_side(told.baseline)} and {_side(told.candidate)}; {100 * told.level:g} % confidence",
+        "restarts": restarts(told),
+        "left out": _left_out(told),
+        "phases": pieces(told.phases),
+        "controls": pieces(told.controls),
+        "changed": changed(told.causes.changes if told.causes else ()),
+    }
+    before, after = baseline.every, candidate.every
+    blocks = [
+        _head(told.canary, told.sentence, width),
+        [line for label, text in facts.items() if text for line in row(label, text, width)],
+        distributions(before, after, told.unit, width) if before.size and after.size else [],
+        [
+            line
+            for label, texts in (("next", told.next), ("note", told.notes))
+            for text in texts
+            for line in row(label, text, width)
+        ],
+    ]
+    return _text(blocks)
+
+
+def scan(told: Scanned, series: Series, width: int = 80) -> str:
+    """The whole answer on one series."""
+    facts = {
+        "levels": " → ".join(value(level.median, told.unit) for level in told.levels),
+        "rests on": rests_on(told),
+        "left out": left_out(told.left_out),
+    }
+    blocks = [
+        _head(told.canary, told.sentence, width),
+        [*_changes(told, width)],
+        [line for label, text in facts.items() if text for line in row(label, text, width)],
+        [*_line(told, series.every, width)] if series.runs else [],
+    ]
+    return _text(blocks)
+
+
+def rests_on(told: Scanned) -> str:
+    """How much was scanned."""
+    starts = f" of {count(told.starts, 'start')}" if told.unit else ""
+    block = f", scanned as medians of {told.block} each" if told.block > 1 else ""
+    return f"{count(told.runs, 'run')}{starts}{block}"
+
+
+def began(change: Found) -> str:
+    """What began where the level changed."""
+    parts = [f"boot {change.start} begins"] if change.start else []
+    return "; ".join([*parts, *(text for text in (changed(change.changes),) if text)])
+
+
+def restarts(told: Compared) -> str:
+    """What restarts are taken to do, and how that is known."""
+    sd = f"starts of one image differ by {short(100 * told.restart_sd)} % (SD)"
+    if told.restart_sd_from == "given":
+        return f"{sd}, as given" if told.restart_sd else "none lies between, as given"
+    if told.restart_sd_from == "assumed":
+        return f"{sd}, assumed: no restart of one image is in these files"
+    if told.restart_sd_from == "measured":
+        return f"{sd}, measured on {count(told.restarts_seen, 'start')}"
+    return f"{sd}, learnt from {count(told.restarts_seen, 'restart')} beside what is assumed without"
+
+
+def pieces(each: Mapping[str, Piece]) -> str:
+    """Those that moved; where none did, that they are flat."""
+    if not each:
+        return ""
+    moved = {name: piece for name, piece in each.items() if piece.moved}
+    if moved:
+        order = sorted(moved.items(), key=lambda item: -abs(item[1].share or item[1].shift))
+        flat = f"; {len(each) - len(moved)} flat" if len(moved) < len(each) else ""
+        return ", ".join(_piece(name, piece) for name, piece in order) + flat
+    few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
+    more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""
+    return f"none moved by {100 * EFFECT:g} %: {few}{more}"
+
+
+def left_out(reasons: Mapping[str, int]) -> str:
+    """How many runs do not count, and why."""
+    return ", ".join(
+        f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda r: -r[1])
+    )
+
+
+def changed(changes: Sequence[Change], most: int = 6) -> str:
+    """The components of the environment that changed."""
+    each = [f"{shown(c.component)} {shown(c.before or 'none')} → {shown(c.after or 'none')}" for c in changes]
+    more = [count(len(each) - most, "more component")] if len(each) > most else []
+    return ", ".join([*each[:most], *more])
+
+
+def distributions(before: Floats, after: Floats, unit: str | None, width: int) -> list[str]:
+    """Both sides as bars on one scale, each with its median."""
+    room = width - _LABEL - 2
+    low, high = picture.scale((before, after))
+    lines = []
+    for label, points in (("baseline", before), ("candidate", after)):
+        middle = float(np.median(points))
+        text = value(middle, unit)
+        at = picture.place(middle, low, high, room)
+        mark = f"{'':{at}}▲ {text}" if at + len(text) + 2 <= room else f"{text} ▲".rjust(at + 1)
+        lines += [
+            f"  {label:<{_LABEL}}{picture.bars(picture.densities(points, low, high, room))}",
+            f"  {'':<{_LABEL}}{mark}",
+        ]
+    ends = value(low, unit), value(high, unit)
+    return [*lines, f"  {'':<{_LABEL}}{ends[0]}{ends[1].rjust(room - len(ends[0]))}"]
+
+
+def row(label: str, text: str, width: int) -> list[str]:
+    """``text`` beside its label, wrapped."""
+    first, rest = f"  {label:<{_LABEL}}", " " * (_LABEL + 2)
+    return _wrapped(text, width, first, rest)
+
+
+def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """A number, its unit and its interval stay in one line."""
+    joined = re.sub(r" (?=%)|(?<=%) (?=\[)", "\xa0", text)
+    joined = re.sub(r"(\[[^][ ]+,) (?=[^][ ]+])", "\\1\xa0", joined)
+    lines = textwrap.wrap(joined, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines] or [first]
+
+
+def _text(blocks: Iterable[Sequence[str]]) -> str:
+    return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block) + "\n"
+
+
+def _head(canary: str | None, sentence: str, width: int) -> list[str]:
+    text = f"{canary}: {sentence}" if canary else sentence
+    return _wrapped(shown(text, 2000), width)
+
+
+def _side(side: Side) -> str:
+    return f"{count(side.runs, 'run')} of {count(side.starts, 'start')}"
+
+
+def _left_out(told: Compared) -> str:
+    sides = [
+        f"{what} {text}"
+        for what, side in (("baseline", told.baseline), ("candidate", told.candidate))
+        if (text := left_out(side.left_out))
+    ]
+    return "; ".join(sides)
+
+
+def _piece(name: str, piece: Piece) -> str:
+    share = f", {100 * piece.share:.0f} % of the change" if piece.moved and piece.share is not None else ""
+    return f"{name} {interval(piece.shift, piece.low, piece.high)}{share}"
+
+
+def _changes(told: Scanned, width: int) -> Iterator[str]:
+    if not told.changes:
+        return
+    dated = told.changes[0].at is not None
+    yield f"  {'index':>8}  {'time':<23}  shift" if dated else f"  {'index':>8}  shift"
+    for change in told.changes:
+        at = f"  {when(change.at):<23}" if change.at is not None else ""
+        head = f"  {change.index:>8}{at}  "
+        text = "; ".join(
+            part for part in (interval(change.shift, change.low, change.high), began(change)) if part
+        )
+        yield from _wrapped(text, width, head, " " * len(head))
+
+
+def _line(told: Scanned, points: Floats, width: int) -> Iterator[str]:
+    """The series as a line, and marks under it where it changed."""
+    room = width - _LABEL - 2
+    line, low, high = picture.sparkline(points, room)
+    yield f"  {'runs':<{_LABEL}}{line}"
+    if told.changes:
+        marks = [" "] * len(line)
+        for change in told.changes:
+            marks[picture.column(change.index, points.size, room)] = "▲"
+        yield f"  {'changes':<{_LABEL}}{''.join(marks)}"
+    yield f"  {'':<{_LABEL}}from {value(low, told.unit)} to {value(high, told.unit)}"

@@ -1,0 +1,1 @@
+"""Storing and judging what probes report: one thread beside the event loop."""

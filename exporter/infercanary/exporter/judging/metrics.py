@@ -1,0 +1,271 @@
+"""What the judge's findings are as metrics. All have `service`, `container` and `canary`: a verdict is the service's,
+and is shown with each of its containers, so that it joins with all else that is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from infercanary.contract.report import Family, Metric
+from infercanary.judge.drift import Creep
+from infercanary.judge.stages import STATES, Judgement, Trials
+from infercanary.judge.statistics import CHANGED
+
+CAUSES = ("image", "host", "both", "unknown")
+
+_CANARY = ("canary",)
+VERDICT = Metric(
+    "infercanary_verdict",
+    "gauge",
+    "The verdict on the last change of the service's image, as a state set: 1 for the one that holds.",
+    ("canary", "verdict"),
+    reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
+    "`settling` are real answers: not enough is known yet. `no_baseline`: no other image ran long enough before.",
+)
+UPGRADE = Metric(
+    "infercanary_upgrade_info",
+    "gauge",
+    "Always 1; the images that are compared: the one before the last upgrade, and the one since.",
+    ("canary", "baseline_image", "candidate_image"),
+    reading="Each with the first digits of its id, which tell two of one tag apart. Missing before the first upgrade.",
+)
+SHIFT = Metric(
+    "infercanary_shift_ratio",
+    "gauge",
+    "New image's latency over the old one's, minus 1, at the judge's last look.",
+    _CANARY,
+    reading="0.05 is 5 % slower. Believe it as far as `infercanary_shift_low_ratio` and "
+    "`infercanary_shift_high_ratio` allow.",
+)
+LOW = Metric(
+    "infercanary_shift_low_ratio",
+    "gauge",
+    "The lower end of the shift's interval.",
+    _CANARY,
+    reading="Above 0.01 the slowdown is real; how much is between this and `infercanary_shift_high_ratio`.",
+)
+HIGH = Metric(
+    "infercanary_shift_high_ratio",
+    "gauge",
+    "The upper end of the shift's interval.",
+    _CANARY,
+    reading="The worst that the upgrade may have done, as far as the runs tell.",
+)
+HOST_PART = Metric(
+    "infercanary_shift_host_ratio",
+    "gauge",
+    "The part of the shift that the controls of the container, or its siblings, made too: the host's.",
+    _CANARY,
+    reading="Near `infercanary_shift_ratio`: the host changed, and the image is not to blame. Missing where neither "
+    "a control nor a sibling ran.",
+)
+IMAGE_PART = Metric(
+    "infercanary_shift_image_ratio",
+    "gauge",
+    "The part of the shift that is left for the image.",
+    _CANARY,
+    reading="Near `infercanary_shift_ratio`: what is in the image changed; the status page says which components.",
+)
+CAUSE = Metric(
+    "infercanary_shift_cause",
+    "gauge",
+    "What made the shift, as a state set: image, host, both or unknown. Only where there is a verdict of a change.",
+    ("canary", "cause"),
+    reading="`unknown`: neither part is clear of nothing, or no control ran.",
+)
+PHASE = Metric(
+    "infercanary_shift_phase_ratio",
+    "gauge",
+    "A phase's share of the change, seconds of seconds: those that made a quarter of it or more. Only where there is a "
+    "verdict of a change.",
+    ("canary", "phase"),
+    reading="Where it grew: `compute` is the device or its kernels, `launch` the host's side, `h2d` and `d2h` the bus, "
+    "`queue` a device that was busy. Over 1 where another phase became shorter meanwhile.",
+)
+CONTROL = Metric(
+    "infercanary_shift_control_ratio",
+    "gauge",
+    "A control's time since the upgrade over that before, minus 1: those that moved. Only where there is a verdict of "
+    "a change.",
+    ("canary", "control"),
+    reading="Work that is the same in every image: what moved it is the host, or the container's limits. None: "
+    "no control moved, or none ran (`infercanary_control_up`).",
+)
+BASELINE = Metric(
+    "infercanary_baseline_seconds",
+    "gauge",
+    "Median of the old image's runs that the verdict rests on.",
+    _CANARY,
+    reading="Beside `infercanary_current_seconds` it is the shift in seconds.",
+)
+CURRENT = Metric(
+    "infercanary_current_seconds",
+    "gauge",
+    "Median of the new image's runs that the verdict rests on.",
+    _CANARY,
+    reading="Of the runs up to the judge's last look; `infercanary_run_median_seconds` is the last run's.",
+)
+ONSET = Metric(
+    "infercanary_upgrade_timestamp_seconds",
+    "gauge",
+    "When the first container of the service started with the image that is judged, Unix time.",
+    _CANARY,
+    reading="`time() - infercanary_upgrade_timestamp_seconds` is how long ago the upgrade was.",
+)
+RESTART_SD = Metric(
+    "infercanary_restart_deviation_ratio",
+    "gauge",
+    "How much two starts of one image differ (SD), as learned from the service's own restarts.",
+    _CANARY,
+    reading="A shift below three of it is not called. Above 0.02 the judge is blunt: find what differs between starts "
+    "(thread placement, memory layout, autotuning).",
+)
+RUNS = Metric(
+    "infercanary_judged_runs",
+    "gauge",
+    "Runs of the new image that the verdict rests on.",
+    _CANARY,
+    reading="The judge looks at 12, 24, 48, 96 and 192 runs of a start, and calls a change at the second look that "
+    "shows it.",
+)
+GENERATIONS = Metric(
+    "infercanary_judged_generations",
+    "gauge",
+    "Starts of containers, of both images, that the verdict rests on.",
+    _CANARY,
+    reading="A start is one replicate, however many runs it has: two replicas tell more than twice the runs of one.",
+)
+OUTPUT = Metric(
+    "infercanary_upgrade_output_error_ratio",
+    "gauge",
+    "Relative error of the new image's first steady output against the old one's, for the same input.",
+    _CANARY,
+    reading="Above 0.01 the upgrade changed the answers: weights, preprocessing or numerics. Missing where one of "
+    "them is not known.",
+)
+COLD_START = Metric(
+    "infercanary_cold_start_shift_ratio",
+    "gauge",
+    "By how much a step of the cold start became slower with the upgrade; only steps that did, by a quarter and 1 s.",
+    ("canary", "step"),
+    reading="`load`, `first_run` or `time_to_steady`; a slower start delays scaling and failover.",
+)
+FALLBACK = Metric(
+    "infercanary_cpu_fallback",
+    "gauge",
+    "1 if the canary ran on a GPU before the upgrade, and runs on the CPU since, else 0.",
+    _CANARY,
+    reading="1 is an alert: a CPU-only wheel, or a container started without its GPU.",
+)
+CREEP = Metric(
+    "infercanary_drift_ratio",
+    "gauge",
+    "Latency now over that of the image's first day in this container, minus 1, where it has left it; else 0.",
+    _CANARY,
+    reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` tells the host's "
+    "part. Missing before 576 steady runs of the image.",
+)
+CREEP_LOW = Metric(
+    "infercanary_drift_low_ratio",
+    "gauge",
+    "The lower end of the drift's interval.",
+    _CANARY,
+    reading="Present only while there is a drift.",
+)
+CREEP_HIGH = Metric(
+    "infercanary_drift_high_ratio",
+    "gauge",
+    "The upper end of the drift's interval.",
+    _CANARY,
+    reading="Present only while there is a drift.",
+)
+CREEP_HOST = Metric(
+    "infercanary_drift_host_ratio",
+    "gauge",
+    "The part of the drift that the controls or siblings made too: the host's.",
+    _CANARY,
+    reading="Near `infercanary_drift_ratio`: look at the host. Near 0: at the process (memory, threads, requests).",
+)
+CREEP_ONSET = Metric(
+    "infercanary_drift_timestamp_seconds",
+    "gauge",
+    "When the drift began, Unix time; of a slow one, when it first stood out.",
+    _CANARY,
+    reading="Present only while there is a drift. Look what else happened then.",
+)
+TRIED = Metric(
+    "infercanary_judge_aa_tests",
+    "gauge",
+    "Restarts of one image that the judge was tried on: nothing changed there, so it should call nothing.",
+    _CANARY,
+    reading="Of the service's starts that are still kept. The denominator of `infercanary_judge_aa_alarms`.",
+)
+ALARMS = Metric(
+    "infercanary_judge_aa_alarms",
+    "gauge",
+    "Restarts of one image that the judge, tried on each by itself, called a change: its own false alarms.",
+    _CANARY,
+    reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts, each "
+    "judged as it would have been then: about 0.01 or less. More: starts differ by more than the 1 % that is assumed "
+    "before any was seen; once seen it is learned. Both are the service's: count them once, not for each container.",
+)
+
+Value = Callable[[Judgement], "float | None"]
+_PLAIN: dict[Metric, Value] = {
+    SHIFT: lambda j: j.shift,
+    LOW: lambda j: j.low,
+    HIGH: lambda j: j.high,
+    HOST_PART: lambda j: j.causes.host.shift if j.causes.host else None,
+    IMAGE_PART: lambda j: j.causes.image.shift if j.causes.image else None,
+    BASELINE: lambda j: j.baseline_seconds,
+    CURRENT: lambda j: j.current_seconds,
+    ONSET: lambda j: j.upgraded_at,
+    RESTART_SD: lambda j: j.restart_sd,
+    RUNS: lambda j: float(j.runs),
+    GENERATIONS: lambda j: float(j.starts),
+    OUTPUT: lambda j: j.causes.output_error,
+    FALLBACK: lambda j: float(j.causes.cpu_fallback),
+}
+_CREEP: dict[Metric, Callable[[Creep], float | None]] = {
+    CREEP: lambda c: c.shift,
+    CREEP_LOW: lambda c: c.low,
+    CREEP_HIGH: lambda c: c.high,
+    CREEP_HOST: lambda c: c.host.shift if c.host else None,
+    CREEP_ONSET: lambda c: c.onset,
+}
+METRICS = (VERDICT, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
+
+
+def families(
+    judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep], trials: Mapping[str, Trials]
+) -> list[Family]:
+    """Of one container. By canary: the verdict on its service, the drift in this container, and on how many of the
+    service's restarts the judge was tried, and called a change."""
+    changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
+    return [
+        VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
+        UPGRADE.family(
+            {(c, j.baseline_image, j.candidate_image): 1.0 for c, j in judgements.items() if j.upgraded_at}
+        ),
+        CAUSE.family(
+            {(c, cause): float(cause == j.causes.cause) for c, j in changed.items() for cause in CAUSES}
+        ),
+        PHASE.family({(c, phase): x for c, j in changed.items() for phase, x in j.causes.phases.items()}),
+        CONTROL.family({(c, name): x for c, j in changed.items() for name, x in j.causes.controls.items()}),
+        COLD_START.family(
+            {
+                (c, step): b / a - 1
+                for c, j in judgements.items()
+                for step, (a, b) in j.causes.cold_start.items()
+            }
+        ),
+        *(
+            metric.family({(c,): x for c, j in judgements.items() if (x := value(j)) is not None})
+            for metric, value in _PLAIN.items()
+        ),
+        *(
+            metric.family({(c,): x for c, creep in creeps.items() if (x := told(creep)) is not None})
+            for metric, told in _CREEP.items()
+        ),
+        TRIED.family({(c,): float(len(tried)) for c, tried in trials.items()}),
+        ALARMS.family({(c,): float(sum(t.called for t in tried.values())) for c, tried in trials.items()}),
+    ]

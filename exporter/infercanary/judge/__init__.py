@@ -1,0 +1,13 @@
+"""Did latency change, by how much, and why. Pure: numbers and records in, findings out; no I/O and no clock.
+
+To compare two samples of latencies, or to find where one series changed its level::
+
+    from infercanary.judge import compare, scan
+
+    compare([18.1, 18.3, …], [19.4, 19.2, …]).verdict  # 'regressed'
+    [change.index for change in scan(latencies)]
+"""
+
+from infercanary.judge.statistics import ChangePoint, Comparison, compare, scan
+
+__all__ = ["ChangePoint", "Comparison", "compare", "scan"]

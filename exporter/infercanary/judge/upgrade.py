@@ -1,0 +1,104 @@
+"""What the last upgrade of a service is: which starts had the image that came, and which the one that it replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+from infercanary.judge.causes import Start
+from infercanary.judge.model import Generation
+from infercanary.judge.statistics import FEWEST
+
+# Without a run for so long and for so many of its own intervals a container no longer speaks for its image.
+_GONE_SECONDS, _GONE_RUNS = 600.0, 3
+_PACE_RUNS = 12  # the latest of a start, by which its pace is told
+
+
+class Upgrade(NamedTuple):
+    """The last change of a service's image. ``own`` are starts of the new image before it: it is then a rollback."""
+
+    at: float
+    before: list[Start]
+    after: list[Start]
+    own: list[Start]
+
+
+def speaking(starts: Sequence[Start]) -> list[Start]:
+    """The newest start of each container that still runs, in order of time as ``starts`` are.
+
+    There is no clock here: who still runs does not fall behind the others. Where all stand still, all of them count.
+    """
+    newest: dict[str, Start] = {}
+    for start in reversed(starts):
+        newest.setdefault(start.generation.container, start)
+    now = max(map(_last_run, newest.values()), default=0.0)
+    return [start for start in reversed(newest.values()) if _runs_at(start, now)]
+
+
+def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
+    """The last change of image among ``starts`` (in order of time), of whichever replica came first.
+
+    A new image whose containers are all gone, while others of the service go on, was withdrawn: then it is the change
+    before that one. One that is over and never got so far that it could be compared is passed over: what came after it
+    is compared with what was before.
+    """
+    left = {start.generation.image_key for start in speaking(starts)}
+    first = next((i for i, start in enumerate(starts) if len(start.samples) >= FEWEST), len(starts))
+    known = left | {start.generation.image_key for start in starts if len(start.samples) >= FEWEST}
+    starts = [*starts[:first], *(start for start in starts[first:] if start.generation.image_key in known)]
+    newest: dict[str, Start] = {}
+    events: list[tuple[int, str, str]] = []
+    for index, start in enumerate(starts):
+        g = start.generation
+        before = newest.get(g.container)
+        if before is not None:
+            replaced = before.generation.image_key
+        else:  # another name for a replica: new only where none that still runs has its image
+            live = [s for s in newest.values() if _runs_at(s, g.started_at)]
+            images = [s.generation.image_key for s in live or starts[index - 1 : index]]
+            replaced = g.image_key if g.image_key in images or not images else images[-1]
+        if replaced != g.image_key:
+            events.append((index, replaced, g.image_key))
+        newest[g.container] = start
+    while events and events[-1][2] not in left:
+        events.pop()
+    if not events:
+        return None
+    image = events[-1][2]
+    last = [*takewhile(lambda event: event[2] == image, reversed(events))]
+    first = last[-1][0]
+    # What most containers ran: one that tried another image in between is compared with what it ran before that.
+    containers = Counter(replaced for _, replaced, _ in last)
+    runs = {
+        name: sum(len(s.samples) for s in starts if s.generation.image_key == name) for name in containers
+    }
+    replaced = max(containers, key=lambda name: (containers[name], runs[name]))
+    return Upgrade(
+        starts[first].generation.started_at,
+        [s for s in starts if s.generation.image_key == replaced],
+        [s for s in starts[first:] if s.generation.image_key == image],
+        [s for s in starts[:first] if s.generation.image_key == image],
+    )
+
+
+def image_name(generation: Generation | None) -> str:
+    """What people call the image: its reference, and enough of the id to tell two of one tag apart."""
+    if generation is None:
+        return ""
+    short = generation.image_key.removeprefix("sha256:")[:12]
+    named = generation.image and not generation.image.startswith("sha256:")
+    return f"{generation.image} ({short})" if named else short
+
+
+def _last_run(start: Start) -> float:
+    if start.last_at is not None:
+        return start.last_at
+    return start.samples[-1].started_at if start.samples else start.generation.started_at
+
+
+def _runs_at(start: Start, at: float) -> bool:
+    recent = start.samples[-_PACE_RUNS:]
+    pace = (recent[-1].started_at - recent[0].started_at) / (len(recent) - 1) if len(recent) > 1 else 0.0
+    return _last_run(start) + max(_GONE_SECONDS, _GONE_RUNS * pace) >= at

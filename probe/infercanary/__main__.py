@@ -1,0 +1,5 @@
+"""``python -m infercanary`` is the command ``infercanary``."""
+
+from infercanary.command.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line, settings files and their check, which every part may use."""

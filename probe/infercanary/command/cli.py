@@ -1,0 +1,93 @@
+"""The command line: ``infercanary <command>``. Each command lives with its package and is imported when called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+
+import click
+
+from infercanary.command.settings import UsageError
+
+COMMANDS = {
+    "probe": ("infercanary.probe.__main__", "Run canary inferences in this container."),
+    "beside": ("infercanary.probe.beside", "Run a server, and a probe beside it: a container's entrypoint."),
+    "exporter": ("infercanary.exporter.__main__", "Find the probes on this host and serve their metrics."),
+    "compare": (
+        "infercanary.compare.commands.compare",
+        "Compare two files of runs: is the candidate slower, and why.",
+    ),
+    "ab": (
+        "infercanary.ab.command",
+        "The experiment before a deploy: is the second image slower, and why.",
+    ),
+    "scan": ("infercanary.compare.commands.scan", "Find where the level of one file of runs changed."),
+    "report": (
+        "infercanary.compare.commands.report",
+        "One model across images, engines, devices and hosts, out of the judges' stores.",
+    ),
+    "check-config": ("infercanary.command.check", "Check settings files without starting anything."),
+    "demo": (
+        "infercanary.demo.__main__",
+        "Probe, exporter and Prometheus on this machine, with a live table.",
+    ),
+}
+
+
+class _Commands(click.Group):
+    """Imports a command when it is called: the probe's image has no exporter in it, and needs none."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        try:
+            command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        except ModuleNotFoundError as error:
+            extra = "demo" if cmd_name == "demo" else "exporter"
+            raise UsageError(
+                f"`{cmd_name}` needs the module `{error.name}`; install it with pip install 'infercanary[{extra}]'"
+            ) from None
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="infercanary", message="infercanary %(version)s")
+def cli() -> None:
+    """Canary inferences in every inference container: did the upgrade change latency, by how much, and why.
+
+    Exit codes: 0 fine, 1 regressed, 2 usage or input error, 3 inconclusive, 70 a fault of infercanary itself.
+    """
+
+
+_FAULT = 70  # EX_SOFTWARE, sysexits(3)
+
+
+def main() -> None:
+    """The entry point: a mistake of the user's is one line on standard error, and exit code 2."""
+    try:
+        code = cli(standalone_mode=False)
+    except UsageError as error:
+        click.echo(f"infercanary: {error}", err=True)
+        code = 2
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except Exception:
+        # Python's own exit code for it is 1, which says "regressed" to a pipeline.
+        traceback.print_exc()
+        code = _FAULT
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""What an experiment says of its starts: the answer, as text, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from infercanary.ab import answer, command, page, text
+from infercanary.ab.answer import Arm, common, decisions, series, told
+from infercanary.ab.experiment import Failure, Pair, Result
+from infercanary.ab.turn import Turn
+from infercanary.command.settings import UsageError
+from infercanary.compare import page as pages
+from infercanary.judge.causes import Start
+from infercanary.judge.model import Generation, Sample
+
+A = Arm(
+    name="search:1.4",
+    image_id="sha256:" + "a" * 64,
+    image_bytes=1_410_000_000,
+    starts=0,
+    failed_starts=0,
+    runs=0,
+)
+B = Arm(
+    name="search:1.5",
+    image_id="sha256:" + "b" * 64,
+    image_bytes=1_620_000_000,
+    starts=0,
+    failed_starts=0,
+    runs=0,
+)
+
+
+def turn(rng, level, torch="2.7.0", disturbed=0, canaries=("c",), load=1.0, interval=0.5):
+    """A turn as a probe would give it: 12 runs around a level of its own."""
+    starts = {}
+    for canary in canaries:
+        of = level * math.exp(rng.gauss(0, 0.005))
+        samples = [
+            Sample(sequence=i, canary=canary, started_at=float(i), outcome="ok",
+                   median=of * math.exp(rng.gauss(0, 0.003)) * (1.5 if i < disturbed else 1),
+                   phases={"h2d": 0.001, "compute": of - 0.001},
+                   controls={"cpu_spin": 4e-4 * math.exp(rng.gauss(0, 0.002))},
+                   tags=("preempted",) if i < disturbed else ())
+            for i in range(12 + disturbed)
+        ]  # fmt: skip
+        generation = Generation(
+            service="", container="", boot_id=str(rng.random()), started_at=0.0, environment={"torch": torch},
+            cold_start={canary: {"load": load * rng.uniform(0.95, 1.05), "first_run": 0.1, "time_to_steady": 3.0}},
+        )  # fmt: skip
+        starts[canary] = Start(generation, samples)
+    return Turn(starts, 2.0 * rng.uniform(0.9, 1.1), 9.0, interval)
+
+
+def pairs(count, shift=1.0, seed=1, **b):
+    rng = random.Random(seed)
+    return [Pair(turn(rng, 0.02), turn(rng, 0.02 * shift, **b), i % 2 == 0) for i in range(count)]
+
+
+def result(found, ended="clear", failures=()):
+    return Result(found, failures, ended, 18.0 * len(found))
+
+
+class Page(HTMLParser):
+    """Well-formed, and nothing in it comes from elsewhere."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.text = [], ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        assert not {"href", "src", "onclick", "style"} & {name for name, _ in attrs}
+        if tag not in ("meta", "path"):
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_a_regression_is_told_with_its_cause():
+    found = pairs(5, 1.1, torch="2.13.0")
+    each = told("c", result(found), A, B, 12)
+    assert each.compared.verdict == "regressed" and each.compared.exit_code == 1
+    assert each.compared.low > 0.05 and each.compared.high < 0.15
+    assert each.compared.sentence.startswith("regressed +")
+    assert "image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in each.compared.sentence
+    assert each.compared.restart_sd_from == "measured"
+    assert each.compared.level > 0.95
+    out = text.experiment(each, *series(found, "c"), 80)
+    assert max(map(len, out.splitlines())) <= 80 and not any(
+        line != line.rstrip() for line in out.splitlines()
+    )
+    words = " ".join(out.split())
+    assert "measured on 10 starts" in words
+    assert "A search:1.4, aaaaaaaaaaaa, 1.41 GB, mean 20." in words
+    assert "B search:1.5, bbbbbbbbbbbb, 1.62 GB, mean 2" in words
+    assert re.search(r"first report (1\.9|2\.)\d+ s", words) and "(± " in words
+    assert "took 90.00 s; ended when the answer was clear" in words
+    assert len([x for x in each.pairs if x.shift > 0.05]) == 5
+
+
+def test_the_same_image_is_equivalent():
+    each = told("c", result(pairs(8)), A, B, 12)
+    assert (each.compared.verdict, each.compared.exit_code, each.compared.next) == ("equivalent", 0, ())
+    assert decisions(pairs(8), 12)["c"].done
+
+
+def test_a_page_is_well_formed_and_escaped():
+    found = pairs(4, 1.2, torch="<script>2.13</script>")
+    nasty = Arm(name="</h1><img src=x>", starts=0, failed_starts=0, runs=0)
+    each = told("c", result(found), nasty, B, 12)
+    articles = page.experiment(each, *series(found, "c"))
+    read = Page(pages.page("title", articles, ["a note"], "1"))
+    assert "</h1><img src=x>" in read.text and "<script>2.13</script>" in read.text
+    assert "Starts, in order of time" in read.text and "Cold start" in read.text and "B first" in read.text
+
+
+def test_json_is_one_object(capsys):
+    found = pairs(5, 1.1)
+    each = told("c", result(found), A, B, 12)
+    assert command._say([each], result(found), 0, True, "") == 1
+    told_ = json.loads(capsys.readouterr().out)
+    assert told_["verdict"] == "regressed" and told_["exit_code"] == 1 and told_["canary"] == "c"
+    assert told_["a"]["mean"] == pytest.approx(0.02, rel=0.02)
+    assert told_["b"]["cold_start"]["load"] == pytest.approx(1, rel=0.06)
+    assert [pair["first"] for pair in told_["pairs"]] == ["A", "B", "A", "B", "A"]
+    assert len(told_["canaries"]) == 1 and told_["ended"] == "clear"
+    assert command._say([each], result(found, "interrupted"), 2, True, "") == 130
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 130
+
+
+def test_without_a_whole_pair_it_says_so(capsys):
+    assert command._say([], result([], "budget"), 0, False, "") == 3
+    assert capsys.readouterr().out == (
+        "inconclusive: no pair of starts was complete (ended when the time was up (--budget))\n"
+    )
+    assert command._say([], result([], "budget"), 0, True, "") == 3
+    assert json.loads(capsys.readouterr().out)["verdict"] == "inconclusive"
+
+
+def test_two_pairs_are_too_few():
+    each = told("c", result(pairs(2), "budget"), A, B, 12)
+    assert each.compared.sentence == "inconclusive: 2 pairs of starts, and 3 are the least that tell anything"
+    assert each.compared.next == ["the time was up (--budget): give it more"]
+    assert text.experiment(each, *series(pairs(2), "c")).startswith("c: inconclusive: 2 pairs")
+    assert page.experiment(each, *series(pairs(2), "c"))
+
+
+def test_inconclusive_says_what_would_settle_it():
+    rng = random.Random(2)
+    noisy = [
+        Pair(turn(rng, 0.02), turn(rng, 0.02 * math.exp(rng.gauss(0.04, 0.03))), i % 2 == 0) for i in range(4)
+    ]
+    each = told("c", result(noisy, "restarts"), A, B, 4)
+    assert each.compared.verdict == "inconclusive"
+    assert "would settle it, if they go on like this (--restarts " in each.compared.next[0]
+    edge = [Pair(turn(rng, 0.02), turn(rng, 0.0206), i % 2 == 0) for i in range(4)]
+    assert "will hardly settle it" in " ".join(told("c", result(edge, "restarts"), A, B, 4).compared.next)
+
+
+def test_disturbed_runs_failures_and_a_slow_pace_are_noted():
+    rng = random.Random(3)
+    found = [
+        Pair(
+            turn(rng, 0.02, disturbed=3 * (i % 2)),
+            turn(rng, 0.02, disturbed=3 * (1 - i % 2), interval=10.0),
+            i % 2 == 0,
+        )
+        for i in range(4)
+    ]
+    failures = [Failure("B", "it ended with exit code 1"), Failure("B", "no run")]
+    each = told("c", result(found, failures=failures), A, B, 12)
+    notes = each.compared.notes
+    assert notes[0] == "12 of 108 runs that others on this host kept waiting are left out"
+    assert notes[1] == "B failed to start 2 times and was started again: no run"
+    assert notes[2].startswith("a run came every 10 s only: ")
+    assert (each.b.failed_starts, each.a.failed_starts, each.a.runs) == (2, 0, 48)
+    assert abs(each.compared.shift) < 0.02
+
+
+def test_a_canary_of_one_side_is_not_judged():
+    rng = random.Random(4)
+    found = [Pair(turn(rng, 0.02, canaries=("c", "old")), turn(rng, 0.02, canaries=("c", "new")), True)]
+    assert common(found) == ["c"]
+    assert command._alone(found) == ["only in A, and so not judged: old", "only in B, and so not judged: new"]
+    with pytest.raises(UsageError, match=r"no canary is in both images; A has old; B has new"):
+        common([Pair(turn(rng, 0.02, canaries=("old",)), turn(rng, 0.02, canaries=("new",)), True)])
+
+
+def test_the_worst_of_several_canaries_decides(capsys):
+    rng = random.Random(5)
+    both = ("steady", "slow")
+    found = []
+    for i in range(6):
+        a, b = turn(rng, 0.02, canaries=both), turn(rng, 0.02, canaries=both)
+        slow = turn(rng, 0.03, canaries=("slow",)).starts["slow"]
+        found.append(Pair(a, b._replace(starts={**b.starts, "slow": slow}), i % 2 == 0))
+    each = [told(name, result(found), A, B, 12) for name in common(found)]
+    assert [one.compared.verdict for one in each] == ["equivalent", "regressed"]
+    assert command._say(each, result(found), 0, True, "") == 1
+    assert json.loads(capsys.readouterr().out)["canary"] == "slow"
+    assert answer.decisions(found, 12)["slow"].verdict == "regressed"

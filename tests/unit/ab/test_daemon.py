@@ -1,0 +1,120 @@
+"""What is left of an experiment is told from what still goes on; what Docker and containers say is made one line."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+
+import docker.errors
+import pytest
+
+from infercanary.ab import daemon
+from infercanary.ab.daemon import (
+    OWNER_LABEL,
+    SETTINGS,
+    UNTIL_LABEL,
+    _archive,
+    _port,
+    is_stale,
+    last_line,
+    one_line,
+    owner,
+)
+from infercanary.command.settings import UsageError
+
+NOW = 1_800_000_000.0
+
+
+def labels(of: str, until: float = NOW + 60) -> dict[str, str]:
+    return {OWNER_LABEL: of, UNTIL_LABEL: f"{until:.0f}"}
+
+
+def test_what_goes_on_is_not_stale() -> None:
+    assert not is_stale(labels(owner(os.getpid())), NOW)
+
+
+def test_what_is_past_its_time_is_stale_wherever_it_was_started() -> None:
+    assert is_stale(labels("another-host 1 5", NOW - 1), NOW)
+    assert not is_stale(labels("another-host 1 5"), NOW)
+
+
+def test_what_a_process_left_that_ended_is_stale() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    mine = owner(child.pid)
+    assert not is_stale(labels(mine), NOW)
+    child.communicate(b"\n")
+    assert is_stale(labels(mine), NOW)
+    # The number went to another process.
+    host, pid, started = owner(os.getpid()).split(" ")
+    assert is_stale(labels(f"{host} {pid} {int(started) - 1}"), NOW)
+
+
+def test_who_cannot_be_seen_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host whose /proc hides others' processes (hidepid), with somebody else's experiment."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    theirs = owner(child.pid)
+    monkeypatch.setattr(daemon, "_started", lambda pid: "")
+
+    def forbidden(pid: int, number: int) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as context:
+        context.setattr(os, "kill", forbidden)
+        assert not is_stale(labels(theirs), NOW)
+    child.communicate(b"\n")
+    assert is_stale(labels(theirs), NOW)
+
+
+@pytest.mark.parametrize("of", ["", "x", "x y", "x -1 3"])
+def test_what_nobody_wrote_is_left_alone(of: str) -> None:
+    assert not is_stale(labels(of), NOW)
+    assert not is_stale({}, NOW)
+    assert not is_stale({UNTIL_LABEL: "²"}, NOW)
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (b"", ""),
+        (b"\n \n", ""),
+        (b"first\nlast\n\n", "last"),
+        (b"a\r\nCUDA error: \x1b[31mout of memory\x07\r\n", "CUDA error: ?[31mout of memory?"),
+        ("µ \udcff".encode("utf-8", "surrogateescape"), "µ \ufffd"),
+        (b"x" * 5000, "x" * 300),
+    ],
+)
+def test_last_words(log: bytes, line: str) -> None:
+    assert last_line(log) == line
+
+
+def test_what_docker_says_is_one_line() -> None:
+    assert one_line(docker.errors.APIError("x", explanation="no space\nleft")) == "no space left"
+    assert one_line(docker.errors.DockerException('{"message": "not\\tfound"}')) == "not found"
+    assert one_line(ConnectionResetError()) == "ConnectionResetError"
+
+
+def test_settings_as_an_archive() -> None:
+    with tarfile.open(fileobj=io.BytesIO(_archive(SETTINGS, "a: µ\n"))) as archive:
+        folder, file = archive.getmembers()
+        assert (folder.name, folder.isdir(), folder.mode) == ("infercanary-ab", True, 0o755)
+        assert (f"/{file.name}", file.mode) == (SETTINGS, 0o444)
+        read = archive.extractfile(file)
+        assert read is not None and read.read().decode() == "a: µ\n"
+
+
+def test_the_port_of_an_image() -> None:
+    assert _port("i", {}) == 9798
+    assert _port("i", {"infercanary.port": "80"}) == 80
+    assert _port("i", {"infercanary.port": "80", "infercanary.socket": "unix:///x"}) == 80
+    for wrong in ("0", "65536", "http", "", "²"):
+        with pytest.raises(
+            UsageError, match=r"image i: label infercanary\.port: .* is not a port; write a number"
+        ):
+            _port("i", {"infercanary.port": wrong})
+    with pytest.raises(
+        UsageError, match=r"answers on a socket .*; have it listen on a port, or give --config"
+    ):
+        _port("i", {"infercanary.socket": "unix:///x"})

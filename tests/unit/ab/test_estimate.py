@@ -1,0 +1,184 @@
+"""The statistics of an experiment: what they promise on simulated starts, where the truth is known."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.ab.estimate import (
+    FEWEST_PAIRS,
+    decide,
+    estimate,
+    pairs_needed,
+    restart_sd,
+    swing,
+)
+from infercanary.judge.statistics import CHANGED, Shift, shift
+
+MOST = 12
+logs = st.lists(st.floats(-0.5, 0.5), min_size=FEWEST_PAIRS, max_size=24)
+
+
+def pair(log, se=0.002):
+    return Shift(log, se, 20.0)
+
+
+def experiment(rng, sd, effect=0.0, trend=0.0, bad_luck=0.0, most=MOST):
+    """As `infercanary ab` goes on: pairs until it is decided. ``trend`` is what each turn adds, ``bad_luck`` the share
+    of starts that something slowed by up to 60 %."""
+    pairs, turn = [], 0
+    while True:
+        levels = {}
+        for side in "ab" if len(pairs) % 2 == 0 else "ba":
+            levels[side] = rng.gauss(0, sd) + trend * turn + (effect if side == "b" else 0.0)
+            if rng.random() < bad_luck:
+                levels[side] += rng.uniform(0, 0.5)
+            turn += 1
+        pairs.append(pair(levels["b"] - levels["a"]))
+        decision = decide(pairs, most)
+        if decision.done:
+            return decision.verdict, len(pairs)
+
+
+def rates(count, seed=1, **kwargs):
+    rng = random.Random(seed)
+    each = [experiment(rng, **kwargs) for _ in range(count)]
+    return {
+        "called": sum(verdict in CHANGED for verdict, _ in each) / count,
+        "equivalent": sum(verdict == "equivalent" for verdict, _ in each) / count,
+        "pairs": sum(pairs for _, pairs in each) / count,
+    }
+
+
+@pytest.mark.parametrize("sd", [0.002, 0.01, 0.02, 0.03, 0.06, 0.15])
+def test_the_same_image_is_hardly_ever_called_slower_or_faster(sd):
+    """Whatever starts scatter by: nothing is assumed of it."""
+    assert rates(600, sd=sd)["called"] <= 0.008
+
+
+def test_bad_luck_of_some_starts_and_a_trend_are_not_the_images():
+    assert rates(400, sd=0.01, bad_luck=0.15)["called"] <= 0.005
+    assert rates(400, sd=0.01, trend=0.01)["called"] <= 0.005
+
+
+def test_five_percent_is_found():
+    quiet = rates(150, sd=0.01, effect=math.log(1.05))
+    assert quiet["called"] >= 0.97
+    assert quiet["pairs"] <= 8
+    assert rates(150, sd=0.02, effect=math.log(1.05))["called"] >= 0.6
+    assert rates(150, sd=0.01, effect=math.log(1.05), bad_luck=0.05)["called"] >= 0.6
+
+
+def test_thirty_percent_is_found_soon():
+    found = rates(100, sd=0.02, effect=math.log(1.3))
+    assert found["called"] == 1
+    assert found["pairs"] <= 5.5
+
+
+def test_the_same_is_told_as_the_same():
+    same = rates(150, sd=0.01)
+    assert same["equivalent"] >= 0.95
+    assert same["pairs"] <= 8
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+    for n in (3, 5, 8, 12, 16):
+        inside = 0
+        for _ in range(1000):
+            low, high = estimate([pair(x, 0.0) for x in rng.normal(0.02, 0.03, n)]).interval(0.95)
+            inside += low <= 0.02 <= high
+        assert inside / 1000 == pytest.approx(0.95, abs=0.02), n
+
+
+def test_one_wild_pair_of_eight_neither_makes_nor_hides_a_change():
+    rng = random.Random(5)
+    calm = [pair(math.log(1.1) + rng.gauss(0, 0.005)) for _ in range(7)]
+    assert decide([*calm[:3], pair(1.5), *calm[3:]], 8).looks[-1].seen.verdict == "regressed"
+    same = [pair(rng.gauss(0, 0.004)) for _ in range(11)]
+    assert decide([*same[:5], pair(1.5), *same[5:]], 12).verdict == "equivalent"
+
+
+@given(logs)
+def test_swapping_the_images_turns_the_sign(values):
+    one = estimate([pair(x) for x in values])
+    other = estimate([pair(-x) for x in values])
+    assert other.log == pytest.approx(-one.log, abs=1e-12)
+    assert other.se == pytest.approx(one.se)
+    assert one.se > 0
+    mirrored = {"regressed": "improved", "improved": "regressed"}
+    there = decide([pair(x) for x in values], MOST).verdict
+    back = decide([pair(-x) for x in values], MOST).verdict
+    assert back == mirrored.get(there, there)
+
+
+@given(logs, st.floats(-0.1, 0.1))
+def test_a_shift_of_all_pairs_shifts_the_estimate(values, more):
+    one = estimate([pair(x) for x in values])
+    other = estimate([pair(x + more) for x in values])
+    assert other.log == pytest.approx(one.log + more, abs=1e-12)
+    assert other.se == pytest.approx(one.se, abs=1e-12)
+
+
+@given(logs)
+def test_the_order_of_pairs_does_not_matter_to_the_estimate(values):
+    assert estimate([pair(x) for x in values]) == estimate([pair(x) for x in reversed(values)])
+
+
+def test_what_the_runs_leave_open_stays_open():
+    """Three pairs that agree by chance: the runs within the starts scatter."""
+    assert estimate([pair(0.05, 0.03)] * 3).se == pytest.approx(0.03 / math.sqrt(3))
+    assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
+
+
+def test_two_pairs_tell_nothing():
+    assert estimate([]).se == math.inf
+    assert estimate([pair(0.3)] * 2).se == math.inf
+    assert decide([pair(0.3)] * 2, MOST) == ("inconclusive", [], False)
+    few = shift([1.0] * 3, [2.0] * 3)
+    assert estimate([few] * 5).se == math.inf
+
+
+def test_a_change_counts_when_two_looks_show_it():
+    pairs = [pair(0.3 + x / 1000) for x in range(5)]
+    assert decide(pairs[:3], MOST).verdict == "inconclusive"
+    assert not decide(pairs[:3], MOST).done
+    decision = decide(pairs[:4], MOST)
+    assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 2)
+    # The last planned look is the first to show it: one pair more.
+    assert not decide(pairs[:3], 3).done
+    assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
+    calm = [pair(x) for x in (0.2, -0.2, 0.1)]
+    assert decide(calm, 3)._replace(looks=()) == ("inconclusive", (), True)
+
+
+def test_looks_cost():
+    """Each look is at a higher confidence than one alone would be, and the more are planned the higher."""
+    pairs = [pair(x / 1000) for x in range(8)]
+    assert min(look.level for look in decide(pairs, MOST).looks) > 0.95
+    spent = [1 - look.level for look in decide([pair(0.01 * (-1) ** i) for i in range(MOST)], MOST).looks]
+    assert math.fsum(spent) == pytest.approx(0.05)
+
+
+def test_how_many_pairs_it_would_take():
+    rng = random.Random(7)
+    pairs = [pair(math.log(1.05) + rng.gauss(0, 0.02)) for _ in range(4)]
+    needed = pairs_needed(pairs)
+    assert needed is not None and 4 < needed <= 40
+    assert pairs_needed([pair(x) for x in (0.0299, 0.0301, 0.03, 0.0302)], most=8) is None
+    assert pairs_needed([pair(0.1)]) is None
+
+
+def test_restarts_and_swings():
+    rng = np.random.default_rng(2)
+    assert restart_sd([pair(x) for x in rng.normal(0, 0.02 * math.sqrt(2), 4000)]) == pytest.approx(
+        0.02, rel=0.05
+    )
+    assert math.isnan(restart_sd([pair(0.1)]))
+    assert swing([1.0]) is None
+    assert swing([0.85, 1.0, 1.15]) == pytest.approx(0.15)

@@ -1,0 +1,78 @@
+"""Which runs count where others on the host came and went."""
+
+from __future__ import annotations
+
+import random
+
+from infercanary.ab.neighbours import counted
+from infercanary.judge.causes import Start
+from infercanary.judge.model import Generation, Sample
+
+
+def start(tags, level=0.02):
+    """A start with a run for each of ``tags``; disturbed runs take twice as long."""
+    samples = [
+        Sample(sequence=i, canary="c", started_at=float(i), outcome="ok", median=level * (2 if tag else 1),
+               tags=(tag,) if tag else ())
+        for i, tag in enumerate(tags)
+    ]  # fmt: skip
+    return Start(Generation(service="", container="", boot_id="b", started_at=0.0), samples)
+
+
+def runs(disturbed, count=12, tag="preempted"):
+    return [tag] * disturbed + [""] * (count - disturbed)
+
+
+def quiet():
+    return start(runs(0))
+
+
+def test_without_neighbours_all_count():
+    pairs = [(quiet(), quiet())] * 3
+    assert counted(pairs) == (pairs, 0, 0, "")
+    assert counted([]).pairs == []
+
+
+def test_what_a_neighbour_disturbed_at_random_is_left_out():
+    pairs = [
+        (start(runs(4)), quiet()),
+        (quiet(), start(runs(3))),
+        (start(runs(2)), start(runs(2))),
+        (quiet(), quiet()),
+    ]
+    found = counted(pairs)
+    assert (found.left_out, found.pairs_left_out) == (11, 0)
+    assert all(s.median == 0.02 for pair in found.pairs for side in pair for s in side.samples)
+    assert found.note == "11 of 96 runs that others on this host kept waiting are left out"
+
+
+def test_a_pair_without_enough_quiet_runs_is_left_out():
+    pairs = [(start(runs(8)), quiet()), (quiet(), start(runs(8))), (quiet(), quiet()), (quiet(), quiet())]
+    found = counted(pairs)
+    assert (len(found.pairs), found.pairs_left_out, found.left_out) == (2, 2, 48)
+    assert found.note.endswith(", and with them 2 of 4 pairs")
+
+
+def test_an_image_that_disturbs_itself_is_not_rewarded():
+    """More threads than CPUs: its runs wait in start after start."""
+    pairs = [
+        (start(runs(rng.randint(0, 1))), start(runs(rng.randint(3, 5))))
+        for rng in map(random.Random, range(5))
+    ]
+    found = counted(pairs)
+    assert list(found.pairs) == pairs
+    assert found.left_out == 0
+    assert "all runs count" in found.note
+
+
+def test_where_it_is_never_quiet_all_count():
+    pairs = [(start(runs(12)), start(runs(11)))] * 4
+    found = counted(pairs)
+    assert list(found.pairs) == pairs
+    assert found.note == "others on this host kept most runs waiting; all runs count, and tell less"
+
+
+def test_what_an_image_does_to_itself_by_its_limits_counts():
+    throttled = start(runs(6, tag="cgroup_throttled"))
+    pairs = [(quiet(), throttled)] * 3
+    assert counted(pairs) == (pairs, 0, 0, "")

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.client.accept import accept
+from infercanary.client.limits import Limits
+from infercanary.contract.report import (
+    LADDER,
+    LATENCY,
+    PHASE,
+    Family,
+    HistogramValue,
+    Kind,
+    Point,
+    Report,
+    Run,
+)
+from infercanary.exporter.expose import write
+
+RESERVED = {"infercanary_up", "infercanary_runs_lost"}
+RUN = Run(7, "resnet18", 1.0, 1.0, "ok", (0.01, 0.02))
+EMPTY = (0,) * (len(LADDER) + 1)
+
+
+def report(*families: Family, **changes: object) -> Report:
+    return msgspec.structs.replace(Report(1, "boot", 0.0, "c", 0, families, {}, ()), **changes)
+
+
+def gauge(name: str = "infercanary_x", about: str = "X.", labels: tuple[str, ...] = ()) -> Family:
+    return Family(name, "gauge", about, labels, (Point(("a",) * len(labels), 1.0),))
+
+
+def one(kind: Kind, value: float | HistogramValue) -> Family:
+    return Family(
+        "infercanary_x_total" if kind == "counter" else "infercanary_x", kind, "X.", (), (Point((), value),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        (gauge("up"), "name"),
+        (gauge("infercanary_Ünicode"), "name"),
+        (gauge("infercanary_x\n"), "name"),
+        (gauge("infercanary_" + "x" * 300), "name"),
+        (gauge("infercanary_x_total"), "name"),
+        (gauge("infercanary_x_bucket"), "name"),
+        (gauge("infercanary_x_created"), "name"),
+        (Family("infercanary_x", "counter", "X.", (), ()), "name"),
+        (Family("infercanary_x_sum_total", "counter", "X.", (), ()), "name"),
+        (gauge("infercanary_up"), "reserved"),
+        (Family("infercanary_up_total", "counter", "X.", (), ()), "reserved"),
+        (gauge("infercanary_runs_lost"), "reserved"),
+        (gauge(LATENCY.name), "conflict"),
+        (Family("infercanary_run_median_seconds_total", "counter", "X.", (), ()), "conflict"),
+        (gauge("infercanary_runs"), "conflict"),
+        (Family(PHASE.name, "histogram", "X.", ("canary",), ()), "conflict"),
+        (gauge(about=""), "help"),
+        (gauge(about="two\nlines"), "help"),
+        (gauge(about="x" * 1025), "help"),
+        (gauge(labels=("service",)), "labels"),
+        (gauge(labels=("le",)), "labels"),
+        (gauge(labels=("__name__",)), "labels"),
+        (gauge(labels=("Upper",)), "labels"),
+        (gauge(labels=("a", "a")), "labels"),
+        (gauge(labels=tuple("abcdefghijk")), "labels"),
+        (Family("infercanary_x", "gauge", "X.", ("a",), (Point((), 1.0),)), "labels"),
+        (Family("infercanary_x", "gauge", "X.", ("a",), (Point(("x" * 257,), 1.0),)), "label_value"),
+        (Family("infercanary_x", "gauge", "X.", ("a",), (Point(("é" * 129,), 1.0),)), "label_value"),
+        (Family("infercanary_x", "gauge", "X.", ("a",), (Point(("\u202e",), 1.0),)), "label_value"),
+        (Family("infercanary_x", "gauge", "X.", ("a",), (Point(("\ud800",), 1.0),)), "label_value"),
+        (Family("infercanary_x", "gauge", "X.", (), (Point((), 1.0), Point((), 2.0))), "duplicate"),
+        (one("gauge", float("nan")), "value"),
+        (one("gauge", float("inf")), "value"),
+        (one("gauge", HistogramValue(EMPTY, 0.0)), "value"),
+        (one("counter", -1.0), "value"),
+        (one("histogram", 1.0), "value"),
+        (one("histogram", HistogramValue(EMPTY[1:], 0.0)), "value"),
+        (one("histogram", HistogramValue((), 0.0)), "value"),
+        (one("histogram", HistogramValue((-1, *EMPTY[1:]), 0.0)), "value"),
+        (one("histogram", HistogramValue((2**53, 1, *EMPTY[2:]), 0.0)), "value"),
+        (one("histogram", HistogramValue(EMPTY, -1.0)), "value"),
+    ],
+)
+def test_a_bad_family_is_left_out_and_counted_and_the_good_one_stays(family: Family, reason: str) -> None:
+    good = gauge("infercanary_good")
+    accepted = accept(report(family, good), Limits(), RESERVED)
+    assert accepted.families == [good]
+    assert accepted.rejected == {reason: 1}
+
+
+def test_the_second_of_a_name_is_left_out_also_where_only_openmetrics_sees_the_clash() -> None:
+    first, same, clash = gauge(), gauge(), one("counter", 1.0)
+    accepted = accept(report(first, same, clash), Limits(), RESERVED)
+    assert accepted.families == [first]
+    assert accepted.rejected == {"duplicate": 2}
+
+
+def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() -> None:
+    families = [gauge(f"infercanary_x{n}") for n in range(5)]
+    accepted = accept(report(*families), Limits(families=3), RESERVED)
+    assert accepted.families == families[:3]
+    assert accepted.rejected == {"too_many": 2}
+    latency = LATENCY.family({("resnet18",): HistogramValue(EMPTY, 0.0)})
+    lines = write(latency, {}).text.count(b"\n")
+    assert accept(report(latency), Limits(samples=lines), RESERVED).families == [latency]
+    assert accept(report(latency), Limits(samples=lines - 1), RESERVED).rejected == {"too_many": 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"canary": "x" * 300},
+        {"canary": "\x1b[2J"},
+        {"sequence": -1},
+        {"latencies": (-1.0,)},
+        {"started_at": float("nan")},
+    ],
+)
+def test_a_bad_run_is_left_out(change: dict[str, object]) -> None:
+    accepted = accept(report(runs=(msgspec.structs.replace(RUN, **change), RUN)), Limits(), RESERVED)
+    assert accepted.runs == [RUN]
+    assert accepted.rejected == {"run": 1}
+
+
+def test_runs_and_environment_are_bounded() -> None:
+    environment = {f"component {n}": "1.0" for n in range(205)} | {"flags": "x"}
+    accepted = accept(report(runs=(RUN,) * 5, environment=environment), Limits(runs=3), RESERVED)
+    assert len(accepted.runs) == 3
+    assert len(accepted.environment) == 200
+    assert accepted.rejected == {"run": 2, "environment": 6}
+    assert accept(report(environment={"flags": "x" * 5000}), Limits(), RESERVED).environment == {}
+
+
+text = st.text(max_size=8)
+value = st.floats() | st.builds(HistogramValue, st.lists(st.integers(), max_size=90).map(tuple), st.floats())
+names = st.sampled_from(["infercanary_x", "infercanary_x_total", "infercanary_y", LATENCY.name]) | text
+anything = st.builds(
+    Family,
+    names,
+    st.sampled_from(["counter", "gauge", "histogram"]),
+    st.just("Help.") | text,
+    st.lists(st.sampled_from(["a", "b", "le"]) | text, max_size=3).map(tuple),
+    st.lists(st.builds(Point, st.lists(text, max_size=3).map(tuple), value), max_size=3).map(tuple),
+)
+
+
+@given(st.lists(anything, max_size=6))
+def test_whatever_is_accepted_can_be_written(families: list[Family]) -> None:
+    accepted = accept(report(*families), Limits(), RESERVED)
+    assert len(accepted.families) + accepted.rejected.total() == len(families)
+    for family in accepted.families:
+        lines = write(family, {"service": "s", "container": "c"}).text.decode().split("\n")
+        assert len(lines) == 1 + sum(
+            len(LADDER) + 3 if isinstance(point.value, HistogramValue) else 1 for point in family.points
+        )

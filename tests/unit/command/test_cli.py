@@ -1,0 +1,127 @@
+"""The command line itself: its commands, help, version and exit codes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from infercanary.command import cli as cli
+from infercanary.command.settings import UsageError
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    code = exit_.value.code
+    assert isinstance(code, int) or code is None
+    return code or 0, *capsys.readouterr()
+
+
+def test_help_names_every_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in ("-h", "--help"):
+        code, out, err = run(monkeypatch, capsys, option)
+        assert (code, err) == (0, "")
+        for name in ("probe", "exporter", "check-config", "demo", "Exit codes: 0 fine, 1 regressed, 2 usage"):
+            assert name in out
+
+
+def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    version = importlib.metadata.version("infercanary")
+    assert run(monkeypatch, capsys, "--version") == (0, f"infercanary {version}\n", "")
+
+
+def test_help_of_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(monkeypatch, capsys, "probe", "-h")
+    assert code == 0
+    assert "--config" in out and "probe.yaml" in out and "SIGTERM" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["prob"], "No such command 'prob'"),
+        (["probe", "--confg", "x"], "No such option"),
+        (["probe", "--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
+        (["check-config"], "check-config: name a file with --probe, --exporter or --web-config"),
+        (["probe"], "probe.yaml: cannot be read (No such file or directory)"),
+    ],
+)
+def test_wrong_use_has_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    arguments: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(monkeypatch, capsys, *arguments)
+    assert code == 2
+    assert told in err
+    assert out == "" and "Traceback" not in err
+
+
+def test_a_command_whose_libraries_are_not_installed_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The probe's image has no exporter in it."""
+    monkeypatch.setitem(cli.COMMANDS, "exporter", ("aiohttp_that_is_not_here", "x"))
+    code, _, err = run(monkeypatch, capsys, "exporter")
+    assert code == 2
+    assert err == (
+        "infercanary: `exporter` needs the module `aiohttp_that_is_not_here`; "
+        "install it with pip install 'infercanary[exporter]'\n"
+    )
+
+
+def test_check_config_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "probe.yaml"
+    path.write_text(
+        "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs: [{shape: [1]}]}}}\n"
+    )
+    assert run(monkeypatch, capsys, "check-config", "--probe", str(path)) == (0, f"{path}: good\n", "")
+    path.write_text("canaries: {}\n")
+    code, out, err = run(monkeypatch, capsys, "check-config", "--probe", str(path))
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+
+
+def test_ctrl_c_before_anything_runs_is_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(path: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("infercanary.probe.config.read", interrupted)
+    assert run(monkeypatch, capsys, "check-config", "--probe", "x")[0] == 130
+
+
+def test_a_usage_error_in_a_command_is_the_whole_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrong(path: str) -> None:
+        raise UsageError("here: this\nis wrong")
+
+    monkeypatch.setattr("infercanary.probe.config.read", wrong)
+    assert run(monkeypatch, capsys, "check-config", "--probe", "x") == (
+        2, "", "infercanary: here: this is wrong\n",
+    )  # fmt: skip
+
+
+def test_the_installed_command() -> None:
+    command = Path(sys.executable).with_name("infercanary")
+    if not command.exists():
+        pytest.skip("the package is not installed here")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout.startswith("infercanary ")

@@ -1,0 +1,118 @@
+"""Settings files: what is read, and how a mistake is told. Whole files of mistakes are in probe/bad_config."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Meta
+
+from infercanary.command.settings import UsageError, convert, load
+
+
+class Inner(msgspec.Struct, forbid_unknown_fields=True):
+    size: int
+    names: tuple[str, ...] = ()
+
+
+class Outer(msgspec.Struct, forbid_unknown_fields=True):
+    parts: dict[str, Inner] = {}
+    rows: list[Inner] = []
+    nested: dict[str, dict[str, Inner]] = {}
+    maybe: Inner | None = None
+    share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    free: dict[str, Any] = {}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "a.yaml"
+
+
+def mistake(file: Path, text: str) -> str:
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(file, Outer)
+    line = str(caught.value)
+    assert line.startswith(str(file))
+    assert "\n" not in line
+    return line.removeprefix(str(file))
+
+
+def test_what_is_read(file: Path) -> None:
+    file.write_text(
+        "base: &base {size: 1, names: [a]}\n".replace("base: ", "free: {base: ").rstrip() + "}\n"
+        "parts:\n  one: *base\n  two: {<<: *base, size: 2}\n"
+        "share: 1\n"
+    )
+    found = load(file, Outer)
+    # A merge key (`<<`) may be overridden: that is what it is for, and no second time of the same key.
+    assert found.parts == {"one": Inner(1, ("a",)), "two": Inner(2, ("a",))}
+    assert found.share == 1.0
+
+
+def test_an_empty_file_is_all_defaults(file: Path) -> None:
+    file.write_text("# nothing\n")
+    assert load(file, Outer) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        # msgspec does not say which entry of a mapping it means; a person has to know.
+        ("parts: {a: {size: 1}, b: {size: x}}", ": parts.b.size: expected a whole number, got text"),
+        ("parts: {a: {size: 1}, b: {names: []}}", ": parts.b: the required key `size` is missing"),
+        ("parts: {a: {size: 1}, b: {size: 1, z: 1}}", ": parts.b: unknown key `z`; known keys: size, names"),
+        (
+            "nested: {a: {b: {size: 1}, c: {size: []}}}",
+            ": nested.a.c.size: expected a whole number, got a list",
+        ),
+        ("rows: [{size: 1}, {size: 1, names: [2]}]", ": rows[1].names[0]: expected text, got a whole number"),
+        ("rows: [{size: 1}, {size: 1, nam: 2}]", ": rows[1]: unknown key `nam`; known keys: size, names"),
+        ("maybe: {size: 1, x: 1}", ": maybe: unknown key `x`; known keys: size, names"),
+        ("parts: {a.b: {size: x}}", ": parts.a.b.size: expected a whole number, got text"),
+        ("nested: {a.b: {c: {size: x}}}", ": nested.a.b[...].size: expected a whole number, got text"),
+        ("parts: {3: {size: 1}}", ": parts: expected text, got a whole number as a key; put it in quotes"),
+        ("share: 0", ": share: expected a number > 0.0"),
+        ("share: .NaN", ":1:8: `.NaN` is not a finite number; give one"),
+        ("share: -.inf", ":1:8: `-.inf` is not a finite number; give one"),
+        ("free: {a: [1.0, .inf]}", ":1:17: `.inf` is not a finite number; give one"),
+        ("free: {a: {b: 1, c: 2, b: 3}}", ":1:24: the key `b` is here a second time; keep one"),
+        ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is here a second time; keep one"),
+    ],
+)
+def test_a_mistake_names_its_place_and_its_mend(file: Path, text: str, told: str) -> None:
+    assert mistake(file, text) == told
+
+
+def test_keys_that_only_look_alike_are_two(file: Path) -> None:
+    file.write_text("free: {a: {'1': x, 1: y}}")
+    assert load(file, Outer).free == {"a": {"1": "x", 1: "y"}}
+
+
+@given(st.binary(max_size=200) | st.text("{}[]:-#&*!|>'\"%@`,? \n\tab01.~", max_size=60).map(str.encode))
+def test_no_bytes_at_all_give_anything_but_settings_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, junk: bytes
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "junk.yaml"
+    file.write_bytes(junk)
+    told = f"{file}: "
+    try:
+        load(file, Outer)
+    except UsageError as error:
+        told = str(error)
+    assert told.startswith(f"{file}:")
+    assert len(told.splitlines()) == 1
+
+
+def test_convert_without_a_place() -> None:
+    with pytest.raises(UsageError, match=r"^the required key `size` is missing$"):
+        convert({}, Inner, "")
+
+
+def test_a_mistake_is_one_line_whatever_is_in_it() -> None:
+    assert str(UsageError("two\nlines \t of  text")) == "two lines of text"

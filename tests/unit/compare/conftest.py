@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercanary.contract.report import Run
+from infercanary.probe.journal import Journal
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """A file of these lines or bytes, and its path."""
+
+    def write(name: str, content: bytes | str | Sequence[object]) -> str:
+        path = tmp_path / name
+        if isinstance(content, (bytes, str)):
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        else:
+            path.write_text("".join(f"{line}\n" for line in content))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def numbers() -> Callable[..., list[float]]:
+    """Latencies around a level, with 1 % of noise."""
+
+    def numbers(level: float = 0.02, count: int = 100, seed: int = 1, noise: float = 0.01) -> list[float]:
+        rng = random.Random(seed)
+        return [level * rng.lognormvariate(0, noise) for _ in range(count)]
+
+    return numbers
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Callable[..., str]:
+    """A journal as the probe writes it, with one boot for each of ``levels``."""
+
+    def journal(
+        name: str,
+        levels: Sequence[float],
+        *,
+        count: int = 40,
+        torch: str = "2.7.0",
+        boot: str = "",
+        canaries: Sequence[str] = ("resnet18",),
+        control: float = 1.0,
+        max_bytes: int = 16 << 20,
+        outputs: dict[str, tuple[float, ...]] | None = None,
+        **fields: Any,
+    ) -> str:
+        rng = random.Random(name)
+        path = tmp_path / name
+        for number, level in enumerate(levels):
+            writer = Journal(path, f"{boot or name}-{number}", max_bytes)
+            for i in range(count):
+                for canary in canaries:
+                    median = level * rng.lognormvariate(0, 0.005)
+                    run = {
+                        "sequence": i, "canary": canary, "scheduled_at": 0.0,
+                        "started_at": 1.7e9 + 1e5 * number + 10 * i, "outcome": "ok",
+                        "latencies": (0.99 * median, median, 1.5 * median),
+                        "phases": {"h2d": 0.002, "compute": median - 0.002},
+                        "controls": {"cpu_spin": 4e-4 * control * rng.lognormvariate(0, 0.003)},
+                    }  # fmt: skip
+                    known = (outputs or {}) if i else {}  # there is none before the first steady run
+                    writer.append([Run(**(run | fields))], {"torch": torch, "python": "3.11"}, known)
+            assert writer.close(5)
+        return str(path)
+
+    return journal

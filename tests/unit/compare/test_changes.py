@@ -1,0 +1,74 @@
+"""What scan says of a series."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.compare.changes import LEAST, MOST, blocked, scanned
+from infercanary.compare.read import read
+from infercanary.compare.recording import Series
+
+
+def stepped(numbers, *levels, count=60):
+    return Series([np.concatenate([numbers(level, count, seed=i) for i, level in enumerate(levels)])])
+
+
+@pytest.mark.parametrize(
+    ("levels", "verdict", "code"),
+    [
+        ([0.02], "steady", 0), ([0.02, 0.024], "slower", 1), ([0.024, 0.02], "faster", 0),
+        ([0.02, 0.024, 0.02], "changed", 0), ([0.02, 0.026, 0.023], "slower", 1),
+    ],
+)  # fmt: skip
+def test_the_last_level_against_the_first(numbers, levels, verdict, code):
+    told = scanned("", stepped(numbers, *levels))
+    assert (told.verdict, told.exit_code) == (verdict, code)
+    assert len(told.changes) == len(levels) - 1
+    for number, change in enumerate(told.changes, 1):
+        assert change.index == pytest.approx(60 * number, abs=3)
+        assert change.low < levels[number] / levels[number - 1] - 1 < change.high
+    assert [level.median for level in told.levels] == pytest.approx(levels, rel=0.01)
+    assert sum(level.runs for level in told.levels) == told.runs
+    assert told.sentence.startswith(verdict)
+
+
+def test_what_is_too_short(numbers):
+    told = scanned("", Series([np.array(numbers(count=LEAST - 1))]))
+    assert (told.verdict, told.exit_code, told.shift, told.levels) == ("inconclusive", 3, None, [])
+    assert told.sentence == f"inconclusive: {LEAST - 1} runs are too short a series; {LEAST} is the least"
+    assert scanned("", Series([np.array(numbers(count=LEAST))])).verdict == "steady"
+    assert scanned("", Series([])).exit_code == 3
+
+
+def test_a_restart_of_another_image_is_told_with_what_it_changed(journal):
+    path = journal("a", [0.02, 0.02])
+    later = journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")
+    recording = read([path, later])
+    series = recording.canaries["resnet18"]
+    series = Series(*([each[i] for i in (0, 2, 1)] for each in series[:3]))  # in the order of the files
+    told = scanned("resnet18", series, components=recording.components)
+    (change,) = told.changes
+    assert change.index == 80 and change.start == "new-0"
+    assert change.at == pytest.approx(1.7e9)
+    assert [(c.component, c.before, c.after) for c in change.changes] == [("torch", "2.7.0", "2.13.0")]
+    assert told.unit == "s" and told.starts == 3
+
+
+@given(st.integers(1, 500), st.integers(1, 50))
+def test_blocks_are_few_and_even(size, most):
+    block, medians = blocked(np.arange(1.0, size + 1), most)
+    assert medians.size <= most
+    assert 0 <= size - block * medians.size < block
+    assert medians[0] == (1 + block) / 2
+
+
+def test_a_long_series_is_scanned_in_blocks():
+    rng = np.random.default_rng(2)
+    points = np.exp(rng.normal(0, 0.05, 20 * MOST))
+    points[12_000:] *= 1.1
+    told = scanned("", Series([points]))
+    assert told.block == 20 and told.exit_code == 1
+    assert told.changes[0].index == pytest.approx(12_000, abs=100)

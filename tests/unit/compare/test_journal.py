@@ -1,0 +1,151 @@
+"""Journals: which runs count, which start each is of, and what a crash may leave."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from infercanary.command.settings import UsageError
+from infercanary.compare.read import pick, read
+from infercanary.compare.recording import Attempts
+
+
+def lines(path):
+    return Path(path).read_text().splitlines()
+
+
+def test_a_start_is_a_boot_and_a_point_the_median_of_a_run(journal):
+    recording = read([journal("a", [0.02, 0.03], count=5)])
+    series = recording.canaries["resnet18"]
+    assert [points.size for points in series.points] == [5, 5]
+    assert [start.generation.boot_id for start in series.starts] == ["a-0", "a-1"]
+    assert series.starts[0].generation.environment == {"torch": "2.7.0", "python": "3.11"}
+    first = json.loads(lines(recording.places[0])[1])["run"]
+    assert series.points[0][0] == first["latencies"][1]
+    assert series.points[1].mean() == pytest.approx(0.03, rel=0.02)
+    assert (recording.journal, recording.notes, series.left_out) == (True, [], {})
+
+
+def test_only_steady_runs_that_ended_well_count(journal, tmp_path):
+    path = journal("a", [0.02], count=2)
+    journal("a", [0.02], count=3, boot="b", tags=("warming", "late"))
+    journal("a", [0.02], count=4, boot="c", outcome="timed_out", latencies=())
+    journal("a", [0.02], count=5, boot="d", tags=("late", "gc"))
+    journal("a", [0.02], count=1, boot="e", latencies=())
+    series = read([path]).canaries["resnet18"]
+    assert [points.size for points in series.points] == [2, 5]
+    assert series.left_out == {"warming": 3, "timed out": 4, "without latencies": 1}
+
+
+def test_runs_that_failed_are_counted_whatever_they_are_tagged(journal):
+    path = journal("a", [0.02], count=2)
+    journal("a", [0.02], count=3, boot="b", tags=("warming",))
+    journal("a", [0.02], count=4, boot="c", outcome="raised", latencies=(), tags=("warming",))
+    journal("a", [0.02], count=5, boot="d", outcome="not_finite")
+    journal("a", [0.02], count=6, boot="e", outcome="timed_out", latencies=())
+    journal("a", [0.02], count=7, boot="f", outcome="busy", latencies=(), tags=("busy",))
+    assert read([path]).canaries["resnet18"].attempts == Attempts(begun=20, failed=15)
+
+
+def test_the_older_file_is_read_first_unless_it_was_named(journal):
+    path = journal("a", [0.02], count=60, max_bytes=20_000)
+    older = path + ".1"
+    recording = read([path])
+    whole = [sample.sequence for sample in recording.canaries["resnet18"].starts[0].samples]
+    assert whole == list(range(whole[0], 60)) and len(whole) == len(lines(path)) + len(lines(older)) - 2
+    assert recording.notes == [f"{older}: read too, as the older part of {path}"]
+    alone = read([path], apart=[path, older])
+    assert alone.canaries["resnet18"].runs == len(lines(path)) - 1 and not alone.notes
+    Path(older).write_text("1\n2\n")
+    recording = read([path])
+    assert recording.canaries["resnet18"].runs == len(lines(path)) - 1
+    assert recording.notes == [f"{older}: not read, since it is not a journal"]
+
+
+def test_a_run_that_is_there_twice_counts_once(journal, tmp_path):
+    path = journal("a", [0.02], count=10)
+    twice = tmp_path / "twice"
+    twice.write_text(Path(path).read_text() * 2)
+    assert read([str(twice)]).canaries["resnet18"].runs == 10
+    assert read([path, str(twice)]).canaries["resnet18"].runs == 10
+
+
+def test_torn_lines_are_left_out_and_told(journal):
+    path = journal("a", [0.02], count=10)
+    whole = Path(path).read_bytes()
+    Path(path).write_bytes(whole[:-40])
+    recording = read([path])
+    assert recording.canaries["resnet18"].runs == 9
+    assert recording.notes == [f"{path}: 1 torn line left out"]
+    # Where the process was killed in a line, and where a disk kept the length of a write but not its bytes.
+    Path(path).write_bytes(whole[:-40] + b"\n" + b"\0" * 100 + b"\n" + whole)
+    recording = read([path])
+    assert recording.canaries["resnet18"].runs == 10
+    assert recording.notes == [f"{path}: 2 torn lines left out"]
+
+
+@pytest.mark.parametrize("line", ["0.5", '{"latency": 1}', "hello", "[1]"])
+def test_other_lines_are_refused(journal, line):
+    path = journal("a", [0.02], count=3)
+    with Path(path).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UsageError) as raised:
+        read([path])
+    assert str(raised.value).startswith(f"{path}:5: not a line of a journal")
+    assert str(raised.value).endswith("keep other lines out of it")
+
+
+def test_impossible_latencies_are_refused(journal):
+    path = journal("a", [0.02], count=3, latencies=(0.02, -1.0))
+    with pytest.raises(
+        UsageError, match=":2: -1 s is not a latency: those are finite and above zero; take it out"
+    ):
+        read([path])
+
+
+def test_a_journal_without_runs(journal):
+    path = journal("a", [0.02], count=1)
+    Path(path).write_text(lines(path)[0] + "\n")
+    with pytest.raises(UsageError, match="a journal without a run; wait for some, or name another"):
+        read([path])
+    Path(path).write_text('{"boot_id":"x","envi')
+    with pytest.raises(UsageError, match="a journal without a run"):
+        read([path])
+
+
+def test_a_canary_is_picked_by_its_name(journal, write):
+    recording = read([journal("a", [0.02], count=3, canaries=("one", "two"))])
+    assert list(pick(recording, "")) == ["one", "two"]
+    assert list(pick(recording, "two")) == ["two"]
+    with pytest.raises(UsageError, match=r"no canary `three`; there are: one, two$"):
+        pick(recording, "three")
+    with pytest.raises(UsageError, match="holds numbers, without canaries; leave --canary out"):
+        pick(read([write("n", [1, 2])]), "one")
+
+
+def test_environments_and_boots_are_picked_by_the_beginning_of_their_ids(journal):
+    path = journal("a", [0.02, 0.02], count=3)
+    journal("a", [0.03], count=4, torch="2.13.0", boot="new")
+    new = next(id_ for id_, known in read([path]).components.items() if known["torch"] == "2.13.0")
+    assert [points.size for points in read([path], ids=[new[:6]]).canaries["resnet18"].points] == [4]
+    assert [points.size for points in read([path], ids=["a-1", "new"]).canaries["resnet18"].points] == [4, 3]
+    with pytest.raises(
+        UsageError, match=f"no run of zz; its environments and boots are: .*a-0.*{new}, new-0$"
+    ):
+        read([path], ids=["zz"])
+
+
+def test_formats_are_not_mixed(journal, write):
+    path, other = journal("a", [0.02], count=3), write("n", [1, 2])
+    with pytest.raises(
+        UsageError, match=f"{path}: a journal, but {other} holds numbers; give journals only, or"
+    ):
+        read([other, path])
+    with pytest.raises(
+        UsageError, match="a journal, whose runs are judged by their latencies; leave --column out"
+    ):
+        read([path], column="x")
+    with pytest.raises(UsageError, match="holds numbers, without ids of boots or environments"):
+        read([other], ids=["x"])

@@ -1,0 +1,313 @@
+"""The commands: text, JSON, HTML, and what is wrong with what they were given."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from infercanary.command import cli as cli
+from infercanary.compare import terminal
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments, code):
+        monkeypatch.setattr(sys, "argv", ["infercanary", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert exit_.value.code == code, out + err
+        assert (err.count("\n") == 1 and out == "") if code == 2 else err == ""
+        return err if code == 2 else out
+
+    return run
+
+
+class Page(HTMLParser):
+    """Well-formed, and nothing in it comes from elsewhere."""
+
+    VOID = ("meta", "path")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)) and not {"href", "src", "onclick", "style"} & set(names)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_compare_as_text(run, journal):
+    old = journal("old.jsonl", [0.02, 0.0201])
+    out = run("compare", "old.jsonl", journal("new.jsonl", [0.024, 0.0241], torch="2.13.0"), code=1)
+    lines = out.splitlines()
+    assert re.match(
+        r"resnet18: regressed \+2\d\.\d % \[\+1\d\.\d, \+2\d\.\d]: image; torch 2\.7\.0 → 2\.13\.0;", lines[0]
+    )
+    assert re.search(r"^  medians      20\.0\d ms → 24\.0\d ms$", out, re.MULTILINE)
+    assert "  rests on     80 runs of 2 starts and 80 runs of 2 starts; 99 % confidence\n" in out
+    assert re.search(
+        r"^  restarts     starts of one image differ by 0\.\d+ % \(SD\), learnt from 2 restarts",
+        out,
+        re.MULTILINE,
+    )
+    assert re.search(
+        r"^  phases       compute \+22\.\d % \[.*], 100 % of the change; 1 flat$", out, re.MULTILINE
+    )
+    assert re.search(r"^  controls     none moved by 3 %: cpu_spin ", out, re.MULTILINE)
+    assert re.search(r"^  baseline     [▁▂▃▄▅▆▇█ ]*█[▁▂▃▄▅▆▇█ ]*\n +▲ 20\.0\d ms$", out, re.MULTILINE)
+    assert max(map(len, lines)) <= 80 and "\x1b" not in out and "\xa0" not in out
+    assert not any(line != line.rstrip() for line in lines)
+    assert Path(old).exists()
+
+
+def test_compare_says_what_to_do_next(run, write, numbers):
+    out = run("compare", write("a", numbers()), write("b", numbers(seed=2)), code=3)
+    assert re.search(r"^inconclusive [+-]0\.\d % \[-6\.\d, \+6\.\d]$", out, re.MULTILINE)
+    text = " ".join(out.split())
+    assert (
+        "restarts starts of one image differ by 1 % (SD), assumed: no restart of one image is in these files"
+        in text
+    )
+    assert re.search(r"next \d more starts? a side would settle it", text)
+    assert "say it with --restart-sd (0 where no restart lies between)" in text
+    assert run("compare", "a", "b", "--restart-sd", "0", code=0).startswith("equivalent ")
+    assert "none lies between, as given" in run("compare", "a", "b", "--restart-sd", "0", code=0)
+
+
+def test_more_files_of_a_side_are_more_starts(run, write, numbers):
+    for i in range(8):
+        write(f"n{i}", numbers(seed=i))
+    more = [x for i in (1, 2, 3) for x in ("--more-baseline", f"n{i}", "--more-candidate", f"n{4 + i}")]
+    out = run("compare", "n0", "n4", *more, code=0)
+    assert "400 runs of 4 starts and 400 runs of 4 starts" in out
+    assert "learnt from 6 restarts" in out
+
+
+def test_one_json_object(run, write, numbers, journal):
+    write("a", numbers())
+    write("b", numbers(0.03))
+    told = json.loads(run("compare", "a", "b", "--json", code=1))
+    assert (told["verdict"], told["exit_code"], told["canary"], told["unit"]) == ("regressed", 1, None, None)
+    assert told["low"] < told["shift"] < told["high"]
+    assert (told["restart_sd"], told["restart_sd_from"], told["runs"], told["starts"]) == (
+        0.01,
+        "assumed",
+        200,
+        2,
+    )
+    journal("old", [0.02, 0.0201], canaries=("x", "y", "gone"))
+    journal("new", [0.024, 0.0241], canaries=("x",), torch="2.13.0")
+    journal("new", [0.0201, 0.02], canaries=("y",), torch="2.13.0")
+    told = json.loads(run("compare", "old", "new", "--json", code=1))
+    assert told["canary"] == "x" and [each["canary"] for each in told["canaries"]] == ["gone", "x", "y"]
+    assert told["controls"]["cpu_spin"]["moved"] is False and told["phases"]["compute"]["moved"] is True
+    assert told["causes"]["cause"] == "image" and len(told["baseline"]["environments"]) == 1
+    assert told["notes"] == []
+    # What has no number is null, which every reader of JSON takes.
+    assert json.loads(run("compare", "a", write("c", [1, 2]), "--json", code=3))["shift"] is None
+
+
+def test_several_canaries_are_judged_each_and_the_worst_is_the_exit_code(run, journal):
+    journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
+    journal("new", [0.024, 0.0241, 0.024], canaries=("x",))
+    journal("new", [0.02, 0.0201, 0.02], canaries=("y",))
+    out = run("compare", "old", "new", code=1)
+    assert re.findall(r"^(\w): (\w+)", out, re.MULTILINE) == [("x", "regressed"), ("y", "equivalent")]
+    assert run("compare", "old", "new", "--canary", "y", code=0).startswith("y: equivalent")
+
+
+def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tmp_path):
+    journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
+    journal("new", [0.02, 0.0201, 0.02], canaries=("x", "z"))
+    out = run("compare", "old", "new", "--html", "r.html", code=3)
+    first = "y: inconclusive: no runs in the candidate (120 and 0 in starts of 8 or more)"
+    assert out.splitlines()[0] == first
+    assert re.findall(r"^(\w): (\w+)", out, re.MULTILINE) == [("y", "inconclusive"), ("x", "equivalent")]
+    assert "find out why it never ran or never opened" in " ".join(out.split())
+    assert out.endswith("note         new: only here, and so not judged: z\n")
+    page = Page((tmp_path / "r.html").read_text())
+    assert page.text.index(first) < page.text.index("x: equivalent")
+    told = json.loads(run("compare", "old", "new", "--json", code=3))
+    assert (told["canary"], told["sentence"]) == ("y", first.removeprefix("y: "))
+    assert told["candidate"]["attempts"] == {"begun": 0, "failed": 0} and told["failures_rose"] is None
+    assert run("compare", "old", "new", "--canary", "y", code=3).startswith(first)
+    run("compare", "old", "new", "--canary", "q", code=2)
+    # It is not asked for; and what is slower outweighs it.
+    run("compare", "old", "new", "--canary", "x", code=0)
+    journal("slow", [0.024, 0.0241, 0.024], canaries=("x",))
+    assert run("compare", "old", "slow", code=1).startswith("y: inconclusive: no runs in the candidate")
+
+
+def test_a_canary_that_never_opened_in_the_candidate_does_not_pass(run, journal):
+    """A canary that cannot be opened is tried again after minutes: a run or two, and each is tagged."""
+    journal("old", [0.02, 0.0201, 0.02], canaries=("x", "y"))
+    journal("new", [0.02, 0.0201, 0.02], canaries=("x",))
+    journal("new", [0.02], count=2, canaries=("y",), outcome="raised", latencies=(), tags=("failing",))
+    out = run("compare", "old", "new", code=3)
+    assert "\ny: inconclusive: no runs that count in the candidate (120 and 0 in starts of" in out
+
+
+def test_a_candidate_that_fails_does_not_pass(run, journal, tmp_path):
+    journal("old", [0.02, 0.0201, 0.02])
+    journal("new", [0.02, 0.0201, 0.02])
+    journal("new", [0.02], count=480, boot="bad", outcome="timed_out", latencies=())
+    said = "inconclusive: 480 of 600 runs failed, 0 of 120 before; the others: equivalent "
+    out = run("compare", "old", "new", "--html", "r.html", code=3)
+    assert " ".join(out.split()).startswith(f"resnet18: {said}")
+    assert "next find out why its runs fail" in " ".join(out.split()) and "settle it" not in out
+    page = (tmp_path / "r.html").read_text()
+    assert said in Page(page).text and '<article class="inconclusive">' in page
+    told = json.loads(run("compare", "old", "new", "--json", code=3))
+    assert told["sentence"].startswith(said) and told["failures_rose"] is True
+    assert (told["baseline"]["attempts"], told["candidate"]["attempts"]) == (
+        {"begun": 120, "failed": 0},
+        {"begun": 600, "failed": 480},
+    )
+    assert -0.03 < told["low"] < told["high"] < 0.03
+
+
+def test_scan_as_text_and_json(run, write, numbers):
+    write("s", [*numbers(count=60), *numbers(0.024, count=60)])
+    out = run("scan", "s", code=1)
+    assert out.startswith("slower: 1 change of level in 120 runs, the last level is +20.")
+    assert re.search(r"^     index  shift\n +\d\d  \+\d\d\.\d % \[\+1\d\.\d, \+2\d\.\d]$", out, re.MULTILINE)
+    line, marks = (re.search(rf"^  {name} +(.*)$", out, re.MULTILINE) for name in ("runs", "changes"))
+    assert line is not None and marks is not None and marks[1] == "▲" and len(line[1]) == 65
+    told = json.loads(run("scan", "s", "--json", code=1))
+    assert told["verdict"] == "slower" and told["changes"][0]["index"] == pytest.approx(60, abs=3)
+    assert told["changes"][0]["at"] is None and len(told["levels"]) == 2
+    assert run("scan", write("t", numbers()), code=0).startswith("steady: no change of level in 100 runs\n")
+    assert run("scan", write("u", [1, 2]), code=3).startswith("inconclusive: 2 runs are too short")
+
+
+def test_scan_of_a_journal_tells_the_time_and_the_boot(run, journal):
+    journal("a", [0.02, 0.026])
+    out = run("scan", "a", code=1)
+    assert re.search(
+        r"^        40  2023-11-16 02:00:00 UTC  \+3\d\.\d % \[.*]; boot a-1 begins$", out, re.MULTILINE
+    )
+
+
+@pytest.mark.parametrize("command", ["compare", "scan"])
+def test_a_page_that_needs_nothing_else(run, journal, tmp_path, command):
+    hostile = '<script>alert("x")</script>'
+    journal("a", [0.02, 0.0201], canaries=(hostile, "x" * 500))
+    journal("b", [0.024, 0.0241], canaries=(hostile, "x" * 500), torch=hostile)
+    arguments = ["a", "b"] if command == "compare" else ["b"]
+    run(command, *arguments, "--html", "report.html", code=1 if command == "compare" else 0)
+    text = (tmp_path / "report.html").read_text()
+    page = Page(text)
+    assert "script" not in page.tags and hostile in page.text
+    assert page.tags.count("article") == 2 and page.tags.count("svg") >= 2
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", text)
+    assert "prefers-color-scheme: dark" in text and 'name="viewport"' in text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "report.html"]
+    assert (tmp_path / "report.html").stat().st_mode & 0o044
+
+
+def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
+    write("a", numbers())
+    write("s", [*numbers(count=60), *numbers(0.024, count=60)])
+    run("compare", "a", "s", "--html", "r.html", code=3)
+    Page((tmp_path / "r.html").read_text())
+    run("compare", "a", write("b", [1]), "--html", "r.html", code=3)
+    assert "too few runs" in Page((tmp_path / "r.html").read_text()).text
+    run("scan", "s", "--html", "r.html", code=1)
+    assert "Changes" in Page((tmp_path / "r.html").read_text()).text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["compare", "a", "none"], "infercanary: none: cannot be read (No such file or directory)"),
+        (
+            ["compare", "-", "-"],
+            "infercanary: compare: standard input (`-`) can be one file only; save the other",
+        ),
+        (["compare", "a", "j"], "infercanary: j: a journal, but a holds numbers; give two of one kind"),
+        (["compare", "j", "k"], "infercanary: k: no canary of j is here; there: x; here: y"),
+        (["compare", "j", "k", "--canary", "q"], "infercanary: j: no canary `q`; there are: x"),
+        (["compare", "a", "a", "--canary", "x"], "infercanary: a: holds numbers, without canaries"),
+        (
+            ["compare", "a", "a", "--restart-sd", "-1"],
+            "infercanary: --restart-sd -1: give a percentage from 0 to 100",
+        ),
+        (["compare", "a", "a", "--restart-sd", "nan"], "infercanary: --restart-sd nan: give a percentage"),
+        (
+            ["compare", "a", "a", "--level", "99"],
+            "infercanary: --level 99: give a share from 0.5 to 0.999999",
+        ),
+        (["compare", "a", "a", "--baseline-id", "x"], "infercanary: a: holds numbers, without ids"),
+        (["compare", "a", "a", "--html", "."], "infercanary: --html .: is a folder; name a file in it"),
+        (
+            ["compare", "a", "a", "--html", "no/r"],
+            "infercanary: --html no/r: cannot be written (No such file or",
+        ),
+        (["scan", "a", "--column", "x"], "infercanary: a: one number a line, without columns"),
+        (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),
+    ],
+)
+def test_mistakes(run, write, numbers, journal, arguments, told):
+    write("a", numbers())
+    journal("j", [0.02], canaries=("x",))
+    journal("k", [0.02], canaries=("y",))
+    assert run(*arguments, code=2).startswith(told)
+
+
+class Out(io.TextIOWrapper):
+    def __init__(self, encoding, terminal):
+        super().__init__(io.BytesIO(), encoding)
+        self.terminal = terminal
+
+    def isatty(self):
+        return self.terminal
+
+    def said(self):
+        self.flush()
+        return self.buffer.getvalue().decode()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "tty", "environment", "said"),
+    [
+        ("utf-8", False, {}, "▁ regressed"),
+        ("ascii", False, {}, ". regressed"),
+        ("utf-8", True, {}, "▁ \x1b[31m\x1b[1mregressed\x1b[0m"),
+        ("utf-8", True, {"NO_COLOR": "1"}, "▁ regressed"),
+        ("utf-8", True, {"TERM": "dumb"}, "▁ regressed"),
+    ],
+)
+def test_a_terminal_as_it_is(monkeypatch, encoding, tty, environment, said):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    out = Out(encoding, tty)
+    monkeypatch.setattr(sys, "stdout", out)
+    terminal.say("▁ regressed", "regressed")
+    assert out.said() == said

@@ -1,0 +1,132 @@
+"""One model across images and hosts, out of real stores."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infercanary.command import cli as cli
+from infercanary.compare.overview import _kind
+from infercanary.judge.model import Generation, Sample
+from infercanary.store.sqlite import Store
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*arguments: str, code: int = 0) -> str:
+        monkeypatch.setattr(sys, "argv", ["infercanary", "report", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert exit_.value.code == code, out + err
+        assert (err.count("\n") == 1 and out == "") if code == 2 else err == ""
+        return err if code == 2 else out
+
+    return run
+
+
+def take(store: Store, image: str, levels: list[float], canary: str = "resnet18", **environment: str) -> None:
+    """A start for each level, of 40 steady runs and one that was warming."""
+    rng = random.Random(image)
+    for number, level in enumerate(levels):
+        generation = Generation(
+            service="classify", container=f"{image}-{canary}-1", boot_id=f"{image}-{canary}-{number}",
+            image=image, image_id=image, started_at=1.7e9 + 1e4 * number,
+            environment={"torch": "2.7.0", "cpu_model": "EPYC", **environment},
+            cold_start={canary: {"load": 2.0, "first_run": 0.5}},
+        )  # fmt: skip
+        samples = [
+            Sample(
+                sequence=i, canary=canary, started_at=1.7e9 + 1e4 * number + 10 * i, outcome="ok",
+                median=level * (9 if i == 0 else rng.lognormvariate(0, 0.002)), tags=("warming",) if i == 0 else (),
+            )
+            for i in range(41)
+        ]  # fmt: skip
+        store.take(generation, samples)
+
+
+@pytest.mark.parametrize(
+    ("environment", "engine", "device"),
+    [
+        ({"torch": "2.7.0", "onnxruntime": "1.20"}, "torch 2.7.0", "EPYC"),  # which is only installed
+        ({"torch": "2.7.0", "torch_cuda_device": "H100"}, "torch 2.7.0", "H100"),
+        ({"onnxruntime": "1.20", "onnx_provider": "CPUExecutionProvider"}, "ONNX Runtime 1.20", "EPYC"),
+        (
+            {"onnxruntime": "1.20", "onnx_provider": "CPU", "torch": "2.7.0", "torch_cuda_device": "H100"},
+            "torch 2.7.0 or ONNX Runtime 1.20",
+            "H100 or EPYC",
+        ),
+        ({"kserve_server": "triton 2.51.0"}, "triton 2.51.0", ""),
+        ({}, "", "EPYC"),
+    ],
+)
+def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, device: str) -> None:
+    kept = Generation(
+        service="s",
+        container="c",
+        boot_id="b",
+        started_at=1.0,
+        environment={"cpu_model": "EPYC", **environment},
+    )
+    assert _kind(kept)[1:] == (engine, device)
+
+
+def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
+    with_cpu = Store.open(tmp_path / "one.sqlite")
+    take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
+    take(with_cpu, "search:2", [0.050])
+    take(with_cpu, "search:1", [0.010], canary="other")
+    with_gpu = Store.open(tmp_path / "two.sqlite")
+    take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
+    with_gpu.close()
+    # The other one's exporter still has its store open.
+    rows = json.loads(run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--canary", "resnet*", "--json"))
+    with_cpu.close()
+    assert [(row["host"], row["image"], row["device"], row["starts"]) for row in rows] == [
+        ("gpu-host", "search:1 (search:1)", "H100", 1),
+        ("cpu-host", "search:1 (search:1)", "EPYC", 3),
+        ("cpu-host", "search:2 (search:2)", "EPYC", 1),
+    ]
+    gpu, old, new = rows
+    assert gpu["engine"] == "torch 2.7.0" and gpu["slower"] == 0
+    assert old["median"] == pytest.approx(0.0405, rel=0.002)
+    assert old["deviation"] == pytest.approx(0.0124, rel=0.1) and new["deviation"] is None
+    assert new["slower"] == pytest.approx(11.5, rel=0.01)
+    assert (old["runs"], old["load"], old["first_run"]) == (120, 2.0, 0.5)
+    text = run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--html", "report.html")
+    assert re.search(r"^other\n  █{24}   10\.0\d ms +fastest\n", text, re.MULTILINE)
+    assert re.search(r"^  █{2}  +4\.00\d ms +fastest\n", text, re.MULTILINE)
+    assert "cpu-host · classify · search:1 (search:1) · torch 2.7.0 · EPYC" in text
+    page = (tmp_path / "report.html").read_text()
+    assert (
+        "H100" in page and page.count('<td class="bar"><svg') == 4 and "http" not in page.split("</style>")[1]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["none.sqlite"], "none.sqlite: no such file; give the file that the exporter's --store names"),
+        (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
+        (["a/one.sqlite", "b/one.sqlite"], "b/one.sqlite: two stores of the host `one`; name them, HOST=STORE"),
+        (
+            ["empty.sqlite"],
+            "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs; wait for them",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_one_line(run: Run, tmp_path: Path, arguments: list[str], line: str) -> None:
+    (tmp_path / "words.txt").write_text("nothing of the kind, but long enough")
+    Store.open(tmp_path / "empty.sqlite").close()
+    assert run(*arguments, code=2) == f"infercanary: {line}\n"

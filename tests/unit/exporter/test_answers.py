@@ -1,0 +1,44 @@
+"""Answers on earlier upgrades: one for each, the last; kept over restarts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infercanary.exporter.judging.answers import remember
+from infercanary.judge.stages import Judgement, State
+from infercanary.store.sqlite import Store
+
+
+def told(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Judgement:
+    return Judgement(
+        state=state, upgraded_at=upgraded_at, shift=0.1, low=0.08, high=0.12, baseline_image="search:1",
+        candidate_image=image, runs=24,
+    )  # fmt: skip
+
+
+def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "judge.sqlite")
+    assert remember(store, "s", "c", told("no_baseline", None), 1) == ()
+    assert remember(store, "s", "c", told("settling"), 110) == ()
+    [first] = remember(store, "s", "c", told("inconclusive"), 120)
+    assert first.state == "inconclusive"
+    [second] = remember(store, "s", "c", told("regressed"), 130)
+    assert (second.state, second.answered_at) == ("regressed", 130)
+    assert "regressed +10.0 % [+8.0, +12.0]" in second.sentence
+    assert remember(store, "s", "c", told("regressed"), 140) == (second,), "nothing new was said"
+    assert len(store.history("s", "c", "verdict")) == 2
+    store.close()
+    store = Store.open(tmp_path / "judge.sqlite")
+    before, after = remember(store, "s", "c", told("improved", 500.0, "search:3"), 520)
+    assert before == second
+    assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
+    assert remember(store, "s", "other", told("settling"), 530) == ()
+    store.close()
+
+
+def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "judge.sqlite")
+    store.save("s", "c", "verdict", 1, b"not JSON")
+    [answer] = remember(store, "s", "c", told("equivalent"), 2)
+    assert answer.state == "equivalent"
+    store.close()

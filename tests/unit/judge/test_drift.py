@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import math
+import random
+
+import msgspec
+import pytest
+
+from infercanary.judge.causes import Start
+from infercanary.judge.drift import BLOCK, Creep, blocks, look
+from infercanary.judge.model import Generation, Sample, merge
+from infercanary.judge.restarts import restarts_before
+from infercanary.judge.statistics import PRIOR
+from infercanary.store.sqlite import Store
+
+MINUTE = 60.0
+DAY = 86_400.0
+
+
+def series(
+    days: float,
+    level: object,
+    control: object = None,
+    begin: float = 0.0,
+    seed: int = 0,
+    every: float = MINUTE,
+) -> list[Sample]:
+    """A run a minute, or ``every`` so many seconds; ``level`` and ``control`` map days to a factor."""
+    rng = random.Random(seed)
+    found = []
+    for i in range(int(days * DAY / every)):
+        day = (begin + i * every) / DAY
+        factor = level(day) if callable(level) else 1.0
+        beside = control(day) if callable(control) else 1.0
+        median = 0.02 * factor * rng.lognormvariate(0, 0.01)
+        found.append(
+            Sample(
+                sequence=i, canary="c", started_at=begin + i * every, outcome="ok", median=median, repeats=5,
+                phases={"compute": median}, controls={"cpu_spin": 0.0004 * beside * rng.lognormvariate(0, 0.01)},
+            )
+        )  # fmt: skip
+    return found
+
+
+def start(samples: list[Sample], boot: str = "b", service: str = "s") -> Start:
+    generation = Generation(
+        service=service, container="a", boot_id=boot, image_id="sha256:1", started_at=samples[0].started_at
+    )
+    return Start(generation, samples)
+
+
+def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Creep:
+    return look(starts, siblings, "c", PRIOR)
+
+
+def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:
+    samples = series(1, None)[:30]
+    found = blocks(samples)
+    assert found == [samples[:BLOCK], samples[BLOCK : 2 * BLOCK]]
+    whole = [merge(block) for block in found]
+    assert blocks([*whole, *samples]) == [[whole[0]], [whole[1]], *found]
+    assert blocks([*samples[:5], *whole, *samples[:12]]) == [[whole[0]], [whole[1]], found[0]], (
+        "no block of two times"
+    )
+
+
+def test_a_day_tells_nothing_yet_and_noise_is_no_drift() -> None:
+    assert seen(start(series(0.3, None))).shift is None
+    for seed in range(5):
+        found = seen(start(series(4, None, seed=seed)))
+        assert found.shift == 0 and found.blocks == 4 * 1440 // BLOCK
+
+
+def test_a_step_is_found_with_its_onset() -> None:
+    found = seen(start(series(4, lambda day: 1.08 if day >= 2.5 else 1.0)))
+    assert found.shift == pytest.approx(0.08, abs=0.01)
+    assert (
+        found.low is not None
+        and found.high is not None
+        and 0.04 < found.low < found.shift < found.high < 0.12
+    )
+    assert found.onset is not None and found.onset / DAY == pytest.approx(2.5, abs=0.1)
+    assert found.host is not None and abs(found.host.shift) < 0.01
+
+
+def test_a_slow_creep_is_found_that_a_rolling_baseline_would_absorb() -> None:
+    found = seen(start(series(14, lambda day: 1 + 0.006 * max(0.0, day - 1))))
+    assert found.shift == pytest.approx(0.078, abs=0.015)
+
+
+def test_rare_runs_are_judged_too() -> None:
+    """A run in ten minutes gives 12 blocks a day: the first 24 are the baseline."""
+    samples = series(8, lambda day: 1.08 if day >= 5 else 1.0, every=10 * MINUTE)
+    assert seen(start(samples[: 47 * BLOCK])).shift is None
+    found = seen(start(samples))
+    assert found.shift == pytest.approx(0.08, abs=0.01)
+    assert found.onset is not None and found.onset / DAY == pytest.approx(5, abs=0.2)
+
+
+def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
+    samples = series(90, lambda day: 1 + 0.002 * day, every=10 * MINUTE)
+    before = start(samples)
+    store = Store.open(None)
+    for day in range(90):
+        store.take(before.generation, samples[144 * day : 144 * (day + 1)])
+        store.thin(DAY * (day + 1))
+    [(generation, kept)] = store.generations("s", "c")
+    store.close()
+    assert len(kept) < len(samples) / 4, "they were thinned"
+    assert seen(Start(generation, kept)).shift == pytest.approx(0.176, abs=0.015)
+
+
+def test_an_hour_before_a_pause_is_too_little_for_a_baseline() -> None:
+    before = series(8 * BLOCK * MINUTE / DAY, lambda _: 1.08)
+    assert seen(start([*before, *series(3, None, begin=2 * DAY)])).shift == 0
+
+
+@pytest.mark.parametrize("step", [365 * DAY, -365 * DAY], ids=["on", "back"])
+def test_a_clock_that_is_set_leaves_the_baseline(step: float) -> None:
+    """Set on, it ends the first day at once, as a pause does; set back, that day must not go on for a year."""
+    samples = [
+        msgspec.structs.replace(s, started_at=s.started_at + step) if s.started_at >= 0.1 * DAY else s
+        for s in series(14, lambda day: 1 + 0.006 * max(0.0, day - 1))
+    ]
+    assert seen(start(samples)).shift == pytest.approx(0.078, abs=0.015)
+
+
+def test_what_the_controls_share_is_the_hosts() -> None:
+    def hot(day: float) -> float:
+        return 1.1 if day >= 3 else 1.0
+
+    found = seen(start(series(4, hot, hot)))
+    assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_restart_may_move_the_level_a_little() -> None:
+    first = series(2, None)
+    again = series(2, lambda _: 1.025, begin=2 * DAY, seed=1)
+    assert seen(start(first), start(again, "c")).shift == 0
+    slower = [msgspec.structs.replace(s, median=1.15 * (s.median or math.nan)) for s in again]
+    found = seen(start(first), start(slower, "c"))
+    assert found.shift == pytest.approx(0.18, abs=0.02)
+
+
+def test_an_improvement_is_a_drift_too() -> None:
+    found = seen(start(series(4, lambda day: 0.9 if day >= 2 else 1.0)))
+    assert found.shift == pytest.approx(-0.1, abs=0.01)
+
+
+def test_a_restart_does_not_excuse_what_drifts_before_or_after_it() -> None:
+    """How far it has drifted is nothing that restarts do, however few there were to learn from."""
+
+    def shift(*levels: object) -> float | None:
+        starts = [
+            start(series(3, level, begin=3 * DAY * n, seed=n), f"b{n}") for n, level in enumerate(levels)
+        ]
+        return look(starts, [], "c", restarts_before(starts[-1], starts)).shift
+
+    def slower(day: float) -> float:
+        return 1.3
+
+    def creeping(day: float) -> float:
+        return 1 + 0.15 * max(0.0, day % 3 - 1)
+
+    assert shift(None, creeping) == pytest.approx(0.28, abs=0.03)
+    assert shift(creeping, slower) == pytest.approx(0.3, abs=0.03)
+    assert shift(None, creeping, slower) == pytest.approx(0.3, abs=0.03)
+    wild = [lambda _, level=level: level for level in (1, 1.15, 0.9, 1.1)]
+    assert shift(*wild) == 0, "restarts do as much"

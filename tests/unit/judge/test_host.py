@@ -1,0 +1,209 @@
+"""A host that wanders: what siblings felt is taken out of a canary's runs, and nothing else is."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+
+import msgspec
+import pytest
+
+from infercanary.judge import statistics
+from infercanary.judge.causes import Causes, Start
+from infercanary.judge.host import steadied
+from infercanary.judge.model import Generation, Sample
+from infercanary.judge.sentence import sentence
+from infercanary.judge.stages import Judgement, _Reading, _without_host, judge, restarts_of, trials
+from infercanary.judge.statistics import Shift
+
+RUNS, EVERY, STARTS = 26, 2.0, 12
+Level = Callable[[float], float]
+"""Time in seconds to a logarithm: how slow something is then."""
+
+
+def wander(seed: int, sd: float) -> Level:
+    """A host that is at another level every 20 to 90 seconds."""
+    rng = random.Random(seed)
+    ends, levels, at = [], [], 0.0
+    while at < 100_000:
+        at += rng.uniform(20, 90)
+        ends.append(at)
+        levels.append(abs(rng.gauss(0, sd)))
+
+    def level(time: float) -> float:
+        low, high = 0, len(ends) - 1
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if ends[middle] <= time else (low, middle)
+        return levels[low]
+
+    return level
+
+
+def start(
+    service: str, number: int, at: float, runs: int, level: Level, seed: int, image: str = "old"
+) -> Start:
+    rng = random.Random(f"{service} {number} {seed}")
+    generation = Generation(
+        service=service,
+        container=service,
+        boot_id=f"{service}-{number}",
+        image=image,
+        image_id=image,
+        started_at=at,
+    )
+    samples = [
+        Sample(
+            sequence=i, canary="c", started_at=at + EVERY * i, outcome="ok", repeats=10,
+            median=0.04 * math.exp(level(at + EVERY * i)) * rng.lognormvariate(0, 0.01),
+            controls={"cpu_spin": 0.0003 * rng.lognormvariate(0, 0.003)},
+        )
+        for i in range(runs)
+    ]  # fmt: skip
+    return Start(generation, samples)
+
+
+def upgraded(host: Level, change: float, seed: int, beside: list[Level]) -> tuple[list[Start], list[Start]]:
+    """Twelve starts of one image, three of the next one; and siblings, which go on all the time."""
+    pace = RUNS * EVERY + 10
+    restart = random.Random(seed)
+    own = []
+    for number in range(STARTS + 3):
+        of_start = restart.gauss(0, 0.003) + (math.log1p(change) if number >= STARTS else 0.0)
+        image = "new" if number >= STARTS else "old"
+        own.append(
+            start("own", number, pace * number, RUNS, lambda t, s=of_start: host(t) + s, seed, image)  # type: ignore[misc]
+        )
+    runs = int(pace * (STARTS + 3) / EVERY)
+    return own, [start(f"other-{i}", 0, 0.0, runs, level, seed) for i, level in enumerate(beside)]
+
+
+def reading(log: float) -> _Reading:
+    shift = Shift(log, 0.01, 20)
+    return _Reading("regressed", shift, statistics.judge(shift), ())
+
+
+def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:
+    own, siblings = upgraded(host, change, seed, beside)
+    return judge(own, siblings, "c")
+
+
+def test_a_change_that_drowns_in_the_hosts_wander_is_found_beside_siblings() -> None:
+    host = wander(1, 0.12)
+    own, siblings = upgraded(host, 0.08, 1, [host, host])
+    alone, beside = judge(own, [], "c"), judge(own, siblings, "c")
+    assert alone.state == "inconclusive"
+    assert beside.state == "regressed" and beside.causes.cause == "image" and beside.siblings == 2
+    assert beside.low is not None and beside.high is not None and beside.low < 0.08 < beside.high
+    assert beside.restart_sd < 0.5 * alone.restart_sd
+    assert "without what 2 siblings felt of the host" in sentence(beside)
+
+
+def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
+    """A lower quota, or other cores: no sibling feels that, and the image has no part in it."""
+    host = wander(1, 0.12)
+    own, siblings = upgraded(host, 0.08, 1, [host, host])
+    slow = [
+        Start(
+            each.generation,
+            [
+                msgspec.structs.replace(s, controls={"cpu_spin": s.controls["cpu_spin"] * 1.12})
+                for s in each.samples
+            ],
+        )
+        if each.generation.image_id == "new"
+        else each
+        for each in own
+    ]
+    beside = judge(slow, siblings, "c")
+    assert (beside.state, beside.causes.cause, beside.siblings) == ("regressed", "host", 2)
+    assert beside.causes.image is not None and abs(beside.causes.image.shift) < 0.03
+    # What the siblings felt and more is no control's own.
+    calm = judge(own, siblings, "c").causes
+    assert calm.cause == "image" and calm.image is not None
+    for control in (0.97, 1.0, 1.03):
+        raw = Causes(controls={"cpu_spin": control - 1} if control != 1 else {})
+        felt = math.copysign(0.07, control - 1)
+        told = _without_host(raw, reading(0.2 + felt), reading(0.2))
+        assert told.cause == "image" and told.image is not None
+        assert told.image.shift == pytest.approx(math.expm1(0.2))
+    # What people are shown is what was measured.
+    told = judge(own, siblings, "c")
+    new = [s.median for each in own for s in each.samples if each.generation.image_id == "new" and s.median]
+    assert told.current_seconds == median(new) == beside.current_seconds
+    assert set(told.medians[1]) <= set(new)
+
+
+@pytest.mark.parametrize("change", [0.0, 0.08, -0.08])
+def test_most_are_right_and_none_is_wrong(change: float) -> None:
+    said = Counter(
+        judged(host := wander(seed, 0.12), change, seed, [host, host, host]).state for seed in range(20)
+    )
+    right = {0.0: "equivalent", 0.08: "regressed", -0.08: "improved"}[change]
+    assert said[right] >= 8, said
+    assert set(said) <= {right, "inconclusive"}, said
+
+
+def test_siblings_on_a_host_of_their_own_tell_nothing() -> None:
+    host = wander(3, 0.12)
+    own, siblings = upgraded(host, 0.0, 3, [wander(4, 0.12), wander(5, 0.12)])
+    assert steadied(own, siblings) is None
+    assert judge(own, siblings, "c").siblings == 0
+
+
+def test_a_sibling_that_changes_by_itself_is_not_believed() -> None:
+    """From the upgrade on it is 10 % slower, and nothing else is: that is no improvement of ours."""
+    pace = RUNS * EVERY + 10
+    for seed in range(20):
+        host = wander(seed, 0.12)
+        changed: Level = lambda t, h=host: h(t) + (0.1 if t >= pace * STARTS else 0.0)  # type: ignore[misc]  # noqa: E731
+        for beside in ([changed], [changed, host], [changed, host, host]):
+            told = judged(host, 0.0, seed, beside)
+            assert told.state in ("inconclusive", "equivalent"), (seed, len(beside), told)
+
+
+def test_what_is_left_is_the_level_of_a_host_that_is_always_the_same() -> None:
+    host = wander(7, 0.12)
+    own, siblings = upgraded(host, 0.0, 7, [host])
+    calm = steadied(own, siblings)
+    assert calm is not None
+    assert 0.8 < calm.slope < 1.2
+    assert [s.generation for s in calm.starts] == [s.generation for s in own]
+    assert restarts_of(calm.starts).sd < 0.4 * restarts_of(own).sd
+
+
+def test_starts_without_a_sibling_beside_them_do_not_count() -> None:
+    host = wander(8, 0.12)
+    own, siblings = upgraded(host, 0.0, 8, [host])
+    later = [Start(s.generation, s.samples[len(s.samples) // 2 :]) for s in siblings]
+    calm = steadied(own, later)
+    assert calm is not None
+    assert {s.generation.boot_id for s in calm.starts} < {s.generation.boot_id for s in own}
+    assert steadied(own, []) is None
+
+
+def test_siblings_that_ran_at_another_time_tell_nothing() -> None:
+    own = [start("web", i, 1000.0 * i, RUNS, wander(1, 0.05), 1) for i in range(STARTS)]
+    later = start("x", 0, 1e6, 100, wander(1, 0.05), 1)
+    assert steadied(own, [later]) is None
+    assert len(trials(own, [later])) == STARTS - 1
+
+
+def test_a_start_of_a_few_runs_takes_no_verdict_back() -> None:
+    host = wander(1, 0.12)
+    own, siblings = upgraded(host, 0.08, 1, [host, host])
+    for few in (0, 1, 7):
+        short = Start(msgspec.structs.replace(own[-1].generation, boot_id="short"), own[-1].samples[:few])
+        told = judge([*own[:-1], short, own[-1]], siblings, "c")
+        assert (told.state, told.siblings) == ("regressed", 2)
+
+
+def test_siblings_add_no_false_alarm() -> None:
+    for seed in range(10):
+        host = wander(seed, 0.12)
+        own, siblings = upgraded(host, 0.0, seed, [host, host])
+        assert trials(own, siblings) == trials(own)
+        assert len(trials(own)) == STARTS - 1 + 2

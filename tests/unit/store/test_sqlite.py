@@ -1,0 +1,768 @@
+"""The judge's store: each run once, thinner with age, whatever is delivered twice and whatever the clocks say."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from statistics import median
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from infercanary.judge.model import merge
+from infercanary.store import database, retention
+from infercanary.store.records import decode, encode
+from infercanary.store.retention import BLOCK, HOUR, Start, expired
+from infercanary.store.sqlite import Document, Generation, Retention, Sample, Store, StoreError
+
+DAY = 86_400.0
+T = 1_790_000_000.0  # a time
+SMALL = Retention(
+    opening=24,
+    opening_starts=2,
+    raw=36,
+    slack=12,
+    first=120,
+    first_most=240,
+    blocks=40,
+    hours=10,
+    failed=20,
+    starts=6,
+    first_starts=2,
+    images=3,
+    containers=3,
+)
+
+
+def generation(boot_id: str = "boot", **said: object) -> Generation:
+    identity: dict[str, object] = {
+        "service": "search",
+        "container": "search-1",
+        "started_at": T,
+        "image": "search:1",
+        "image_id": "sha256:1",
+        "environment": {"torch": "2.13.0"},
+    }
+    return msgspec.convert({**identity, **said, "boot_id": boot_id}, Generation)
+
+
+def sample(sequence: int, **said: object) -> Sample:
+    fields: dict[str, object] = {
+        "sequence": sequence,
+        "canary": "resnet18",
+        "started_at": T + 10 * sequence,
+        "outcome": "ok",
+        "median": 0.01 + sequence * 1e-6,
+        "phases": {"compute": 0.009},
+        "runs": 1,
+    }
+    return Sample(**{**fields, **said})  # type: ignore[arg-type]
+
+
+def failure(sequence: int) -> Sample:
+    return sample(sequence, outcome="raised", median=None, phases={})
+
+
+def samples(*bounds: int) -> list[Sample]:
+    return [sample(sequence) for sequence in range(*bounds)]
+
+
+def kept(store: Store, boot_id: str = "boot", canary: str = "resnet18") -> list[Sample]:
+    return next((found for g, found in store.generations("search", canary) if g.boot_id == boot_id), [])
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store.open(None, Retention())
+    yield store
+    store.close()
+
+
+# What is taken is what is read -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
+    path = None if in_memory else tmp_path / "store.db"
+    said = generation(
+        image_digest="sha256:d",
+        outputs={"resnet18": (0.1, -2.5e-7)},
+        cold_start={"resnet18": {"load": 1.5, "first_run": 0.2}},
+    )
+    whole = Sample(
+        7, "resnet18", T + 0.25, "ok", 0.0101, 9, {"compute": 0.009, "launch": 0.001}, {"cpu_spin": 0.002},
+        1.41e9, ("late", "throttled"), 1e-7,
+    )  # fmt: skip
+    failed = Sample(8, "resnet18", T + 10.0, "timed_out", None)
+    other = Sample(9, "bert", T + 11.0, "ok", 0.02)
+    store = Store.open(path)
+    assert store.take(said, [failed, whole, other]) == 3
+    for _ in range(2):
+        assert store.generations("search", "resnet18") == [(said, [whole, failed])]
+        assert store.generations("search", "bert") == [(said, [other])]
+        assert store.starts("search") == [said]
+        assert store.canaries() == [("search", "bert"), ("search", "resnet18")]
+        assert store.taken("search", "resnet18") == {("search-1", "boot"): 1}
+        assert (store.rows, store.errors) == (3, 0) and store.bytes > 0
+        if path is None:
+            break
+        store.close()
+        store = Store.open(path)
+    store.close()
+
+
+def test_what_a_start_says_of_itself_may_change_and_its_time_does_not(store: Store) -> None:
+    store.take(generation(), samples(1, 2))
+    later = generation(
+        started_at=T - 500,
+        image="search:latest",
+        environment={"torch": "2.14.0"},
+        cold_start={"resnet18": {"time_to_steady": 3.0}},
+    )
+    assert store.take(later, samples(1, 3)) == 1
+    assert store.starts("search") == [msgspec.structs.replace(later, started_at=T)]
+    assert store.take(later, []) == 0
+
+
+def test_an_environment_is_kept_once_and_goes_with_the_last_that_had_it(store: Store) -> None:
+    def environments() -> int:
+        with store._work() as db:
+            return int(db.execute("SELECT count(*) FROM environment").fetchone()[0])
+
+    for boot in "ab":
+        store.take(generation(boot, container=boot), [])
+    assert environments() == 1
+    for number in range(5):
+        store.take(generation("a", container="a", environment={"n": str(number)}), [])
+        assert environments() == 2
+    store.take(generation("a", container="a"), [])
+    assert environments() == 1
+
+
+def test_what_identifies_an_image() -> None:
+    assert generation(image_digest="sha256:d").image_key == "sha256:1"
+    assert generation(image_id="", image_digest="sha256:d").image_key == "sha256:d"
+    static = [
+        generation(image_id="", environment=environment).image_key
+        for environment in ({"a": "1", "b": "2"}, {"b": "2", "a": "1"}, {"a": "1", "b": "3"})
+    ]
+    assert static[0] == static[1] != static[2]
+    assert all(key.startswith("environment:") for key in static)
+
+
+def test_the_newest_or_the_oldest_of_certain_images(store: Store) -> None:
+    for boot, image in (("a", "sha256:1"), ("b", "sha256:2"), ("c", "sha256:1")):
+        store.take(generation(boot, image_id=image), samples(1, 11))
+
+    def found(**limits: object) -> dict[str, list[int]]:
+        return {
+            g.boot_id: [s.sequence for s in several]
+            for g, several in store.generations("search", "resnet18", **limits)  # type: ignore[arg-type]
+        }
+
+    everything = list(range(1, 11))
+    assert found() == {"a": everything, "b": everything, "c": everything}
+    assert found(newest=2) == {"a": [9, 10], "b": [9, 10], "c": [9, 10]}
+    assert found(images=["sha256:1"], oldest=3) == {"a": [1, 2, 3], "c": [1, 2, 3]}
+    assert found(images=()) == {}
+    with pytest.raises(ValueError, match="newest"):
+        found(newest=1, oldest=1)
+
+
+def test_a_probe_that_invents_canaries_and_phases_costs_little(store: Store) -> None:
+    many = [sample(number, canary=f"canary-{number}") for number in range(100)]
+    assert store.take(generation(), many) == 32
+    assert store.refused == 68
+    assert store.take(generation(), many) == 0
+    phases = {f"phase-{number}-{'x' * 200}": 0.1 for number in range(100)}
+    assert len(encode(sample(1, phases=phases, tags=("late",)))) < 200
+    assert decode([encode(sample(1, phases=phases))]) == [sample(1, phases={})]
+
+
+def test_names_that_cannot_be_written_cost_only_their_own(store: Store) -> None:
+    with store.transaction():
+        assert store.take(generation("a", container="a"), samples(1, 3)) == 2
+        with pytest.raises(StoreError, match="surrogates"):
+            store.take(generation("b", container="b", image="\ud800"), samples(1, 3))
+        with pytest.raises(StoreError):
+            store.take(generation("c", container="c"), [*samples(1, 3), sample(2**70)])
+        assert store.take(generation("d", container="d"), samples(1, 3)) == 2
+    assert [g.container for g, _ in store.generations("search", "resnet18")] == ["a", "d"]
+    assert (store.rows, store.errors) == (4, 2)
+
+
+# Once ------------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.lists(st.integers(0, 40), max_size=20), st.booleans()),
+        max_size=30,
+    )
+)
+def test_any_order_of_any_deliveries_is_taken_once(deliveries: list[tuple[str, list[int], bool]]) -> None:
+    store = Store.open(None)
+    expected: dict[str, set[int]] = {"a": set(), "b": set()}
+    for boot, sequences, again in deliveries:
+        new = set(sequences) - expected[boot]
+        expected[boot] |= new
+        runs = [failure(sequence) if sequence % 7 == 0 else sample(sequence) for sequence in sequences]
+        assert store.take(generation(boot), runs) == len(new)
+        if again:
+            assert store.take(generation(boot), reversed(runs)) == 0
+    for boot, sequences_taken in expected.items():
+        assert [s.sequence for s in kept(store, boot)] == sorted(sequences_taken)
+    assert store.rows == sum(map(len, expected.values()))
+    store.close()
+
+
+class Interrupted(Exception):
+    """The process ends, or an error comes, before a transaction does."""
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As a ring does: from any place that was reached on, so that whoever lost his cursor gets all of it again."""
+    path = tmp_path_factory.mktemp("store") / "store.db"
+    with ExitStack() as opened:
+        live(data, path, opened)
+
+
+def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
+    store = Store.open(path, SMALL)
+    opened.callback(store.close)
+    reached = 0
+    now = T
+    for _ in range(data.draw(st.integers(1, 25))):
+        action = data.draw(st.sampled_from(["take", "take", "take", "abort", "thin", "reopen"]))
+        begin = data.draw(st.integers(max(0, reached - 300), reached))
+        end = data.draw(st.integers(begin, begin + 200))
+        runs = [failure(n) if n % 50 == 0 else sample(n) for n in range(begin + 1, end + 1)]
+        if action == "take":
+            assert store.take(generation(), runs) == max(0, end - reached)
+            reached = max(reached, end)
+        elif action == "abort":
+            with suppress(Interrupted), store.transaction():
+                store.take(generation("other"), [])
+                store.take(generation(), runs)
+                raise Interrupted
+        elif action == "thin":
+            now += 900
+            store.thin(now)
+        else:
+            store.close()
+            store = Store.open(path, SMALL)
+            opened.callback(store.close)
+        succeeded = sum(1 for n in range(1, reached + 1) if n % 50)
+        found = kept(store)
+        assert sum(s.runs for s in found if not s.failed) == succeeded
+        assert [s.sequence for s in found] == sorted({s.sequence for s in found})
+        assert sum(s.failed for s in found) == min(reached // 50, SMALL.failed)
+        assert store.rows == len(found)
+        assert store.taken("search", "resnet18").get(("search-1", "boot"), 0) == succeeded
+        check_counts(store)
+
+
+def check_counts(store: Store) -> None:
+    """The counts beside the rows are those of the rows."""
+    with store._work() as db:
+        for one, *counts in db.execute("SELECT id, opening, raw, failed, first, blocks, hours FROM series"):
+            tiers = dict(
+                db.execute("SELECT tier, count(*) FROM sample WHERE series = ? GROUP BY tier", (one,))
+            )
+            assert counts == [tiers.get(tier, 0) for tier in range(6)]
+        assert db.execute("SELECT count(*) FROM sample").fetchone()[0] == store.rows
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+# Thinning --------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_is_the_median_of_its_runs() -> None:
+    runs = [
+        sample(
+            1, median=0.010, phases={"compute": 0.009}, controls={"spin": 1.0}, sm_clock=1.4e9, tags=("late",)
+        ),
+        sample(2, median=0.012, phases={"compute": 0.010, "queue": 0.2}, tags=("gc",), output_error=1e-7),
+        sample(3, median=0.050, phases={"compute": 0.040}, sm_clock=1.2e9, tags=("late",), output_error=1e-3),
+        sample(4, median=0.011, phases={}, repeats=9),
+    ]
+    assert merge(runs) == Sample(
+        4, "resnet18", T + 10, "ok", pytest.approx(0.0115), 0, {"compute": 0.010, "queue": 0.2}, {"spin": 1.0},  # type: ignore[arg-type]
+        1.3e9, ("late",), 1e-3, 4,
+    )  # fmt: skip
+    of_blocks = merge([merge(runs), merge(runs[:3]), merge(runs[1:2])])
+    assert of_blocks.runs == 8
+    assert of_blocks.tags == ("late",)
+
+
+def test_a_block_is_of_the_runs_that_count() -> None:
+    """The judge leaves out those beside a sweep: a block must be able to stand for the others."""
+    beside = [sample(n, median=0.030, tags=("beside_sweep",)) for n in (1, 2, 3)]
+    steady = [sample(n, median=0.010, tags=("late",)) for n in (4, 5)]
+    block = merge([*beside, *steady])
+    assert (block.median, block.tags, block.runs, block.sequence) == (0.010, ("late",), 5, 5)
+    assert block.started_at == beside[0].started_at
+    assert merge(beside).tags == ("beside_sweep",)
+
+
+def simulate(store: Store, runs: range, boot_id: str = "boot", seconds: float = 10.0, **said: object) -> None:
+    """Runs as they come, and thinning every quarter of an hour."""
+    step = max(1, int(900 / seconds))
+    for begin in range(runs.start, runs.stop, step):
+        end = min(begin + step, runs.stop)
+        store.take(
+            generation(boot_id, **said),
+            [sample(n, started_at=T + n * seconds) for n in range(begin, end)],
+        )
+        store.thin(T + end * seconds)
+
+
+def test_weeks_of_one_image(store: Store) -> None:
+    """By the defaults, at a run in 10 s."""
+    keep = Retention()
+    day = int(DAY / 10)
+    sizes = []
+    for number in range(21):
+        simulate(store, range(number * day, (number + 1) * day))
+        found = kept(store)
+        end = (number + 1) * day
+        assert found[: keep.opening] == [sample(n) for n in range(keep.opening)], "the looks can be replayed"
+        assert found[-keep.raw :] == [sample(n) for n in range(end - keep.raw, end)]
+        assert sum(s.runs for s in found) == end, (
+            "a median stands for all of its runs, and none is counted twice"
+        )
+        first_day = [s for s in found if s.started_at < T + DAY]
+        assert sum(s.runs for s in first_day) == day and max(s.runs for s in first_day) <= BLOCK
+        assert [s.started_at for s in found] == sorted(s.started_at for s in found)
+        sizes.append(len(found))
+        assert len(found) == store.rows
+    check_counts(store)
+    last_week = [s for s in kept(store) if s.started_at >= T + 15 * DAY]
+    assert max(s.runs for s in last_week) == BLOCK, "a week in blocks"
+    assert sizes[0] < 2_100 and max(sizes) < 8_000
+    assert sizes[20] - sizes[19] < 30, "one row an hour"
+    for block in kept(store):
+        if block.runs == BLOCK:
+            last = block.sequence
+            assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
+
+
+def test_years_are_bounded(store: Store) -> None:
+    """Hours before the last 90 days go, the first day does not."""
+    store.close()
+    store = Store.open(None, SMALL)
+    rows = []
+    for block in range(60):
+        simulate(store, range(block * 1000, (block + 1) * 1000))
+        rows.append(store.rows)
+    found = kept(store)
+    assert max(rows[20:]) - min(rows[20:]) <= SMALL.slack + 90 + HOUR
+    assert (
+        sum(s.runs for s in found if s.sequence < SMALL.first + SMALL.opening) == SMALL.first + SMALL.opening
+    )
+    assert sum(s.runs == HOUR * BLOCK for s in found) == SMALL.hours
+    assert store.rows == len(found)
+    store.close()
+
+
+def test_failed_runs_do_not_push_out_good_ones(store: Store) -> None:
+    simulate(store, range(2_000))
+    good = [s for s in kept(store) if s.runs == 1]
+    store.take(generation(), [failure(n) for n in range(2_000, 12_000)])
+    store.thin(T + 200_000)
+    found = kept(store)
+    assert [s for s in found if s.runs == 1 and not s.failed] == good
+    assert [s.sequence for s in found if s.failed] == list(range(12_000 - Retention().failed, 12_000))
+    assert store.take(generation(), [failure(n) for n in range(2_000, 12_000)]) == 0, "dropped is not new"
+
+
+def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(store: Store) -> None:
+    keep = Retention()
+    lengths = [700, 1_500, 290, 5, 40, 700, 800, 2_000, 650, 300, 1_100]
+    for number, length in enumerate(lengths):
+        simulate(store, range(1, length + 1), f"boot-{number}", started_at=T + number)
+    found = store.generations("search", "resnet18")
+    assert [g.boot_id for g, _ in found] == [f"boot-{number}" for number in range(len(lengths))]
+    for (_, several), length in zip(found, lengths, strict=True):
+        assert sum(s.runs for s in several) == length
+    for (_, several), length in [*zip(found, lengths, strict=True)][-keep.opening_starts :]:
+        opening = min(length, keep.opening)
+        assert [s.sequence for s in several][:opening] == list(range(1, opening + 1))
+    assert sum(s.runs == 1 for _, several in found for s in several) < keep.opening_starts * keep.opening + (
+        keep.raw + keep.slack + BLOCK
+    )
+    assert all(s.runs > 1 for s in found[0][1])
+    check_counts(store)
+
+
+def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
+    for number in range(200):
+        store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
+        if number % 10 == 0:
+            store.take(generation(f"empty-{number}", started_at=T + number), [])
+            store.thin(T + number)
+    store.take(generation("last", started_at=T + 200), [])
+    store.thin(T + 300)
+    boots = [g.boot_id for g in store.starts("search")]
+    assert len(boots) == Retention().starts - 1, "and one that left nothing"
+    assert boots[:8] == [f"boot-{number}" for number in range(8)]
+    assert boots[-3:] == ["boot-198", "boot-199", "last"], "the last one may still get its runs"
+    check_counts(store)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), min_size=1, max_size=10),
+    st.sampled_from([1.0, 10.0, 300.0]),
+    st.lists(st.sampled_from([0.0, 0.0, 0.0, -4e9, 3e8, 86_399.0]), min_size=10, max_size=10),
+)
+def test_whatever_a_container_goes_through(
+    starts: list[tuple[int, int]], seconds: float, steps: list[float]
+) -> None:
+    """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
+    store = Store.open(None, SMALL)
+    clock = T
+    history: list[tuple[str, list[Sample]]] = []
+    for number, (image, length) in enumerate(starts):
+        clock += steps[number]
+        runs = [sample(n, started_at=clock + n * seconds) for n in range(1, length + 1)]
+        said = generation(f"boot-{number}", image_id=f"sha256:{image}", started_at=clock)
+        store.take(said, [])
+        for begin in range(0, length, 90):
+            store.take(said, runs[begin : begin + 90])
+            store.thin(clock + (begin + 90) * seconds)
+        store.take(said, runs)
+        clock += length * seconds
+        history.append((f"sha256:{image}", runs))
+    store.thin(clock)
+    check_counts(store)
+    found = {g.boot_id: several for g, several in store.generations("search", "resnet18")}
+    # The starts of a container are in the order in which they were seen, whatever the clock said.
+    assert [*found] == [boot for boot in (f"boot-{n}" for n in range(len(starts))) if boot in found]
+    for of_image in {key for key, _ in history}:
+        own = [(number, runs) for number, (key, runs) in enumerate(history) if key == of_image]
+        if len(own) > SMALL.starts:
+            continue
+        every = [run for _, runs in own for run in runs]
+        stored = [s for number, _ in own for s in found.get(f"boot-{number}", [])]
+        assert all(run in stored for run in every[-SMALL.raw :])
+        early = SMALL.first - BLOCK * len(own)
+        assert sum(s.runs for s in stored if s.runs <= BLOCK) >= min(len(every), max(0, early))
+        with_runs = [number for number, runs in own if runs]
+        for number in with_runs[-SMALL.opening_starts :]:
+            assert found[f"boot-{number}"][: SMALL.opening] == history[number][1][: SMALL.opening]
+    assert store.rows <= 3 * (
+        SMALL.raw + SMALL.slack + SMALL.first_most // BLOCK + 2 * SMALL.opening + 90
+    ) + (SMALL.blocks + SMALL.hours + 2 * HOUR + 2 * len(starts))
+    store.close()
+
+
+# Clocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [0.0, T - 20 * DAY, T + 10 * 365 * DAY, 1e300, -1e300])
+def test_a_clock_that_jumps_costs_nothing(wrong: float, store: Store) -> None:
+    for image in range(4):
+        simulate(store, range(1, 1_000), f"boot-{image}", image_id=f"sha256:{image}", started_at=T + image)
+    before = [(g, several) for g, several in store.generations("search", "resnet18")]
+    for now in (wrong, T + 10_000, wrong, wrong + 1, T + 10_000):
+        store.thin(now)
+    assert store.generations("search", "resnet18") == before
+    store.take(
+        generation("boot-3", image_id="sha256:3"),
+        [sample(n, started_at=wrong + n) for n in range(1_000, 3_000)],
+    )
+    store.thin(wrong)
+    after = store.generations("search", "resnet18")
+    assert after[:3] == before[:3]
+    assert sum(s.runs for s in after[3][1]) == 2_999
+    assert sum(s.runs for s in after[3][1] if s.runs <= BLOCK) == 2_999, "still of the first 8,640 runs"
+
+
+def test_a_host_that_boots_in_1970_keeps_its_order(store: Store) -> None:
+    times = [T, 30.0, T + 500, 40.0, T + 400]
+    for number, started_at in enumerate(times):
+        said = generation(f"boot-{number}", started_at=started_at, image_id=f"sha256:{number}")
+        store.take(said, samples(1, 5))
+    assert [g.started_at for g in store.starts("search")] == times
+    assert [g.started_at for g, _ in store.generations("search", "resnet18")] == times
+
+
+def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: Store) -> None:
+    for name, started_at in (("b", T + 50), ("a", T), ("c", T + 20)):
+        store.take(generation(container=name, started_at=started_at), [])
+    assert [g.container for g in store.starts("search")] == ["a", "c", "b"]
+
+
+def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    now = T
+    store = Store.open(path)
+    for number in range(4):
+        store.take(generation(f"boot-{number}", image_id=f"sha256:{number}"), samples(1, 5))
+    for _ in range(80):
+        now += DAY
+        store.thin(now)
+        store.close()
+        store = Store.open(path)
+    assert len(store.starts("search")) == 4
+    for _ in range(20):
+        store.take(generation("boot-1", image_id="sha256:1"), [])  # runs again, or still
+        now += DAY
+        store.thin(now)
+    assert [g.boot_id for g in store.starts("search")] == ["boot-1", "boot-3"], "90 days; the newest two stay"
+    store.close()
+
+
+# Images and containers that have had their time ------------------------------------------------------------------
+
+
+def starts(*several: tuple[str, str, float]) -> list[Start]:
+    """Container, image and when it was seen, oldest first."""
+    return [Start(number, "s", *one) for number, one in enumerate(several)]
+
+
+def remaining(several: list[Start], age: float, keep: Retention = SMALL) -> list[str]:
+    gone = expired(several, age, keep)
+    return [start.image for start in several if start.id not in gone]
+
+
+def test_the_newest_images_stay() -> None:
+    days = [(f"c-{n}", f"image-{n}", n * DAY) for n in range(10)]
+    assert remaining(starts(*days), 9 * DAY) == ["image-7", "image-8", "image-9"]
+    assert remaining(starts(*days), 30 * DAY) == ["image-7", "image-8", "image-9"]
+    assert remaining(starts(*days), 400 * DAY) == ["image-8", "image-9"], (
+        "the current and the previous for ever"
+    )
+
+
+def test_images_that_run_stay_however_many() -> None:
+    running = [(f"c-{n}", f"image-{n}", 100 * DAY) for n in range(10)]
+    assert len(remaining(starts(*running), 100 * DAY)) == 10
+    replaced = [("c", f"image-{n}", 100 * DAY) for n in range(10)]
+    assert remaining(starts(*replaced), 100 * DAY) == ["image-7", "image-8", "image-9"], "in one container"
+
+
+def test_a_rollback_makes_the_old_image_the_current_one() -> None:
+    several = starts(("c", "a", 1 * DAY), ("c", "b", 2 * DAY), ("c", "x", 3 * DAY), ("c", "a", 4 * DAY))
+    assert remaining(several, 400 * DAY) == ["a", "x", "a"]
+
+
+def test_containers_that_were_not_seen_for_longest_are_forgotten() -> None:
+    several = starts(*((f"c-{n}", "image", n * DAY) for n in range(6)))
+    gone = expired(several, 50 * DAY, SMALL)
+    assert gone == [0, 1, 2]
+    assert expired(starts(*((f"c-{n}", "image", 50 * DAY) for n in range(6))), 50 * DAY, SMALL) == []
+
+
+def test_what_goes_goes_with_all_that_is_its_own(store: Store) -> None:
+    store.close()
+    store = Store.open(None, SMALL)
+    now = T
+    for number in range(8):
+        name = f"c-{number}"
+        store.take(generation(service=name, container=name, environment={"n": name}), samples(1, 50))
+        store.save(name, "resnet18", "state", now, b"{}")
+        for _ in range(3):
+            store.thin(now := now + DAY)
+    names = ["c-5", "c-6", "c-7"]
+    assert [service for service, _ in store.canaries()] == names
+    kept = [f"c-{n}" for n in range(8) if store.history(f"c-{n}", "resnet18", "state")]
+    assert kept == names
+    with store._work() as db:
+        assert db.execute("SELECT count(*) FROM environment").fetchone() == (3,)
+    check_counts(store)
+    assert (
+        store.take(generation(service="c-7", container="c-7", environment={"n": "c-7"}), samples(1, 50)) == 0
+    )
+    store.close()
+
+
+# Documents -------------------------------------------------------------------------------------------------------
+
+
+def test_documents(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = Store.open(path)
+    assert store.history("s", "c", "verdict") == []
+    for number in range(250):
+        at = T - number  # the order is that of saving, whatever the clock says
+        store.save("s", "c", "verdict", at, b"%d" % number)
+    store.save("s", "other", "state", T, b"x")
+    store.close()
+    store = Store.open(path)
+    history = store.history("s", "c", "verdict")
+    assert len(history) == 100 and history[-1] == Document(T - 249, b"249") and history[0].body == b"150"
+    assert store.history("s", "other", "state") == [Document(T, b"x")]
+    store.close()
+
+
+# Transactions ----------------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
+    with store.transaction():
+        for number in range(5):
+            assert store.take(generation(container=f"c-{number}"), samples(1, 4)) == 3
+    assert store.rows == 15
+    with suppress(Interrupted), store.transaction():
+        store.take(generation(container="c-0"), samples(1, 8))
+        store.take(generation(container="new"), samples(1, 8))
+        store.save("search", "resnet18", "state", T, b"")
+        raise Interrupted
+    assert store.rows == 15
+    assert store.history("search", "resnet18", "state") == []
+    assert store.take(generation(container="c-0"), samples(1, 8)) == 4
+    assert store.take(generation(container="new"), samples(1, 8)) == 7
+    check_counts(store)
+
+
+def test_a_part_that_fails_costs_only_itself(store: Store) -> None:
+    with store.transaction():
+        store.take(generation(), samples(1, 4))
+        with suppress(Interrupted), store.transaction():
+            store.take(generation(), samples(4, 9))
+            store.take(generation(container="new"), samples(1, 4))
+            raise Interrupted
+        assert store.take(generation(), samples(4, 6)) == 2
+    assert [s.sequence for s in kept(store)] == [1, 2, 3, 4, 5]
+    assert [g.container for g in store.starts("search")] == ["search-1"]
+    check_counts(store)
+
+
+def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(store: Store) -> None:
+    def take() -> None:
+        with store.transaction():
+            store.take(generation(), samples(1, 4))
+            with store._work() as db:
+                db.execute("ROLLBACK")  # as SQLite does by itself when the disk is full
+            with pytest.raises(StoreError, match="part before"):
+                store.take(generation(), samples(1, 4))
+
+    with pytest.raises(StoreError, match="part of it"):
+        take()
+    assert (store.rows, store.starts("search")) == (0, [])
+    assert store.take(generation(), samples(1, 4)) == 3
+
+
+def test_closed(store: Store) -> None:
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.take(generation(), [])
+
+
+# Schemas ---------------------------------------------------------------------------------------------------------
+
+
+def version(path: Path) -> int:
+    db = sqlite3.connect(path)
+    try:
+        return int(db.execute("PRAGMA user_version").fetchone()[0])
+    finally:
+        db.close()
+
+
+def test_a_file_says_its_schema_and_whose_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    Store.open(path).close()
+    assert version(path) == len(database._STEPS)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db"]
+    assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can tell"
+
+
+def test_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    Store.open(path).close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 7")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(
+        StoreError, match=r"store\.db: written by a newer InferCanary \(schema 7, this one knows 1\)"
+    ):
+        Store.open(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_another_programs_database_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    db = sqlite3.connect(path)
+    db.execute("CREATE TABLE visits (url TEXT)")
+    db.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        Store.open(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["history.sqlite"]
+
+
+def test_a_file_is_brought_up_to_date_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "store.db"
+    store = Store.open(path)
+    store.take(generation(), samples(1, 50))
+    store.close()
+    add = ("ALTER TABLE clock ADD COLUMN zone TEXT", "UPDATE clock SET zone = 'UTC'")
+    wrong = ("CREATE TABLE half (done TEXT)", "INSERT INTO nowhere VALUES (1)")
+    monkeypatch.setattr(database, "_STEPS", (database._CREATE, add, wrong))
+    with pytest.raises(StoreError, match="nowhere"):
+        Store.open(path)
+    assert version(path) == 2, "the step that failed is taken back, the one before is not"
+    monkeypatch.setattr(database, "_STEPS", (database._CREATE, add, wrong[:1]))
+    store = Store.open(path)
+    with store._work() as db:
+        assert db.execute("SELECT zone FROM clock").fetchone() == ("UTC",)
+    assert len(kept(store)) == 49
+    store.close()
+    assert version(path) == 3
+
+
+# Rows that a failing disk made unreadable ------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_left_out_and_counted(store: Store) -> None:
+    store.take(generation(), samples(1, 3_000))
+    store.take(generation("other", started_at=T + 1), samples(1, 5))
+    rng = random.Random(5)
+    with store._work() as db:
+        for sequence in rng.sample(range(1, 3_000), 500):
+            db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = ? AND series = 1", (sequence,))
+        db.execute("UPDATE generation SET details = x'c1' WHERE boot_id = 'other'")
+    assert len(kept(store)) == 2_499
+    assert [g.boot_id for g in store.starts("search")] == ["boot"]
+    assert (store.unreadable, store.errors) == (502, 0)
+    store.thin(T)
+    assert sum(s.runs for s in kept(store)) == 2_499
+    check_counts(store)
+    store.take(generation("other", started_at=T + 1), samples(1, 5))
+    store.close()
+    assert retention.BLOCK == 12
+
+
+def test_the_liveliest_services_are_those_that_were_seen_last() -> None:
+    """By that, and not by name: services that are gone would hide those that run."""
+    store = Store.open(None)
+    found = {"a-gone": 0, "static": 9, "quiet": 5, "lively": 9}
+    for hour in range(10):
+        store.thin(T + 3600 * hour)
+        for name, last in found.items():
+            if hour <= last:
+                said = generation(
+                    boot_id=name,
+                    service=name,
+                    container=name,
+                    image_id="" if name == "static" else "sha256:1",
+                )
+                store.take(said, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
+    assert store.liveliest(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
+    assert store.liveliest(1) == [("lively", "resnet18")]
