@@ -88,7 +88,7 @@ PARTS = (
     ),
     Part(
         "Verdicts",
-        "verdict shift baseline current upgrade restart_deviation judged cold_start_shift cpu_fallback drift",
+        "verdict shift baseline current upgrade restart_deviation judged next_look cold_start_shift cpu_fallback drift",
         "Whether a service's canary changed with its last image, by how much, and why; and whether a container drifted "
         "without one ([how it is judged](adr/0009-the-judge.md)). Each is there for every container of the service, so "
         "`max by (service, canary)` counts a service once.",

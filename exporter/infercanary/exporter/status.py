@@ -15,7 +15,7 @@ from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import Answer
 from infercanary.exporter.judging.thread import NOTHING
 from infercanary.judge.drift import Creep
-from infercanary.judge.sentence import percent, sentence
+from infercanary.judge.sentence import percent, progress, sentence
 from infercanary.judge.stages import Judgement
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
@@ -137,9 +137,7 @@ def _verdict(judgement: Judgement) -> str:
     if judgement.upgraded_at is not None:
         ago = _age(max(0.0, time.time() - judgement.upgraded_at))
         names = f"{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago"
-        waits = judgement.state == "inconclusive" and judgement.next_look is not None
-        look = f"; it looks again at {judgement.next_look} runs" if waits else ""
-        images = f"<small>{names}{look}</small>"
+        images = f"<small>{'; '.join(filter(None, (names, progress(judgement))))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence(judgement), 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}</div>"

@@ -31,16 +31,17 @@ _NAMES = {
 
 
 def sentence(told: Judgement) -> str:
-    """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``."""
+    """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``.
+
+    It changes with the finding alone: how far the judge has come is :func:`progress`.
+    """
     if told.state == "no_baseline":
         start = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
         return "; ".join([start, *_amiss(told.causes)])
     if told.shift is None or told.low is None or told.high is None:
-        start = f"settling: {told.runs} of the {told.next_look} runs that the first look takes"
+        start = "settling: the new image has too few runs yet"
         return "; ".join([start, *_amiss(told.causes)])
     start = f"{told.state} {interval(told.shift, told.low, told.high)}"
-    if told.state == "settling" and told.next_look is not None:
-        start += f", next look at {told.next_look} runs"
     found = [*_amiss(told.causes)]
     if told.state in CHANGED:
         found = [_share(told.causes), *found, *_explanations(told.causes)]
@@ -57,6 +58,15 @@ def sentence(told: Judgement) -> str:
         )
         found.append(f"a rollback{own}")
     return start + (": " + "; ".join(found) if found else "")
+
+
+def progress(judgement: Judgement) -> str:
+    """How far the judge has come on an upgrade that is still open; empty where it has answered."""
+    if judgement.next_look is None or judgement.state not in ("settling", "inconclusive"):
+        return ""
+    if judgement.shift is None:
+        return f"{judgement.runs} of the {judgement.next_look} runs that the first look takes"
+    return f"it looks again at {judgement.next_look} runs"
 
 
 def percent(ratio: float) -> str:

@@ -20,5 +20,10 @@ def test_what_is_open_says_when_it_looks_again() -> None:
     assert "looks again" not in told("regressed", 24), "that is an answer"
 
 
+def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
+    settling = Judgement(state="settling", upgraded_at=1.0, runs=7, next_look=12)
+    assert "7 of the 12 runs" in _verdict(settling)
+
+
 def test_a_picture_of_what_a_float_can_hardly_hold() -> None:
     assert "<svg" in before_and_after([5e-324] * 3, [5e-324] * 3)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from infercanary.exporter.expose import write
 from infercanary.exporter.judging import metrics
-from infercanary.judge.causes import Causes
+from infercanary.judge.causes import Causes, Change
 from infercanary.judge.drift import Creep
+from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import Judgement, State, Trial
 
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
@@ -41,3 +44,46 @@ def test_where_a_change_grew_is_shown_where_there_is_one(state: State, shown: bo
     controls = {point.labels: point.value for point in found["infercanary_shift_control_ratio"].points}
     assert phases == ({("c", "compute"): 0.7, ("c", "launch"): 0.3} if shown else {})
     assert controls == ({("c", "cpu_spin"): 0.12} if shown else {})
+
+
+def shown_sentence(judgement: Judgement) -> str:
+    """The sentence as a scrape carries it."""
+    found = {family.name: family for family in metrics.families({"c": judgement}, {}, {})}
+    text = write(found["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
+    (sample,) = next(iter(text_string_to_metric_families(text))).samples
+    assert sample.value == 1 and sample.labels["canary"] == "c"
+    return sample.labels["sentence"]
+
+
+def changed(before: str, after: str, count: int = 1) -> Judgement:
+    changes = tuple(Change(f"component_{i}", before, after) for i in range(count))
+    causes = Causes(cause="image", changes=changes)
+    return Judgement(state="regressed", shift=0.1, low=0.08, high=0.12, causes=causes)
+
+
+def test_the_sentence_is_exported_in_the_judges_words() -> None:
+    judgement = changed('a "quoted" \\ 5 %', "b")
+    assert shown_sentence(judgement) == sentence(judgement)
+
+
+def test_the_exported_sentence_does_not_change_with_progress() -> None:
+    first = Judgement(state="settling", upgraded_at=1.0, runs=5, next_look=12)
+    later = Judgement(state="settling", upgraded_at=1.0, runs=11, next_look=12)
+    assert shown_sentence(first) == shown_sentence(later)
+    found = {family.name: family for family in metrics.families({"c": later}, {}, {})}
+    gauges = [found[f"infercanary_{name}"].points[0].value for name in ("judged_runs", "next_look_runs")]
+    assert gauges == [11, 12]
+
+
+@pytest.mark.parametrize("component", ["µ" * 39, "x" + "µ" * 38, "🦜" * 39])
+def test_a_long_sentence_is_cut_between_two_characters(component: str) -> None:
+    judgement = changed(component, component[::-1], count=4)
+    assert len(sentence(judgement).encode()) > metrics.SENTENCE_BYTES
+    shown = shown_sentence(judgement)
+    assert metrics.SENTENCE_BYTES - 4 <= len(shown.encode()) <= metrics.SENTENCE_BYTES
+    assert sentence(judgement).startswith(shown.removesuffix("…")) and shown.endswith("…")
+
+
+def test_what_cannot_be_printed_is_no_part_of_a_label() -> None:
+    shown = shown_sentence(changed("line\nend\r\x00\u202e\ud800", "b"))
+    assert shown.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in shown

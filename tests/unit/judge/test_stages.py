@@ -9,7 +9,7 @@ import pytest
 
 from infercanary.judge.causes import Start
 from infercanary.judge.model import Generation, Sample
-from infercanary.judge.sentence import sentence
+from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.stages import Judgement, judge, trials
 from infercanary.judge.upgrade import last_upgrade
 
@@ -232,7 +232,8 @@ def test_few_runs_are_settling_and_a_change_takes_two_looks() -> None:
     assert state(12) == "inconclusive"
     assert state(24) == "regressed"
     few = told(history("old", "old", "new", runs=5))
-    assert few.next_look == 12 and sentence(few).startswith("settling: 5 of the 12"), "of each replica"
+    assert few.next_look == 12 and progress(few).startswith("5 of the 12"), "of each replica"
+    assert sentence(few) == sentence(told(history("old", "old", "new", runs=6))), "it has no progress in it"
 
 
 def test_a_rolling_upgrade_starts_with_its_first_replica() -> None:

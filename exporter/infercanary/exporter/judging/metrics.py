@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 
 from infercanary.contract.report import Family, Metric
 from infercanary.judge.drift import Creep
+from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import STATES, Judgement, Trials
 from infercanary.judge.statistics import CHANGED
+
+SENTENCE_BYTES = 400
+"""Prometheus refuses a whole scrape for one value over its ``label_value_length_limit`` (prometheus.yml: 500)."""
 
 CAUSES = ("image", "host", "both", "unknown")
 
@@ -20,6 +24,15 @@ VERDICT = Metric(
     ("canary", "verdict"),
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
     "`settling` are real answers: not enough is known yet. `no_baseline`: no other image ran long enough before.",
+)
+VERDICT_INFO = Metric(
+    "infercanary_verdict_info",
+    "gauge",
+    "Always 1; the judge's sentence on the last change of the service's image, cut to 400 bytes.",
+    ("canary", "sentence"),
+    reading="The same words as on the status page and in the exporter's log. They change only with the finding: how "
+    "far the judge has come is `infercanary_judged_runs` of `infercanary_next_look_runs`. Read it in an alert's "
+    "annotation with a query, never as a label of the alert: each new wording would be another alert.",
 )
 UPGRADE = Metric(
     "infercanary_upgrade_info",
@@ -127,6 +140,13 @@ RUNS = Metric(
     reading="The judge looks at 12, 24, 48, 96 and 192 runs of a start, and calls a change at the second look that "
     "shows it.",
 )
+NEXT_LOOK = Metric(
+    "infercanary_next_look_runs",
+    "gauge",
+    "Runs of a start of the new image at which the judge looks again.",
+    _CANARY,
+    reading="`infercanary_judged_runs` of them are there. Missing after the last look.",
+)
 GENERATIONS = Metric(
     "infercanary_judged_generations",
     "gauge",
@@ -221,6 +241,7 @@ _PLAIN: dict[Metric, Value] = {
     ONSET: lambda j: j.upgraded_at,
     RESTART_SD: lambda j: j.restart_sd,
     RUNS: lambda j: float(j.runs),
+    NEXT_LOOK: lambda j: j.next_look,
     GENERATIONS: lambda j: float(j.starts),
     OUTPUT: lambda j: j.causes.output_error,
     FALLBACK: lambda j: float(j.causes.cpu_fallback),
@@ -232,7 +253,7 @@ _CREEP: dict[Metric, Callable[[Creep], float | None]] = {
     CREEP_HOST: lambda c: c.host.shift if c.host else None,
     CREEP_ONSET: lambda c: c.onset,
 }
-METRICS = (VERDICT, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
+METRICS = (VERDICT, VERDICT_INFO, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
 
 
 def families(
@@ -243,6 +264,7 @@ def families(
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     return [
         VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
+        VERDICT_INFO.family({(c, label_text(sentence(j))): 1.0 for c, j in judgements.items()}),
         UPGRADE.family(
             {(c, j.baseline_image, j.candidate_image): 1.0 for c, j in judgements.items() if j.upgraded_at}
         ),
@@ -269,3 +291,15 @@ def families(
         TRIED.family({(c,): float(len(tried)) for c, tried in trials.items()}),
         ALARMS.family({(c,): float(sum(t.called for t in tried.values())) for c, tried in trials.items()}),
     ]
+
+
+def label_text(text: str, most_bytes: int = SENTENCE_BYTES) -> str:
+    """``text`` as a label's value: printable, and of at most ``most_bytes`` bytes of UTF-8, cut between characters."""
+    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    encoded = printable.encode()
+    if len(encoded) <= most_bytes:
+        return printable
+    cut = encoded[: most_bytes - len("…".encode())].decode(
+        errors="ignore"
+    )  # a character cut in two is left out
+    return cut + "…"
