@@ -95,8 +95,8 @@ def ab(*arguments: str) -> dict[str, Any]:
     )
     if done.returncode not in (0, 1, 3):
         raise SystemExit(f"ab ended with {done.returncode}: {done.stderr.strip().splitlines()[-1]}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
 
 
 def left() -> int:
@@ -106,14 +106,14 @@ def left() -> int:
 
 def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
     """A line of the table."""
-    answers = [told for told in answers if told["canaries"]]  # without a pair there is nothing to show
+    answers = [answer for answer in answers if answer["canaries"]]  # without a pair there is nothing to show
     if not answers:
         return f"| {case.name} | no pair of starts in time | | | | | |"
-    said = Counter(str(told["verdict"]) for told in answers)
-    shifts = [told["shift"] for told in answers if told["shift"] is not None]
-    seconds = [told["seconds"] for told in answers]
-    starts = [told["a"]["starts"] for told in answers if told.get("a")]
-    sds = [told["restart_sd"] for told in answers if told.get("restart_sd")]
+    said = Counter(str(answer["verdict"]) for answer in answers)
+    shifts = [answer["shift"] for answer in answers if answer["shift"] is not None]
+    seconds = [answer["seconds"] for answer in answers]
+    starts = [answer["a"]["starts"] for answer in answers if answer.get("a")]
+    sds = [answer["restart_sd"] for answer in answers if answer.get("restart_sd")]
     words = ", ".join(f"{count} {verdict}" for verdict, count in said.most_common())
     wrong = sum(said[verdict] for verdict in case.wrong)
     return (
@@ -123,21 +123,21 @@ def row(case: Case, answers: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def against_host(told: dict[str, Any]) -> str:
+def against_host(answer: dict[str, Any]) -> str:
     """A table of a manual install beside the image, and the verdict."""
     lines = [
         "| manual install against the image | mean | SD | first report | first run |",
         "|---|---|---|---|---|",
     ]
     for side in ("a", "b"):
-        arm = told[side]
+        arm = answer[side]
         cells = [arm["name"].partition(" ")[0], f"{arm['mean'] * 1e3:.2f} ms", f"{arm['sd'] * 1e3:.2f} ms"]
         cells += [
             f"{arm['cold_start'][step]:.2f} s ± {arm['swing'].get(step, 0):.0%}"
             for step in ("first_report", "first_run")
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, "", str(told["sentence"])])
+    return "\n".join([*lines, "", str(answer["sentence"])])
 
 
 def main() -> None:
@@ -190,7 +190,7 @@ def main() -> None:
                 candidate = build(f"slower-{case.share:g}", case.share * level) if case.share else base
                 with hog() if case.hog else nullcontext():
                     answers = [ab(base, candidate, *given) for _ in range(case.times)]
-                wrong += sum(told["verdict"] in case.wrong for told in answers)
+                wrong += sum(answer["verdict"] in case.wrong for answer in answers)
                 print(row(case, answers), flush=True)
             if not args.only:
                 print("\n" + against_host(ab("--host-python", sys.executable, base, *given)))

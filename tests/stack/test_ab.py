@@ -33,8 +33,8 @@ class Ended(NamedTuple):
 
     @property
     def json(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.out)
-        return told
+        result: dict[str, Any] = json.loads(self.out)
+        return result
 
 
 @pytest.fixture(scope="session")
@@ -134,20 +134,20 @@ def begun() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 def test_the_same_image_is_not_called_slower(images: Callable[..., str], settings: str) -> None:
     ended = ab(BASE, BASE, "--config", settings, *QUICK, "--json", "--cpus", "1", "--memory", "512m")
     assert ended.code in (0, 3), ended
-    told = ended.json
-    assert told["verdict"] in ("equivalent", "inconclusive")
-    assert told["exit_code"] == ended.code
-    assert told["canary"] == "work"
+    result = ended.json
+    assert result["verdict"] in ("equivalent", "inconclusive")
+    assert result["exit_code"] == ended.code
+    assert result["canary"] == "work"
     assert (
-        told["a"]["image_id"]
-        == told["b"]["image_id"]
+        result["a"]["image_id"]
+        == result["b"]["image_id"]
         == run("docker", "inspect", "--format", "{{.Id}}", BASE).strip()
     )
-    assert told["a"]["starts"] == told["b"]["starts"] >= 3
-    assert told["a"]["image_bytes"] > 1e6
-    assert {"first_report", "load", "first_run", "time_to_steady"} == set(told["a"]["cold_start"])
-    assert [pair["first"] for pair in told["pairs"]][:3] == ["A", "B", "A"][: len(told["pairs"])]
-    assert told["causes"] is None or not told["causes"]["changes"]
+    assert result["a"]["starts"] == result["b"]["starts"] >= 3
+    assert result["a"]["image_bytes"] > 1e6
+    assert {"first_report", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
+    assert [pair["first"] for pair in result["pairs"]][:3] == ["A", "B", "A"][: len(result["pairs"])]
+    assert result["causes"] is None or not result["causes"]["changes"]
     assert "start 1 of 6 at most, A: starting\n" in ended.err
     assert "left" in ended.err
 
@@ -348,12 +348,12 @@ def test_a_full_disk_costs_the_report_and_leaves_nothing(
 def test_a_manual_install_against_an_image(images: Callable[..., str], settings: str) -> None:
     ended = ab("--host-python", sys.executable, BASE, "--config", settings, *QUICK, "--json")
     assert ended.code in (0, 1, 3), ended
-    told = ended.json
-    assert told["a"]["name"] == f"host ({sys.executable})"
-    assert told["a"]["image_bytes"] is None
+    result = ended.json
+    assert result["a"]["name"] == f"host ({sys.executable})"
+    assert result["a"]["image_bytes"] is None
     for side in ("a", "b"):
-        assert told[side]["mean"] > 0 and told[side]["sd"] > 0
-        assert told[side]["swing"].keys() >= {"first_report", "first_run"}
+        assert result[side]["mean"] > 0 and result[side]["sd"] > 0
+        assert result[side]["swing"].keys() >= {"first_report", "first_run"}
 
 
 def volumes(ids: list[str]) -> list[str]:

@@ -13,10 +13,10 @@ import numpy as np
 from infercanary.ab import estimate, neighbours
 from infercanary.ab.conditions import INTERVAL_SECONDS
 from infercanary.ab.estimate import Decision
-from infercanary.ab.experiment import Ended, Pair, Result
+from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.command.settings import UsageError
-from infercanary.compare.comparison import STARTS, Compared, compared
-from infercanary.compare.recording import Series, listed
+from infercanary.compare.comparison import STARTS, ComparisonResult, compare_runs
+from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, short
 from infercanary.judge import causes, statistics
 from infercanary.judge.causes import Start, find
@@ -31,7 +31,7 @@ _CODES: Mapping[str, int] = {"equivalent": 0, "improved": 0, "regressed": 1, "in
 _SLOW_PACE = 4.0  # times the interval that was asked for, from which on a probe does not heed it
 
 
-class Arm(msgspec.Struct, frozen=True, kw_only=True):
+class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One side: seconds, of the runs that count, and of its starts."""
 
     name: str
@@ -45,12 +45,12 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     start_sd: float | None = None
     """How much the levels of its starts differ, as a ratio."""
     cold_start: dict[str, float] = {}
-    """Step → its median."""
+    """PairShift → its median."""
     swing: dict[str, float] = {}
-    """Step → half of its range over its median: 0.05 is ± 5 %."""
+    """PairShift → half of its range over its median: 0.05 is ± 5 %."""
 
 
-class Step(msgspec.Struct, frozen=True):
+class PairShift(msgspec.Struct, frozen=True):
     """One pair: how much slower B was than A beside it, as a ratio, and who came first."""
 
     shift: float
@@ -60,13 +60,13 @@ class Step(msgspec.Struct, frozen=True):
     """Medians of the two starts, in seconds."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
+class CanaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer on one canary."""
 
-    compared: Compared
-    a: Arm
-    b: Arm
-    pairs: Sequence[Step]
+    compared: ComparisonResult
+    a: ArmSummary
+    b: ArmSummary
+    pairs: Sequence[PairShift]
     ended: Ended
     seconds: float
 
@@ -80,7 +80,7 @@ class Picked(NamedTuple):
     note: str
 
 
-def common(pairs: Sequence[Pair]) -> list[str]:
+def common(pairs: Sequence[TurnPair]) -> list[str]:
     """The canaries that every start had. Raises :class:`UsageError` where there is none."""
     turns = [turn for pair in pairs for turn in (pair.a, pair.b)]
     names = [name for name in turns[0].starts if all(name in turn.starts for turn in turns)]
@@ -90,7 +90,7 @@ def common(pairs: Sequence[Pair]) -> list[str]:
     return names
 
 
-def picked(pairs: Sequence[Pair], canary: str) -> Picked:
+def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
     """Those runs, with the shift of each pair."""
     both = [(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs]
     kept = neighbours.counted(both)
@@ -99,7 +99,7 @@ def picked(pairs: Sequence[Pair], canary: str) -> Picked:
     return Picked(kept.pairs, shifts, [firsts[id(a.generation)] for a, _ in kept.pairs], kept.note)
 
 
-def decisions(pairs: Sequence[Pair], most: int) -> dict[str, Decision]:
+def decisions(pairs: Sequence[TurnPair], most: int) -> dict[str, Decision]:
     """Canary → what is known after these pairs. Raises :class:`UsageError`."""
     found = {}
     for name in common(pairs):
@@ -109,7 +109,7 @@ def decisions(pairs: Sequence[Pair], most: int) -> dict[str, Decision]:
     return found
 
 
-def told(canary: str, result: Result, a: Arm, b: Arm, most: int) -> Told:
+def summarize(canary: str, result: Result, a: ArmSummary, b: ArmSummary, most: int) -> CanaryAnswer:
     """The answer on ``canary``; ``a`` and ``b`` say who the sides are."""
     of = picked(result.pairs, canary)
     decision = estimate.decide(of.shifts, most)
@@ -117,12 +117,12 @@ def told(canary: str, result: Result, a: Arm, b: Arm, most: int) -> Told:
         _arm(arm, side, result, [pair[i] for pair in of.starts], canary)
         for i, (arm, side) in enumerate(((a, "A"), (b, "B")))
     ]
-    return Told(
+    return CanaryAnswer(
         compared=_compared(canary, of, decision, result, (a.name, b.name)),
         a=arms[0],
         b=arms[1],
         pairs=[
-            Step(math.expm1(shift.log), "A" if first else "B", median(_points(x)), median(_points(y)))
+            PairShift(math.expm1(shift.log), "A" if first else "B", median(_points(x)), median(_points(y)))
             for shift, first, (x, y) in zip(of.shifts, of.a_first, of.starts, strict=True)
         ],
         ended=result.ended,
@@ -130,7 +130,7 @@ def told(canary: str, result: Result, a: Arm, b: Arm, most: int) -> Told:
     )
 
 
-def series(pairs: Sequence[Pair], canary: str) -> tuple[Series, Series]:
+def series(pairs: Sequence[TurnPair], canary: str) -> tuple[RecordedRuns, RecordedRuns]:
     """The runs that count of either side, for pictures."""
     a, b = ([pair[i] for pair in picked(pairs, canary).starts] for i in (0, 1))
     return _series(a), _series(b)
@@ -138,10 +138,10 @@ def series(pairs: Sequence[Pair], canary: str) -> tuple[Series, Series]:
 
 def _compared(
     canary: str, of: Picked, decision: Decision, result: Result, names: tuple[str, str]
-) -> Compared:
+) -> ComparisonResult:
     """As `infercanary compare` says it, with the experiment's own verdict, interval and causes."""
     a, b = ([pair[i] for pair in of.starts] for i in (0, 1))
-    plain = compared(canary, _series(a), _series(b), files=((names[0],), (names[1],)))
+    plain = compare_runs(canary, _series(a), _series(b), files=((names[0],), (names[1],)))
     look = decision.looks[-1] if decision.looks else None
     why = (
         find(look.shift, [causes.Pair([x], [y]) for x, y in of.starts], [], canary)
@@ -218,7 +218,7 @@ def _notes(of: Picked, result: Result) -> list[str]:
     return notes
 
 
-def _arm(arm: Arm, side: str, result: Result, starts: Sequence[Start], canary: str) -> Arm:
+def _arm(arm: ArmSummary, side: str, result: Result, starts: Sequence[Start], canary: str) -> ArmSummary:
     points = [x for start in starts for x in _points(start)]
     levels = [median(_points(start)) for start in starts]
     turns = [pair.a if side == "A" else pair.b for pair in result.pairs]
@@ -242,8 +242,8 @@ def _arm(arm: Arm, side: str, result: Result, starts: Sequence[Start], canary: s
     )
 
 
-def _series(starts: Sequence[Start]) -> Series:
-    return Series(
+def _series(starts: Sequence[Start]) -> RecordedRuns:
+    return RecordedRuns(
         [np.array(_points(start), dtype=np.float64) for start in starts], starts, [[] for _ in starts]
     )
 

@@ -16,14 +16,14 @@ import click
 import msgspec
 
 from infercanary.ab import answer, conditions, experiment, page, process, text
-from infercanary.ab.answer import Arm, Told
+from infercanary.ab.answer import ArmSummary, CanaryAnswer
 from infercanary.ab.conditions import Conditions
-from infercanary.ab.daemon import Container, Daemon, Image
-from infercanary.ab.experiment import Pair, Plan, Result
-from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.daemon import Daemon, InspectedImage, RunningContainer
+from infercanary.ab.experiment import Plan, Result, TurnPair
+from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
-from infercanary.ab.turn import Needed, Side
+from infercanary.ab.turn import Arm, Needed
 from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare import page as pages
@@ -163,28 +163,28 @@ def command(
     python = process.python(host_python) if host_python else ""
     plan = Plan(restarts, budget, Needed(runs, canary, start_timeout))
     interruption, progress = Interruption(), Progress()
-    with interruption.heeded():
+    with interruption.handled():
         try:
             result, arms = _experiment(
                 names, python, settings, config or "--model", same, plan, interruption, progress
             )
-        except Interrupted:
+        except ExperimentInterrupted:
             progress.clear()
             return 128 + interruption.number
         finally:
             progress.clear()
-        told = [answer.told(name, result, *arms, restarts) for name in _canaries(result)]
-        return _say(told, result, interruption.number, as_json, report)
+        answers = [answer.summarize(name, result, *arms, restarts) for name in _canaries(result)]
+        return _say(answers, result, interruption.number, as_json, report)
 
 
 class _Containers:
     """A side that is an image."""
 
-    def __init__(self, daemon: Daemon, image: Image, same: Conditions, prefix: str) -> None:
+    def __init__(self, daemon: Daemon, image: InspectedImage, same: Conditions, prefix: str) -> None:
         self.name = image.name
         self._daemon, self._image, self._same, self._prefix = daemon, image, same, prefix
 
-    def start(self, number: int) -> Container:
+    def start(self, number: int) -> RunningContainer:
         return self._daemon.start(self._image, self._same, f"{self._prefix}-{number}")
 
 
@@ -197,7 +197,7 @@ def _experiment(
     plan: Plan,
     interruption: Interruption,
     progress: Progress,
-) -> tuple[Result, tuple[Arm, Arm]]:
+) -> tuple[Result, tuple[ArmSummary, ArmSummary]]:
     """Run it, and leave nothing behind."""
     identity = uuid.uuid4().hex[:12]
     with ExitStack() as stack:
@@ -210,18 +210,20 @@ def _experiment(
         daemon.check(same.mounts)
         reaper = stack.enter_context(Reaper(identity))
         stack.enter_context(_swept(daemon, reaper))
-        sides: list[Side] = []
+        sides: list[Arm] = []
         arms = []
         for letter, name in zip("ab", names, strict=True):
             if not name:
                 assert settings is not None
                 sides.append(process.Host(python, settings, place, same, reaper))
-                arms.append(Arm(name=sides[-1].name, starts=0, failed_starts=0, runs=0))
+                arms.append(ArmSummary(name=sides[-1].name, starts=0, failed_starts=0, runs=0))
                 continue
-            image = daemon.image(name, interruption, lambda what: progress.tell("pull", what))
+            image = daemon.image(name, interruption, lambda what: progress.show("pull", what))
             sides.append(_Containers(daemon, image, same, f"infercanary-ab-{identity}-{letter}"))
             arms.append(
-                Arm(name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0)
+                ArmSummary(
+                    name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0
+                )
             )
         judged = partial(answer.decisions, most=plan.restarts)
         result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)
@@ -280,31 +282,33 @@ def _canaries(result: Result) -> list[str]:
     return answer.common(result.pairs) if result.pairs else []
 
 
-def _say(told: Sequence[Told], result: Result, signal_number: int, as_json: bool, report: str) -> int:
+def _say(
+    answers: Sequence[CanaryAnswer], result: Result, signal_number: int, as_json: bool, report: str
+) -> int:
     """Print the answers, then write the report: where that fails the answer is there all the same."""
-    code = worst([each.compared.exit_code for each in told]) if told else 3
+    code = worst([each.compared.exit_code for each in answers]) if answers else 3
     if signal_number:
         code = 128 + signal_number
     notes = _alone(result.pairs)
-    series = [answer.series(result.pairs, each.compared.canary or "") for each in told]
+    series = [answer.series(result.pairs, each.compared.canary or "") for each in answers]
     if as_json:
-        say(_json(told, result, code, notes))
-    elif not told:
+        say(_json(answers, result, code, notes))
+    elif not answers:
         say(f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive")
     else:
-        for i, (each, (a, b)) in enumerate(zip(told, series, strict=True)):
+        for i, (each, (a, b)) in enumerate(zip(answers, series, strict=True)):
             say("\n" * bool(i) + text.experiment(each, a, b, width()), each.compared.verdict)
         say("".join(f"\n  note         {note}\n" for note in notes))
-    if report and told:
+    if report and answers:
         articles = [
-            part for each, (a, b) in zip(told, series, strict=True) for part in page.experiment(each, a, b)
+            part for each, (a, b) in zip(answers, series, strict=True) for part in page.experiment(each, a, b)
         ]
-        title = f"{told[0].a.name} → {told[0].b.name}"
+        title = f"{answers[0].a.name} → {answers[0].b.name}"
         pages.write(report, pages.page(title, articles, notes, options.version()))
     return code
 
 
-def _alone(pairs: Sequence[Pair]) -> list[str]:
+def _alone(pairs: Sequence[TurnPair]) -> list[str]:
     if not pairs:
         return []
     names = [[*turn.starts] for turn in (pairs[0].a, pairs[0].b)]
@@ -315,12 +319,12 @@ def _alone(pairs: Sequence[Pair]) -> list[str]:
     ]
 
 
-def _json(told: Sequence[Told], result: Result, code: int, notes: Sequence[str]) -> str:
+def _json(answers: Sequence[CanaryAnswer], result: Result, code: int, notes: Sequence[str]) -> str:
     """The worst canary's answer as one JSON object, with those of all in it. In ASCII, whatever stdout takes."""
     whole: dict[str, Any] = {"verdict": "inconclusive", "notes": []}
-    canaries = [_plain(each) for each in told]
-    if told:
-        order = [each.compared.exit_code for each in told]
+    canaries = [_plain(each) for each in answers]
+    if answers:
+        order = [each.compared.exit_code for each in answers]
         whole = canaries[order.index(worst(order))]
     whole = {
         **whole,
@@ -335,8 +339,8 @@ def _json(told: Sequence[Told], result: Result, code: int, notes: Sequence[str])
     return json.dumps(whole) + "\n"
 
 
-def _plain(told: Told) -> dict[str, Any]:
+def _plain(one: CanaryAnswer) -> dict[str, Any]:
     """What `infercanary compare --json` says, and what the experiment adds."""
-    both = msgspec.json.decode(msgspec.json.encode(told))
+    both = msgspec.json.decode(msgspec.json.encode(one))
     flat: dict[str, Any] = {**both.pop("compared"), **both}
     return flat

@@ -49,7 +49,7 @@ _GONE = (404, 409)  # not there, or being removed already
 _UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 
 
-class Image(msgspec.Struct, frozen=True):
+class InspectedImage(msgspec.Struct, frozen=True):
     """What Docker knows of an image."""
 
     name: str
@@ -75,7 +75,7 @@ class Daemon:
         """Let go of the connection."""
         self._client.close()
 
-    def image(self, name: str, interruption: Interruption, tell: Callable[[str], None]) -> Image:
+    def image(self, name: str, interruption: Interruption, notify: Callable[[str], None]) -> InspectedImage:
         """The image of that name, pulled where it is not here. Raises :class:`UsageError`."""
         if not name.strip() or not name.isprintable() or name.startswith("-"):
             raise UsageError(f"image `{name[:60]}`: is not the name of one; give what `docker run` takes")
@@ -83,14 +83,14 @@ class Daemon:
             try:
                 found = self._inspect(name)
             except docker.errors.ImageNotFound:
-                self._pull(name, interruption, tell)
+                self._pull(name, interruption, notify)
                 found = self._inspect(name)
         except _UNREACHED as error:
             raise UsageError(
                 f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, or mend the name"
             ) from None
         labels = (found.get("Config") or {}).get("Labels") or {}
-        return Image(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
+        return InspectedImage(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
 
     def check(self, mounts: Sequence[Mount]) -> None:
         """That what is mounted is there: Docker would make what is not, and leave it. Raises :class:`UsageError`."""
@@ -105,10 +105,10 @@ class Daemon:
                 ) from None
             except _UNREACHED as error:
                 raise UsageError(
-                    f"--volume {mount.source}: Docker does not tell ({one_line(error)})"
+                    f"--volume {mount.source}: Docker does not notify ({one_line(error)})"
                 ) from None
 
-    def start(self, image: Image, conditions: Conditions, name: str) -> Container:
+    def start(self, image: InspectedImage, conditions: Conditions, name: str) -> RunningContainer:
         """A container of ``image``, started. Raises :class:`StartFailed`; :class:`UsageError` for what never works."""
         port = DEFAULT_PORT if conditions.settings else image.port
         try:
@@ -128,7 +128,7 @@ class Daemon:
                 ports=[port],
                 host_config=self._host_config(conditions, port),
             )
-            container = Container(self._client, str(made["Id"]), port)
+            container = RunningContainer(self._client, str(made["Id"]), port)
         except docker.errors.APIError as error:
             raise _refused(error) from None
         except _UNREACHED as error:
@@ -188,16 +188,16 @@ class Daemon:
             ],
         )
 
-    def _pull(self, name: str, interruption: Interruption, tell: Callable[[str], None]) -> None:
+    def _pull(self, name: str, interruption: Interruption, notify: Callable[[str], None]) -> None:
         repository, tag = docker.utils.parse_repository_tag(name)
         for line in self._client.pull(repository, tag=tag or "latest", stream=True, decode=True):
             interruption.check()
             if "error" in line:
                 raise docker.errors.DockerException(str(line["error"]))
-            tell(f"pulling {name}: {str(line.get('status', ''))[:60]}")
+            notify(f"pulling {name}: {str(line.get('status', ''))[:60]}")
 
 
-class Container:
+class RunningContainer:
     """A container that was made, and where its probe may answer."""
 
     def __init__(self, client: docker.APIClient, id_: str, port: int) -> None:

@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from infercanary.ab.estimate import Decision
-from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
-from infercanary.ab.turn import Needed, OutOfTime, Side, StartFailed, Turn, take
+from infercanary.ab.turn import Arm, Needed, OutOfTime, StartFailed, Turn, take
 from infercanary.command.settings import UsageError
 
-Sides = Literal["A", "B"]
+ArmName = Literal["A", "B"]
 Ended = Literal["clear", "restarts", "budget", "interrupted"]
 
 
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     needed: Needed
 
 
-class Pair(NamedTuple):
+class TurnPair(NamedTuple):
     """A turn of each side, one right after the other."""
 
     a: Turn
@@ -33,29 +33,27 @@ class Pair(NamedTuple):
     a_first: bool
 
 
-class Failure(NamedTuple):
+class FailedStart(NamedTuple):
     """A start that gave no runs."""
 
-    side: Sides
+    side: ArmName
     why: str
 
 
 class Result(NamedTuple):
     """What was seen, and why it ended."""
 
-    pairs: Sequence[Pair]
-    failures: Sequence[Failure]
+    pairs: Sequence[TurnPair]
+    failures: Sequence[FailedStart]
     ended: Ended
     seconds: float
 
 
-Judged = Callable[[Sequence[Pair]], Mapping[str, Decision]]
+Judged = Callable[[Sequence[TurnPair]], Mapping[str, Decision]]
 """From the pairs so far to a decision on each canary; raises :class:`UsageError` where there is none to compare."""
 
 
-def run(
-    a: Side, b: Side, plan: Plan, judged: Judged, interruption: Interruption, progress: Progress
-) -> Result:
+def run(a: Arm, b: Arm, plan: Plan, judged: Judged, interruption: Interruption, progress: Progress) -> Result:
     """Take turns. Raises :class:`UsageError` where a side cannot be started twice in a row."""
     return _Experiment({"A": a, "B": b}, plan, judged, interruption, progress).run()
 
@@ -63,7 +61,7 @@ def run(
 class _Experiment:
     def __init__(
         self,
-        sides: Mapping[Sides, Side],
+        sides: Mapping[ArmName, Arm],
         plan: Plan,
         judged: Judged,
         interruption: Interruption,
@@ -72,18 +70,18 @@ class _Experiment:
         self._sides, self._plan, self._judged = sides, plan, judged
         self._interruption, self._progress = interruption, progress
         self._begin = time.monotonic()
-        self._pairs: list[Pair] = []
-        self._failures: list[Failure] = []
+        self._pairs: list[TurnPair] = []
+        self._failures: list[FailedStart] = []
         self._seconds: list[float] = []
         self._number = 0
-        self._told = ""
+        self._so_far = ""
 
     def run(self) -> Result:
         ended: Ended = "restarts"
         try:
             while not self._is_done():
                 self._pairs.append(self._pair())
-        except Interrupted:
+        except ExperimentInterrupted:
             ended = "interrupted"
         except OutOfTime:
             ended = "budget"
@@ -97,16 +95,16 @@ class _Experiment:
         if not self._pairs:
             return False
         decisions = self._judged(self._pairs)
-        self._told = told(decisions)
+        self._so_far = so_far(decisions)
         return all(decision.done for decision in decisions.values())
 
-    def _pair(self) -> Pair:
+    def _pair(self) -> TurnPair:
         a_first = len(self._pairs) % 2 == 0
-        order: tuple[Sides, Sides] = ("A", "B") if a_first else ("B", "A")
+        order: tuple[ArmName, ArmName] = ("A", "B") if a_first else ("B", "A")
         turns = {side: self._turn(side) for side in order}
-        return Pair(turns["A"], turns["B"], a_first)
+        return TurnPair(turns["A"], turns["B"], a_first)
 
-    def _turn(self, side: Sides) -> Turn:
+    def _turn(self, side: ArmName) -> Turn:
         """A turn; one that fails is tried once more."""
         for last in (False, True):
             self._interruption.check()
@@ -122,10 +120,10 @@ class _Experiment:
                     self._plan.needed,
                     deadline,
                     self._interruption,
-                    self._tell(side),
+                    self._notifier(side),
                 )
             except StartFailed as error:
-                self._failures.append(Failure(side, str(error)))
+                self._failures.append(FailedStart(side, str(error)))
                 if last:
                     raise UsageError(
                         f"{side}, {self._sides[side].name}: failed to start twice in a row: {error}"
@@ -136,16 +134,16 @@ class _Experiment:
             return turn
         raise AssertionError
 
-    def _tell(self, side: Sides) -> Callable[[str], None]:
+    def _notifier(self, side: ArmName) -> Callable[[str], None]:
         done = len(self._seconds)
         most = max(2 * self._plan.restarts, done + 2 - done % 2)  # a pair more, where one did not count
         head = f"start {done + 1} of {most} at most, {side}"
 
-        def tell(what: str) -> None:
-            parts = [f"{head}: {what}", self._told, self._time_left(max(1, most - done))]
-            self._progress.tell(head, "; ".join(part for part in parts if part))
+        def notify(what: str) -> None:
+            parts = [f"{head}: {what}", self._so_far, self._time_left(max(1, most - done))]
+            self._progress.show(head, "; ".join(part for part in parts if part))
 
-        return tell
+        return notify
 
     def _time_left(self, turns: int) -> str:
         if not self._seconds:
@@ -157,7 +155,7 @@ class _Experiment:
         return max(0.0, self._begin + self._plan.budget - time.monotonic())
 
 
-def told(decisions: Mapping[str, Decision]) -> str:
+def so_far(decisions: Mapping[str, Decision]) -> str:
     """What is known so far, in a few words: of the canary that moved most."""
     looks = [decision.looks[-1] for decision in decisions.values() if decision.looks]
     if not looks:

@@ -11,7 +11,7 @@ from types import FrameType
 _SLICE_SECONDS = 0.1
 
 
-class Interrupted(Exception):
+class ExperimentInterrupted(Exception):
     """The experiment was asked to end."""
 
 
@@ -22,12 +22,12 @@ class Interruption:
         self.number = 0
 
     def check(self) -> None:
-        """Raise :class:`Interrupted` where a signal came."""
+        """Raise :class:`ExperimentInterrupted` where a signal came."""
         if self.number:
-            raise Interrupted
+            raise ExperimentInterrupted
 
     def pause(self, seconds: float) -> None:
-        """Sleep, unless interrupted: :class:`Interrupted` then.
+        """Sleep, unless interrupted: :class:`ExperimentInterrupted` then.
 
         In slices, and without a lock: a handler that sets an event may interrupt who just holds the event's lock.
         """
@@ -38,7 +38,7 @@ class Interruption:
             self.check()
 
     @contextmanager
-    def heeded(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
         """Signals are taken here; afterwards by whoever took them before."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # What the parent had ignored stays so: `nohup` is for experiments that outlive a terminal.

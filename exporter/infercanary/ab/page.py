@@ -5,35 +5,40 @@ from __future__ import annotations
 import html
 
 from infercanary.ab import text
-from infercanary.ab.answer import STEPS, Told
+from infercanary.ab.answer import STEPS, CanaryAnswer
 from infercanary.compare import page
-from infercanary.compare.recording import Series, shown
+from infercanary.compare.recording import RecordedRuns, shown
 from infercanary.compare.units import value
 from infercanary.judge.sentence import percent
 
 _WIDTH, _HEIGHT = 600, 100
 
 
-def experiment(told: Told, a: Series, b: Series) -> list[str]:
+def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[str]:
     """The articles on one canary."""
     facts = {
-        "A": text.side(told.a),
-        "B": text.side(told.b),
-        "took": f"{value(told.seconds, 's')}; {text.ENDED[told.ended]}",
+        "A": text.side(answer.a),
+        "B": text.side(answer.b),
+        "took": f"{value(answer.seconds, 's')}; {text.ENDED[answer.ended]}",
     }
     listed = "".join(f"<dt>{label}</dt><dd>{_safe(words)}</dd>" for label, words in facts.items())
-    parts = [f"<h3>The experiment</h3><dl>{listed}</dl>", _starts(told), _pairs(told), _cold_start(told)]
+    parts = [
+        f"<h3>The experiment</h3><dl>{listed}</dl>",
+        _starts(answer),
+        _pairs(answer),
+        _cold_start(answer),
+    ]
     article = (
-        f'<article class="{told.compared.verdict}">'
+        f'<article class="{answer.compared.verdict}">'
         + "\n".join(part for part in parts if part)
         + "</article>"
     )
-    return [page.compared(told.compared, a, b), article]
+    return [page.comparison(answer.compared, a, b), article]
 
 
-def _starts(told: Told) -> str:
+def _starts(answer: CanaryAnswer) -> str:
     """The level of each start, in order of time; a line joins the two of a pair."""
-    levels = [level for step in told.pairs for level in (step.a, step.b)]
+    levels = [level for step in answer.pairs for level in (step.a, step.b)]
     if not levels:
         return ""
     room = max((max(levels) - min(levels)) / 10, 0.002 * max(levels))
@@ -45,7 +50,7 @@ def _starts(told: Told) -> str:
 
     dots: dict[str, list[str]] = {"old": [], "new": []}
     lines = []
-    for number, step in enumerate(told.pairs):
+    for number, step in enumerate(answer.pairs):
         both = [("old", step.a), ("new", step.b)]
         ends = []
         for i, (style, level) in enumerate(both if step.first == "A" else reversed(both)):
@@ -62,22 +67,22 @@ def _starts(told: Told) -> str:
     )
 
 
-def _pairs(told: Told) -> str:
+def _pairs(answer: CanaryAnswer) -> str:
     rows = "".join(
         f"<tr><td>{number}</td><td>{step.first} first</td><td>{_safe(value(step.a, 's'))}</td>"
         f"<td>{_safe(value(step.b, 's'))}</td><td>{_safe(percent(step.shift))}</td></tr>"
-        for number, step in enumerate(told.pairs, 1)
+        for number, step in enumerate(answer.pairs, 1)
     )
     head = "<tr><th>pair</th><th>order</th><th>A</th><th>B</th><th>shift</th></tr>"
     return f"<h3>Pairs of starts</h3><table>{head}{rows}</table>" if rows else ""
 
 
-def _cold_start(told: Told) -> str:
+def _cold_start(answer: CanaryAnswer) -> str:
     rows = "".join(
-        f"<tr><td>{_safe(text.name(step))}</td><td>{_safe(text.duration(told.a, step))}</td>"
-        f"<td>{_safe(text.duration(told.b, step))}</td></tr>"
+        f"<tr><td>{_safe(text.name(step))}</td><td>{_safe(text.duration(answer.a, step))}</td>"
+        f"<td>{_safe(text.duration(answer.b, step))}</td></tr>"
         for step in STEPS
-        if step in told.a.cold_start and step in told.b.cold_start
+        if step in answer.a.cold_start and step in answer.b.cold_start
     )
     head = "<tr><th>step</th><th>A</th><th>B</th></tr>"
     return f"<h3>Cold start: median, and how far starts swing</h3><table>{head}{rows}</table>" if rows else ""

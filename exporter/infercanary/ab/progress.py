@@ -23,7 +23,7 @@ class Progress:
         self._last = ""
         self._open = False
 
-    def tell(self, about: str, text: str) -> None:
+    def show(self, about: str, text: str) -> None:
         """What goes on. Where lines cannot be written over, only the first ``text`` about each thing is written."""
         if self._over:
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)

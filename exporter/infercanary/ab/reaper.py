@@ -49,17 +49,17 @@ class Reaper:
 
     def watch(self, group: int) -> None:
         """A process group of the host that is to end with the experiment."""
-        self._tell(f"watch {group}")
+        self._send(f"watch {group}")
 
     def forget(self, group: int) -> None:
         """It has ended."""
-        self._tell(f"forget {group}")
+        self._send(f"forget {group}")
 
     def nothing_left(self) -> None:
         """All is removed."""
-        self._tell("done")
+        self._send("done")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self._child.stdin is not None:
             with contextlib.suppress(OSError):
                 self._child.stdin.write(line.encode() + b"\n")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infercanary.ab.answer import STEPS, Arm, Told
+from infercanary.ab.answer import STEPS, ArmSummary, CanaryAnswer
 from infercanary.compare import text
-from infercanary.compare.recording import Series, shown
+from infercanary.compare.recording import RecordedRuns, shown
 from infercanary.compare.units import short, value
 from infercanary.judge.sentence import percent
 
@@ -14,19 +14,19 @@ _MOST = 16  # pairs in a row
 _NAMES = {"first_report": "first report", "first_run": "first run", "time_to_steady": "steady"}
 
 
-def experiment(told: Told, a: Series, b: Series, width: int = 80) -> str:
+def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: int = 80) -> str:
     """The whole answer on one canary."""
     rows = {
-        "A": side(told.a),
-        "B": side(told.b),
-        "pairs": pairs(told),
-        "took": f"{value(told.seconds, 's')}; {ENDED[told.ended]}",
+        "A": side(answer.a),
+        "B": side(answer.b),
+        "pairs": pairs(answer),
+        "took": f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}",
     }
     lines = [line for label, words in rows.items() for line in text.row(label, words, width)]
     return (
-        text.comparison(told.compared, a, b, width)
+        text.comparison(answer.compared, a, b, width)
         + "\n"
-        + "\n".join([*lines, *cold_start(told, width)])
+        + "\n".join([*lines, *cold_start(answer, width)])
         + "\n"
     )
 
@@ -39,7 +39,7 @@ ENDED = {
 }
 
 
-def side(arm: Arm) -> str:
+def side(arm: ArmSummary) -> str:
     """Who it is, its mean and scatter."""
     parts = [shown(arm.name, 200)]
     if arm.image_id:
@@ -54,19 +54,19 @@ def side(arm: Arm) -> str:
     return ", ".join(parts)
 
 
-def pairs(told: Told) -> str:
+def pairs(answer: CanaryAnswer) -> str:
     """How much slower B was in each, in order of time."""
-    each = [percent(step.shift) for step in told.pairs]
+    each = [percent(step.shift) for step in answer.pairs]
     more = f" and {len(each) - _MOST} more" if len(each) > _MOST else ""
     return ", ".join(each[:_MOST]) + more if each else "none"
 
 
-def cold_start(told: Told, width: int) -> Iterator[str]:
+def cold_start(answer: CanaryAnswer, width: int) -> Iterator[str]:
     """Each step, with its swing over the starts."""
     label = "cold start"
     for step in STEPS:
-        if step in told.a.cold_start and step in told.b.cold_start:
-            words = f"{name(step):<13}{duration(told.a, step)} → {duration(told.b, step)}"
+        if step in answer.a.cold_start and step in answer.b.cold_start:
+            words = f"{name(step):<13}{duration(answer.a, step)} → {duration(answer.b, step)}"
             yield from text.row(label, words, width)
             label = ""
 
@@ -76,7 +76,7 @@ def name(step: str) -> str:
     return _NAMES.get(step, step)
 
 
-def duration(arm: Arm, step: str) -> str:
+def duration(arm: ArmSummary, step: str) -> str:
     """A step's median and swing."""
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
     return f"{value(arm.cold_start[step], 's')}{swing}"

@@ -61,7 +61,7 @@ class Running(Protocol):
         ...
 
 
-class Side(Protocol):
+class Arm(Protocol):
     """One of the two that are compared."""
 
     @property
@@ -94,21 +94,21 @@ class Needed(NamedTuple):
     """Within which the first run must be there, and each one after the one before."""
 
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 def take(
-    side: Side, number: int, needed: Needed, deadline: float, interruption: Interruption, tell: Told
+    side: Arm, number: int, needed: Needed, deadline: float, interruption: Interruption, notify: Notify
 ) -> Turn:
     """One turn of ``side``, over before ``deadline`` (monotonic).
 
-    Raises :class:`StartFailed`, :class:`~infercanary.ab.interruption.Interrupted`, and :class:`OutOfTime` at
+    Raises :class:`StartFailed`, :class:`~infercanary.ab.interruption.ExperimentInterrupted`, and :class:`OutOfTime` at
     the deadline. Whatever happens, what was started is ended.
     """
     begin = time.monotonic()
     running = side.start(number)
     try:
-        return _Asked(running, needed, begin, deadline, interruption, tell).turn()
+        return _Asked(running, needed, begin, deadline, interruption, notify).turn()
     finally:
         running.end()
 
@@ -123,10 +123,10 @@ class _Asked:
         begin: float,
         deadline: float,
         interruption: Interruption,
-        tell: Told,
+        notify: Notify,
     ) -> None:
         self._running, self._needed, self._begin, self._deadline = running, needed, begin, deadline
-        self._interruption, self._tell = interruption, tell
+        self._interruption, self._notify = interruption, notify
         self._urls = list(running.urls)
         self._passed_over = dict.fromkeys(self._urls, 0)
         self._cursor = ""
@@ -138,7 +138,7 @@ class _Asked:
         self._progressed = begin  # when the last steady run came
 
     def turn(self) -> Turn:
-        self._tell("starting")
+        self._notify("starting")
         pause = _FIRST_PAUSE
         while True:
             self._interruption.pause(min(pause, max(0.0, self._deadline - time.monotonic())))
@@ -204,9 +204,9 @@ class _Asked:
         if (slowest := min(map(len, good.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
         if any(self._runs.values()):
-            self._tell(f"{least} of {self._needed.runs} runs" if least else "warming up")
+            self._notify(f"{least} of {self._needed.runs} runs" if least else "warming up")
         else:
-            self._tell("loading")
+            self._notify("loading")
         return bool(names) and least >= self._needed.runs
 
     def _settled(self, canary: str) -> list[Sample]:

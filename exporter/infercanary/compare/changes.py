@@ -13,7 +13,7 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 
-from infercanary.compare.recording import Floats, Series, shown
+from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.judge import causes, statistics
 from infercanary.judge.statistics import EFFECT, WINDOW, Points
 
@@ -26,7 +26,7 @@ State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
 _CODES: dict[State, int] = {"steady": 0, "slower": 1, "faster": 0, "changed": 0, "inconclusive": 3}
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change: the first run of the new level, and the shift to it as a ratio."""
 
     index: int
@@ -50,7 +50,7 @@ class Level(msgspec.Struct, frozen=True):
     median: float
 
 
-class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer on one series."""
 
     canary: str | None
@@ -65,23 +65,23 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in each point that was scanned."""
     unit: Literal["s"] | None
     files: Sequence[str]
-    changes: Sequence[Found] = ()
+    changes: Sequence[LevelChange] = ()
     levels: Sequence[Level] = ()
     left_out: Mapping[str, int] = {}
     notes: Sequence[str] = ()
 
 
-def scanned(
+def scan_runs(
     canary: str,
-    series: Series,
+    series: RecordedRuns,
     *,
     files: Sequence[str] = (),
     components: Mapping[str, Mapping[str, str]] | None = None,
-) -> Scanned:
+) -> ScanResult:
     """Where ``series`` changed its level; ``components`` are those of each environment id."""
     points = series.every
     block, blocks = blocked(points)
-    found: list[Found] = []
+    found: list[LevelChange] = []
     if enough := points.size >= LEAST:
         found = [
             _found(change, block, series, components or {})
@@ -90,7 +90,7 @@ def scanned(
     levels = _levels(points, [change.index for change in found]) if enough else []
     shift = levels[-1].median / levels[0].median - 1 if levels else 0.0
     state = _state(found, shift) if enough else "inconclusive"
-    return Scanned(
+    return ScanResult(
         canary=shown(canary) or None,
         verdict=state,
         exit_code=_CODES[state],
@@ -116,7 +116,7 @@ def blocked(points: Floats, most: int = MOST) -> tuple[int, Floats]:
     return block, np.median(whole, axis=1)
 
 
-def _state(found: Sequence[Found], shift: float) -> State:
+def _state(found: Sequence[LevelChange], shift: float) -> State:
     if not found:
         return "steady"
     log = math.log1p(shift)
@@ -125,7 +125,7 @@ def _state(found: Sequence[Found], shift: float) -> State:
     return "slower" if log > 0 else "faster"
 
 
-def _sentence(state: State, found: Sequence[Found], shift: float, runs: int) -> str:
+def _sentence(state: State, found: Sequence[LevelChange], shift: float, runs: int) -> str:
     if state == "inconclusive":
         return f"inconclusive: {runs} runs are too short a series; {LEAST} is the least"
     if state == "steady":
@@ -137,8 +137,11 @@ def _sentence(state: State, found: Sequence[Found], shift: float, runs: int) -> 
 
 
 def _found(
-    change: statistics.ChangePoint, block: int, series: Series, components: Mapping[str, Mapping[str, str]]
-) -> Found:
+    change: statistics.ChangePoint,
+    block: int,
+    series: RecordedRuns,
+    components: Mapping[str, Mapping[str, str]],
+) -> LevelChange:
     index = int(change.index) * block
     at: float | None = None
     start = ""
@@ -154,7 +157,7 @@ def _found(
                 changes = causes.changes(components.get(before, {}), components.get(environment, {}))
             before = environment
         offset += len(runs.samples)
-    return Found(
+    return LevelChange(
         index=index, at=at, shift=change.shift, low=change.low, high=change.high, start=start, changes=changes
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
 from infercanary.compare.outlook import Evidence, outlook
-from infercanary.compare.recording import Attempts, Series, shown
+from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
 from infercanary.judge import statistics
 from infercanary.judge.causes import Causes, Pair, Start, find
@@ -35,7 +35,7 @@ _KNOWN = 1e9  # degrees of freedom of what is no estimate
 _NO_RESTART = Restarts(0.0, _KNOWN)
 
 
-class Side(msgspec.Struct, frozen=True):
+class SideSummary(msgspec.Struct, frozen=True):
     """What one side brought. ``median`` is that of the runs that counted; ``left_out`` says why the others do not.
 
     ``attempts`` is None of numbers: they do not tell of runs that failed.
@@ -50,7 +50,7 @@ class Side(msgspec.Struct, frozen=True):
     attempts: Attempts | None = None
 
 
-class Piece(msgspec.Struct, frozen=True):
+class PartShift(msgspec.Struct, frozen=True):
     """How far a phase or a control moved, as ratios."""
 
     shift: float
@@ -62,7 +62,7 @@ class Piece(msgspec.Struct, frozen=True):
     """Of a phase: what it adds to the change, as a share of the whole."""
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     """The answer on one canary. Shifts are ratios (0.05 is 5 % slower); None where too few runs can tell."""
 
     canary: str | None
@@ -80,10 +80,10 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     starts: int
     unit: Literal["s"] | None
-    baseline: Side
-    candidate: Side
-    phases: dict[str, Piece] = {}
-    controls: dict[str, Piece] = {}
+    baseline: SideSummary
+    candidate: SideSummary
+    phases: dict[str, PartShift] = {}
+    controls: dict[str, PartShift] = {}
     causes: Causes | None = None
     failures_rose: bool | None = None
     """Whether clearly more of the candidate's runs failed: then it is inconclusive, unless it regressed. None where
@@ -93,15 +93,15 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     notes: Sequence[str] = ()
 
 
-def compared(
+def compare_runs(
     canary: str,
-    baseline: Series,
-    candidate: Series,
+    baseline: RecordedRuns,
+    candidate: RecordedRuns,
     *,
     files: tuple[Sequence[str], Sequence[str]] = ((), ()),
     restart_sd: float | None = None,
     level: float = LEVEL,
-) -> Compared:
+) -> ComparisonResult:
     """The verdict on ``candidate`` against ``baseline``. Every start of theirs is one replicate.
 
     Raises :class:`UsageError` where they have a start in common: it would be called equivalent to itself.
@@ -142,7 +142,7 @@ def compared(
     verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
     said = _sentence(seen, causes) if known else _too_few(evidence, baseline, candidate)
     following = outlook(evidence, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
-    return Compared(
+    return ComparisonResult(
         canary=shown(canary) or None,
         verdict=verdict,
         exit_code=_CODES[verdict],
@@ -173,7 +173,7 @@ def worst(codes: Sequence[int]) -> int:
     return min(codes, key=_WORST.index)
 
 
-def judged(series: Series) -> Series:
+def judged(series: RecordedRuns) -> RecordedRuns:
     """The starts that count: with enough runs, and the latest of too many."""
     kept = [i for i, points in enumerate(series.points) if points.size >= FEWEST][-STARTS:]
     return series._replace(
@@ -183,7 +183,7 @@ def judged(series: Series) -> Series:
     )
 
 
-def _notes(baseline: Series, candidate: Series) -> list[str]:
+def _notes(baseline: RecordedRuns, candidate: RecordedRuns) -> list[str]:
     notes = []
     for what, side in (("baseline", baseline), ("candidate", candidate)):
         few = [points.size for points in side.points if points.size < FEWEST]
@@ -200,9 +200,9 @@ def _notes(baseline: Series, candidate: Series) -> list[str]:
     return notes
 
 
-def _side(files: Sequence[str], whole: Series, kept: Series) -> Side:
+def _side(files: Sequence[str], whole: RecordedRuns, kept: RecordedRuns) -> SideSummary:
     every = kept.every
-    return Side(
+    return SideSummary(
         files=files,
         runs=kept.runs,
         starts=len(kept.points),
@@ -213,19 +213,21 @@ def _side(files: Sequence[str], whole: Series, kept: Series) -> Side:
     )
 
 
-def _ids(series: Series) -> list[str]:
+def _ids(series: RecordedRuns) -> list[str]:
     return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
 
 
 def _sentence(seen: statistics.Comparison, causes: Causes | None) -> str:
     """The same words as the exporter's, where there is as much to say."""
     if causes is not None:
-        told = Judgement(state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes)
-        return sentence(told)
+        judgement = Judgement(
+            state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes
+        )
+        return sentence(judgement)
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
 
 
-def _too_few(evidence: Evidence, baseline: Series, candidate: Series) -> str:
+def _too_few(evidence: Evidence, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
     none = [
         f"no runs{' that count' * bool(side.left_out)} in the {what}"
         for what, side in (("baseline", baseline), ("candidate", candidate))
@@ -243,7 +245,7 @@ def _with_failures(said: str, failed: str) -> str:
     return f"inconclusive: {failed}; the others: {said.removeprefix('inconclusive: ')}"
 
 
-def _reasons(candidate: Series, failing: bool | None) -> list[str]:
+def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
     """Where to look for what more runs would not tell."""
     if failing:
         return [
@@ -257,15 +259,15 @@ def _reasons(candidate: Series, failing: bool | None) -> list[str]:
     return []
 
 
-def _points(series: Series) -> list[Points]:
+def _points(series: RecordedRuns) -> list[Points]:
     return [cast("Points", points) for points in series.points]
 
 
-def _pair(old: Series, new: Series) -> Pair:
+def _pair(old: RecordedRuns, new: RecordedRuns) -> Pair:
     return Pair(old.starts, new.starts)
 
 
-def _phases(old: Series, new: Series) -> dict[str, Piece]:
+def _phases(old: RecordedRuns, new: RecordedRuns) -> dict[str, PartShift]:
     """With each phase's share of the change, where there is one to share."""
     pieces = _pieces(old, new, lambda sample: sample.phases)
     whole = float(np.median(new.every) - np.median(old.every)) if pieces else 0.0
@@ -279,7 +281,9 @@ def _phases(old: Series, new: Series) -> dict[str, Piece]:
     }
 
 
-def _pieces(old: Series, new: Series, of: Callable[[Sample], Mapping[str, float]]) -> dict[str, Piece]:
+def _pieces(
+    old: RecordedRuns, new: RecordedRuns, of: Callable[[Sample], Mapping[str, float]]
+) -> dict[str, PartShift]:
     """The shift of each that both sides have. Restarts are not in it: what they move, it shows."""
     sides = (old.starts, new.starts)
     names = [dict.fromkeys(name for start in side for s in start.samples for name in of(s)) for side in sides]
@@ -296,10 +300,10 @@ def _values(start: Start, of: Callable[[Sample], Mapping[str, float]], name: str
     return [x for sample in start.samples if 0 < (x := of(sample).get(name, 0.0)) < math.inf]
 
 
-def _piece(shift: Shift) -> Piece:
+def _piece(shift: Shift) -> PartShift:
     low, high = shift.interval(LEVEL)
     moved = abs(shift.log) >= math.log1p(statistics.EFFECT) and (low > 0 or high < 0)
-    return Piece(_ratio(shift.log), _ratio(low), _ratio(high), moved)
+    return PartShift(_ratio(shift.log), _ratio(low), _ratio(high), moved)
 
 
 def _level(starts: Sequence[Start], name: str) -> float:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.recording import Attempts, Recording, Series, listed, shown
+from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
 from infercanary.contract.report import Run
 from infercanary.judge.causes import Start
 from infercanary.judge.model import Generation, Sample, kept
@@ -105,7 +105,7 @@ def _series(
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]],
     components: dict[str, dict[str, str]],
     outputs: dict[str, dict[str, tuple[float, ...]]],
-) -> Series:
+) -> RecordedRuns:
     left_out: Counter[str] = Counter()
     begun = failed = 0
     found = []
@@ -133,7 +133,7 @@ def _series(
         found.append((Start(generation, [sample for sample, _ in counted]), began))
     found.sort(key=lambda start: start[0].generation.started_at)
     points = [np.array([s.median for s in start.samples], dtype=np.float64) for start, _ in found]
-    return Series(
+    return RecordedRuns(
         points,
         [start for start, _ in found],
         [began for _, began in found],

@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from infercanary.command.settings import UsageError
-from infercanary.compare.changes import Scanned
-from infercanary.compare.comparison import Compared, worst
+from infercanary.compare.changes import ScanResult
+from infercanary.compare.comparison import ComparisonResult, worst
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,17 +45,17 @@ def report(function: F) -> F:
     )(function)
 
 
-def between(name: str, number: float, low: float, high: float, mend: str) -> None:
+def between(name: str, number: float, low: float, high: float, advice: str) -> None:
     """Refuse what is not between (NaN is not)."""
     if not (math.isfinite(number) and low <= number <= high):
-        raise UsageError(f"{name} {number:g}: {mend}")
+        raise UsageError(f"{name} {number:g}: {advice}")
 
 
-def answer(told: Sequence[Compared | Scanned], notes: Sequence[str]) -> str:
+def answer(results: Sequence[ComparisonResult | ScanResult], notes: Sequence[str]) -> str:
     """The worst canary's answer as a JSON object, with those of all in it. In ASCII, whatever standard output takes."""
-    code = worst([each.exit_code for each in told])
-    first: dict[str, Any] = msgspec.to_builtins(next(each for each in told if each.exit_code == code))
-    whole = {**first, "notes": [*first["notes"], *notes], "canaries": told}
+    code = worst([each.exit_code for each in results])
+    first: dict[str, Any] = msgspec.to_builtins(next(each for each in results if each.exit_code == code))
+    whole = {**first, "notes": [*first["notes"], *notes], "canaries": results}
     return json.dumps(msgspec.json.decode(msgspec.json.encode(whole))) + "\n"
 
 

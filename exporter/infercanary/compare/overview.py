@@ -29,7 +29,7 @@ from infercanary.store.sqlite import Store, StoreError
 class _Engine(NamedTuple):
     """How an engine's canary is known: ``told`` is a component that only it tells; a version may just be installed."""
 
-    told: str
+    component: str
     name: str
     version: str
     gpu: str = ""
@@ -47,7 +47,7 @@ _MAX_BYTES = 16 << 30
 _WHICH = "give the file that the exporter's --store names"
 
 
-class Kind(msgspec.Struct, frozen=True, kw_only=True):
+class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """The starts of one canary that have host, service, image, engine and device in common. Times in seconds."""
 
     canary: str
@@ -72,7 +72,7 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """Of each start, in order of time."""
 
 
-def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") -> list[Kind]:
+def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") -> list[OverviewRow]:
     """What the stores (host → file) hold of the canaries and services that the patterns name; the fastest first.
 
     Raises :class:`UsageError`.
@@ -99,7 +99,7 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
 def _kind(generation: Generation) -> tuple[str, str, str]:
     """Image, engine and device."""
     environment = generation.environment
-    there = [engine for engine in _ENGINES if environment.get(engine.told)]
+    there = [engine for engine in _ENGINES if environment.get(engine.component)]
     engines = [f"{engine.name} {environment.get(engine.version, '')}".strip() for engine in there]
     cpu = environment.get("cpu_model", "")
     devices = [environment.get(engine.gpu) or cpu if engine.is_here else "" for engine in there]
@@ -107,11 +107,11 @@ def _kind(generation: Generation) -> tuple[str, str, str]:
     return image_name(generation), _either(engines), _either(devices or [cpu])
 
 
-def _either(told: Iterable[str]) -> str:
-    return " or ".join(dict.fromkeys(filter(None, told)))
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(filter(None, names)))
 
 
-def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> Kind | None:
+def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None:
     counted = [[s.median for s in start.samples if s.median] for start in starts]
     counted = [medians for medians in counted if len(medians) >= FEWEST]
     if not counted:
@@ -119,7 +119,7 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> Kind | None:
     canary, host, service, image, engine, device = key
     levels = [median(medians) for medians in counted]
     every = [value for medians in counted for value in medians]
-    return Kind(
+    return OverviewRow(
         canary=canary,
         host=host,
         service=service,

@@ -14,10 +14,10 @@ import numpy as np
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import picture, text
-from infercanary.compare.changes import Scanned
-from infercanary.compare.comparison import Compared, Piece, Side
-from infercanary.compare.overview import Kind
-from infercanary.compare.recording import Floats, Series, shown
+from infercanary.compare.changes import ScanResult
+from infercanary.compare.comparison import ComparisonResult, PartShift, SideSummary
+from infercanary.compare.overview import OverviewRow
+from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, value, when
 from infercanary.judge.sentence import interval
 from infercanary.judge.statistics import EFFECT
@@ -45,51 +45,51 @@ def page(title: str, articles: Iterable[str], notes: Sequence[str], version: str
     return "\n".join([head, *articles, *said, "</main>", foot])
 
 
-def compared(told: Compared, baseline: Series, candidate: Series) -> str:
+def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
     """One canary, compared."""
     facts = {
-        "medians": f"{value(told.baseline.median, told.unit)} → {value(told.candidate.median, told.unit)}",
-        "baseline": _side(told.baseline),
-        "candidate": _side(told.candidate),
-        "confidence": f"{100 * told.level:g} %",
-        "restarts": text.restarts(told),
-        "changed": text.changed(told.causes.changes, most=40) if told.causes else "",
-        "notes": "; ".join(told.notes),
+        "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
+        "baseline": _side(result.baseline),
+        "candidate": _side(result.candidate),
+        "confidence": f"{100 * result.level:g} %",
+        "restarts": text.restarts(result),
+        "changed": text.changed(result.causes.changes, most=40) if result.causes else "",
+        "notes": "; ".join(result.notes),
     }
     before, after = baseline.every, candidate.every
     pictures = (
-        [*_distributions(before, after, told.unit), _sides(before, after, told.unit)]
+        [*_distributions(before, after, result.unit), _sides(before, after, result.unit)]
         if before.size and after.size
         else []
     )
     parts = [
-        _headline(told.canary, told.sentence, told.verdict),
-        _list(told.next),
+        _headline(result.canary, result.sentence, result.verdict),
+        _list(result.next),
         _facts(facts),
         *pictures,
-        _table("Phases", told.phases),
-        _table("Controls: work that is the same in every image", told.controls),
+        _table("Phases", result.phases),
+        _table("Controls: work that is the same in every image", result.controls),
     ]
-    return f'<article class="{told.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+    return f'<article class="{result.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
 
 
-def scanned(told: Scanned, series: Series) -> str:
+def scan(result: ScanResult, series: RecordedRuns) -> str:
     """One series, scanned."""
     facts = {
-        "levels": " → ".join(value(level.median, told.unit) for level in told.levels),
-        "rests on": text.rests_on(told),
-        "left out": text.left_out(told.left_out),
+        "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
+        "rests on": text.rests_on(result),
+        "left out": text.left_out(result.left_out),
     }
     parts = [
-        _headline(told.canary, told.sentence, told.verdict),
+        _headline(result.canary, result.sentence, result.verdict),
         _facts(facts),
-        _series(told, series.every) if series.runs else "",
-        _changes(told),
+        _series(result, series.every) if series.runs else "",
+        _changes(result),
     ]
-    return f'<article class="{told.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+    return f'<article class="{result.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
 
 
-def kinds(each: Sequence[Kind]) -> str:
+def overview(each: Sequence[OverviewRow]) -> str:
     """What a model takes on each kind of host, engine and image: a row, with each start as a dot on one scale."""
     most = max(max(kind.medians) for kind in each) * 1.02
     rows = []
@@ -165,7 +165,7 @@ def _list(sentences: Sequence[str]) -> str:
     return f'<ul class="next">{items}</ul>' if items else ""
 
 
-def _side(side: Side) -> str:
+def _side(side: SideSummary) -> str:
     out = f"; left out {text.left_out(side.left_out)}" if side.left_out else ""
     where = f"{', '.join(shown(file, 200) for file in side.files)}: " if side.files else ""
     environments = f", environment {', '.join(side.environments[:4])}" if side.environments else ""
@@ -216,25 +216,25 @@ def _sides(before: Floats, after: Floats, unit: str | None) -> str:
     )
 
 
-def _series(told: Scanned, points: Floats) -> str:
+def _series(result: ScanResult, points: Floats) -> str:
     low, high = picture.scale((points,))
     each = _WIDTH / points.size
-    marks = "".join(f"M{change.index * each:.1f} 0V{_HEIGHT}" for change in told.changes)
+    marks = "".join(f"M{change.index * each:.1f} 0V{_HEIGHT}" for change in result.changes)
     levels = "".join(
         f"M{level.index * each:.1f} {_y(level.median, low, high):.1f}h{level.runs * each:.1f}"
-        for level in told.levels
+        for level in result.levels
     )
     return (
         f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
         f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
         f'<path class="dots new" d="{_dots(picture.condensed(points, _DOTS), 0, _WIDTH, low, high)}"/>'
         f'<path class="level" d="{levels}"/><path class="mark" d="{marks}"/></svg><figcaption>'
-        f"<span>{_safe(value(low, told.unit))} to {_safe(value(high, told.unit))}</span></figcaption></figure>"
+        f"<span>{_safe(value(low, result.unit))} to {_safe(value(high, result.unit))}</span></figcaption></figure>"
     )
 
 
-def _changes(told: Scanned) -> str:
-    if not told.changes:
+def _changes(result: ScanResult) -> str:
+    if not result.changes:
         return ""
     rows = [
         (
@@ -243,7 +243,7 @@ def _changes(told: Scanned) -> str:
             interval(change.shift, change.low, change.high),
             text.began(change),
         )
-        for change in told.changes
+        for change in result.changes
     ]
     cells = "".join(
         "<tr>" + "".join(f"<td>{_safe(cell, 1000)}</td>" for cell in row) + "</tr>" for row in rows
@@ -252,7 +252,7 @@ def _changes(told: Scanned) -> str:
     return f"<h3>Changes</h3><table>{head}{cells}</table>"
 
 
-def _table(title: str, pieces: Mapping[str, Piece]) -> str:
+def _table(title: str, pieces: Mapping[str, PartShift]) -> str:
     """Shifts with their intervals, drawn beside what counts as none."""
     if not pieces:
         return ""
@@ -271,7 +271,7 @@ def _table(title: str, pieces: Mapping[str, Piece]) -> str:
     return f"<h3>{title}</h3><table>{''.join(rows)}</table>"
 
 
-def _reach(piece: Piece, reach: float) -> str:
+def _reach(piece: PartShift, reach: float) -> str:
     def x(ratio: float) -> float:
         return 100 + 96 * max(-1.0, min(1.0, ratio / reach))
 

@@ -9,7 +9,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.journal import Entry, entries, is_journal
-from infercanary.compare.recording import Recording, Series, listed, shown
+from infercanary.compare.recording import RecordedRuns, Recording, listed, shown
 from infercanary.compare.table import MAX_POINTS, numbers
 
 
@@ -45,10 +45,10 @@ def read(
         notes += more
     if sum(start.size for start in points) > MAX_POINTS:
         raise UsageError(f"{' and '.join(places)}: more than {MAX_POINTS:,} numbers; give a part of them")
-    return Recording(places, False, {"": Series(points)}, {}, notes)
+    return Recording(places, False, {"": RecordedRuns(points)}, {}, notes)
 
 
-def pick(recording: Recording, canary: str) -> dict[str, Series]:
+def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
     """The series to judge: all, or the one that ``canary`` names."""
     place = " and ".join(recording.places)
     if not canary:

@@ -21,7 +21,7 @@ class Attempts(msgspec.Struct, frozen=True):
     failed: int
 
 
-class Series(NamedTuple):
+class RecordedRuns(NamedTuple):
     """One canary. ``points`` holds, for each start, the medians of the runs that count, in order of time.
 
     Of a journal, ``starts`` has the same starts with all that is known of each run, and ``environments`` their
@@ -50,7 +50,7 @@ class Recording(NamedTuple):
 
     places: Sequence[str]
     journal: bool
-    canaries: Mapping[str, Series]
+    canaries: Mapping[str, RecordedRuns]
     components: Mapping[str, Mapping[str, str]] = {}
     """Environment id → its components."""
     notes: Sequence[str] = ()

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from infercanary.compare import picture
-from infercanary.compare.changes import Found, Scanned
-from infercanary.compare.comparison import Compared, Piece, Side
-from infercanary.compare.recording import Floats, Series, shown
+from infercanary.compare.changes import LevelChange, ScanResult
+from infercanary.compare.comparison import ComparisonResult, PartShift, SideSummary
+from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, short, value, when
 from infercanary.judge.causes import Change
 from infercanary.judge.sentence import interval
@@ -21,25 +21,27 @@ _LABEL = 13  # columns, besides the indentation
 _FEW = 6  # phases or controls in a row, when none of them moved
 
 
-def comparison(told: Compared, baseline: Series, candidate: Series, width: int = 80) -> str:
+def comparison(
+    result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns, width: int = 80
+) -> str:
     """The whole answer on one canary."""
     facts = {
-        "medians": f"{value(told.baseline.median, told.unit)} → {value(told.candidate.median, told.unit)}",
-        "rests on": f"{_side(told.baseline)} and {_side(told.candidate)}; {100 * told.level:g} % confidence",
-        "restarts": restarts(told),
-        "left out": _left_out(told),
-        "phases": pieces(told.phases),
-        "controls": pieces(told.controls),
-        "changed": changed(told.causes.changes if told.causes else ()),
+        "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
+        "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
+        "restarts": restarts(result),
+        "left out": _left_out(result),
+        "phases": pieces(result.phases),
+        "controls": pieces(result.controls),
+        "changed": changed(result.causes.changes if result.causes else ()),
     }
     before, after = baseline.every, candidate.every
     blocks = [
-        _head(told.canary, told.sentence, width),
+        _head(result.canary, result.sentence, width),
         [line for label, text in facts.items() if text for line in row(label, text, width)],
-        distributions(before, after, told.unit, width) if before.size and after.size else [],
+        distributions(before, after, result.unit, width) if before.size and after.size else [],
         [
             line
-            for label, texts in (("next", told.next), ("note", told.notes))
+            for label, texts in (("next", result.next), ("note", result.notes))
             for text in texts
             for line in row(label, text, width)
         ],
@@ -47,48 +49,48 @@ def comparison(told: Compared, baseline: Series, candidate: Series, width: int =
     return _text(blocks)
 
 
-def scan(told: Scanned, series: Series, width: int = 80) -> str:
+def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:
     """The whole answer on one series."""
     facts = {
-        "levels": " → ".join(value(level.median, told.unit) for level in told.levels),
-        "rests on": rests_on(told),
-        "left out": left_out(told.left_out),
+        "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
+        "rests on": rests_on(result),
+        "left out": left_out(result.left_out),
     }
     blocks = [
-        _head(told.canary, told.sentence, width),
-        [*_changes(told, width)],
+        _head(result.canary, result.sentence, width),
+        [*_changes(result, width)],
         [line for label, text in facts.items() if text for line in row(label, text, width)],
-        [*_line(told, series.every, width)] if series.runs else [],
+        [*_line(result, series.every, width)] if series.runs else [],
     ]
     return _text(blocks)
 
 
-def rests_on(told: Scanned) -> str:
+def rests_on(result: ScanResult) -> str:
     """How much was scanned."""
-    starts = f" of {count(told.starts, 'start')}" if told.unit else ""
-    block = f", scanned as medians of {told.block} each" if told.block > 1 else ""
-    return f"{count(told.runs, 'run')}{starts}{block}"
+    starts = f" of {count(result.starts, 'start')}" if result.unit else ""
+    block = f", scanned as medians of {result.block} each" if result.block > 1 else ""
+    return f"{count(result.runs, 'run')}{starts}{block}"
 
 
-def began(change: Found) -> str:
+def began(change: LevelChange) -> str:
     """What began where the level changed."""
     parts = [f"boot {change.start} begins"] if change.start else []
     return "; ".join([*parts, *(text for text in (changed(change.changes),) if text)])
 
 
-def restarts(told: Compared) -> str:
+def restarts(result: ComparisonResult) -> str:
     """What restarts are taken to do, and how that is known."""
-    sd = f"starts of one image differ by {short(100 * told.restart_sd)} % (SD)"
-    if told.restart_sd_from == "given":
-        return f"{sd}, as given" if told.restart_sd else "none lies between, as given"
-    if told.restart_sd_from == "assumed":
+    sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
+    if result.restart_sd_from == "given":
+        return f"{sd}, as given" if result.restart_sd else "none lies between, as given"
+    if result.restart_sd_from == "assumed":
         return f"{sd}, assumed: no restart of one image is in these files"
-    if told.restart_sd_from == "measured":
-        return f"{sd}, measured on {count(told.restarts_seen, 'start')}"
-    return f"{sd}, learnt from {count(told.restarts_seen, 'restart')} beside what is assumed without"
+    if result.restart_sd_from == "measured":
+        return f"{sd}, measured on {count(result.restarts_seen, 'start')}"
+    return f"{sd}, learnt from {count(result.restarts_seen, 'restart')} beside what is assumed without"
 
 
-def pieces(each: Mapping[str, Piece]) -> str:
+def pieces(each: Mapping[str, PartShift]) -> str:
     """Those that moved; where none did, that they are flat."""
     if not each:
         return ""
@@ -157,30 +159,30 @@ def _head(canary: str | None, sentence: str, width: int) -> list[str]:
     return _wrapped(shown(text, 2000), width)
 
 
-def _side(side: Side) -> str:
+def _side(side: SideSummary) -> str:
     return f"{count(side.runs, 'run')} of {count(side.starts, 'start')}"
 
 
-def _left_out(told: Compared) -> str:
+def _left_out(result: ComparisonResult) -> str:
     sides = [
         f"{what} {text}"
-        for what, side in (("baseline", told.baseline), ("candidate", told.candidate))
+        for what, side in (("baseline", result.baseline), ("candidate", result.candidate))
         if (text := left_out(side.left_out))
     ]
     return "; ".join(sides)
 
 
-def _piece(name: str, piece: Piece) -> str:
+def _piece(name: str, piece: PartShift) -> str:
     share = f", {100 * piece.share:.0f} % of the change" if piece.moved and piece.share is not None else ""
     return f"{name} {interval(piece.shift, piece.low, piece.high)}{share}"
 
 
-def _changes(told: Scanned, width: int) -> Iterator[str]:
-    if not told.changes:
+def _changes(result: ScanResult, width: int) -> Iterator[str]:
+    if not result.changes:
         return
-    dated = told.changes[0].at is not None
+    dated = result.changes[0].at is not None
     yield f"  {'index':>8}  {'time':<23}  shift" if dated else f"  {'index':>8}  shift"
-    for change in told.changes:
+    for change in result.changes:
         at = f"  {when(change.at):<23}" if change.at is not None else ""
         head = f"  {change.index:>8}{at}  "
         text = "; ".join(
@@ -189,14 +191,14 @@ def _changes(told: Scanned, width: int) -> Iterator[str]:
         yield from _wrapped(text, width, head, " " * len(head))
 
 
-def _line(told: Scanned, points: Floats, width: int) -> Iterator[str]:
+def _line(result: ScanResult, points: Floats, width: int) -> Iterator[str]:
     """The series as a line, and marks under it where it changed."""
     room = width - _LABEL - 2
     line, low, high = picture.sparkline(points, room)
     yield f"  {'runs':<{_LABEL}}{line}"
-    if told.changes:
+    if result.changes:
         marks = [" "] * len(line)
-        for change in told.changes:
+        for change in result.changes:
             marks[picture.column(change.index, points.size, room)] = "▲"
         yield f"  {'changes':<{_LABEL}}{''.join(marks)}"
-    yield f"  {'':<{_LABEL}}from {value(low, told.unit)} to {value(high, told.unit)}"
+    yield f"  {'':<{_LABEL}}from {value(low, result.unit)} to {value(high, result.unit)}"

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from infercanary.ab import answer
-from infercanary.ab.answer import Arm, decisions, told
+from infercanary.ab.answer import ArmSummary, decisions, summarize
 from infercanary.ab.conditions import Conditions
 from infercanary.ab.experiment import Plan, run
-from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.process import Host
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
@@ -64,8 +64,8 @@ def test_a_slower_side_is_told_and_nothing_runs_on(
     result = run(a, b, plan, lambda pairs: decisions(pairs, plan.restarts), Interruption(), Progress())
     assert result.ended == "clear"
     assert [pair.a_first for pair in result.pairs[:4]] == [True, False, True, False]
-    arms = [Arm(name=side.name, starts=0, failed_starts=0, runs=0) for side in (a, b)]
-    each = told("work", result, arms[0], arms[1], plan.restarts)
+    arms = [ArmSummary(name=side.name, starts=0, failed_starts=0, runs=0) for side in (a, b)]
+    each = summarize("work", result, arms[0], arms[1], plan.restarts)
     assert each.compared.verdict == "regressed"
     assert each.compared.shift is not None and each.compared.shift > 0.5
     assert each.a.cold_start.keys() == set(answer.STEPS)
@@ -105,9 +105,9 @@ def test_settings_that_are_wrong_are_told_by_their_own_name(
 
 def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
     interruption = Interruption()
-    with interruption.heeded():
+    with interruption.handled():
         threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-        with pytest.raises(Interrupted):
+        with pytest.raises(ExperimentInterrupted):
             take(
                 host(WORK_LOADS_SECONDS="60"),
                 1,

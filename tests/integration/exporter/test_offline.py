@@ -82,9 +82,9 @@ def test_a_broken_candidate_does_not_pass(folder: Path) -> None:
     assert done.stdout.startswith("resnet18: inconclusive: no runs in the candidate (120 and 0 ")
     failed = "inconclusive: 90 of 120 runs failed, 0 of 120 before; the others: equivalent"
     assert f"bert: {failed}" in " ".join(done.stdout.split())
-    told = json.loads(infercanary("compare", "sound", "broken", "--json", folder=folder).stdout)
-    assert (told["canary"], told["exit_code"]) == ("resnet18", 3)
-    assert told["canaries"][1]["failures_rose"] and told["canaries"][1]["sentence"].startswith(failed)
+    result = json.loads(infercanary("compare", "sound", "broken", "--json", folder=folder).stdout)
+    assert (result["canary"], result["exit_code"]) == ("resnet18", 3)
+    assert result["canaries"][1]["failures_rose"] and result["canaries"][1]["sentence"].startswith(failed)
     page = (folder / "r.html").read_text()
     assert "no runs in the candidate" in page and "90 of 120 runs failed, 0 of 120 before" in page
 
@@ -104,17 +104,17 @@ def test_journals_of_constant_values_have_an_answer(folder: Path) -> None:
 def test_scan_finds_the_upgrade_in_one_journal(folder: Path) -> None:
     (folder / "both").write_text((folder / "old").read_text() + (folder / "new").read_text())
     done = infercanary("scan", "both", "--json", "--html", "r.html", folder=folder)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["verdict"], told["changes"][0]["index"]) == (1, "slower", 80)
-    assert told["changes"][0]["changes"] == [{"component": "torch", "before": "old", "after": "new"}]
+    result = json.loads(done.stdout)
+    assert (done.returncode, result["verdict"], result["changes"][0]["index"]) == (1, "slower", 80)
+    assert result["changes"][0]["changes"] == [{"component": "torch", "before": "old", "after": "new"}]
     assert (folder / "r.html").read_text().startswith("<!doctype html>")
 
 
 def test_an_encoding_without_signs(folder: Path) -> None:
     done = infercanary("compare", "old", "new", folder=folder, PYTHONIOENCODING="ascii")
     assert done.returncode == 1 and done.stdout.isascii() and "torch old -> new" in done.stdout
-    told = infercanary("compare", "old", "new", "--json", folder=folder, PYTHONIOENCODING="ascii")
-    assert "old → new" in json.loads(told.stdout)["sentence"]
+    result = infercanary("compare", "old", "new", "--json", folder=folder, PYTHONIOENCODING="ascii")
+    assert "old → new" in json.loads(result.stdout)["sentence"]
 
 
 def test_a_reader_that_has_seen_enough(folder: Path) -> None:

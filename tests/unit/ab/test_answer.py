@@ -11,15 +11,15 @@ from html.parser import HTMLParser
 import pytest
 
 from infercanary.ab import answer, command, page, text
-from infercanary.ab.answer import Arm, common, decisions, series, told
-from infercanary.ab.experiment import Failure, Pair, Result
+from infercanary.ab.answer import ArmSummary, common, decisions, series, summarize
+from infercanary.ab.experiment import FailedStart, Result, TurnPair
 from infercanary.ab.turn import Turn
 from infercanary.command.settings import UsageError
 from infercanary.compare import page as pages
 from infercanary.judge.causes import Start
 from infercanary.judge.model import Generation, Sample
 
-A = Arm(
+A = ArmSummary(
     name="search:1.4",
     image_id="sha256:" + "a" * 64,
     image_bytes=1_410_000_000,
@@ -27,7 +27,7 @@ A = Arm(
     failed_starts=0,
     runs=0,
 )
-B = Arm(
+B = ArmSummary(
     name="search:1.5",
     image_id="sha256:" + "b" * 64,
     image_bytes=1_620_000_000,
@@ -60,7 +60,7 @@ def turn(rng, level, torch="2.7.0", disturbed=0, canaries=("c",), load=1.0, inte
 
 def pairs(count, shift=1.0, seed=1, **b):
     rng = random.Random(seed)
-    return [Pair(turn(rng, 0.02), turn(rng, 0.02 * shift, **b), i % 2 == 0) for i in range(count)]
+    return [TurnPair(turn(rng, 0.02), turn(rng, 0.02 * shift, **b), i % 2 == 0) for i in range(count)]
 
 
 def result(found, ended="clear", failures=()):
@@ -94,7 +94,7 @@ class Page(HTMLParser):
 
 def test_a_regression_is_told_with_its_cause():
     found = pairs(5, 1.1, torch="2.13.0")
-    each = told("c", result(found), A, B, 12)
+    each = summarize("c", result(found), A, B, 12)
     assert each.compared.verdict == "regressed" and each.compared.exit_code == 1
     assert each.compared.low > 0.05 and each.compared.high < 0.15
     assert each.compared.sentence.startswith("regressed +")
@@ -115,15 +115,15 @@ def test_a_regression_is_told_with_its_cause():
 
 
 def test_the_same_image_is_equivalent():
-    each = told("c", result(pairs(8)), A, B, 12)
+    each = summarize("c", result(pairs(8)), A, B, 12)
     assert (each.compared.verdict, each.compared.exit_code, each.compared.next) == ("equivalent", 0, ())
     assert decisions(pairs(8), 12)["c"].done
 
 
 def test_a_page_is_well_formed_and_escaped():
     found = pairs(4, 1.2, torch="<script>2.13</script>")
-    nasty = Arm(name="</h1><img src=x>", starts=0, failed_starts=0, runs=0)
-    each = told("c", result(found), nasty, B, 12)
+    nasty = ArmSummary(name="</h1><img src=x>", starts=0, failed_starts=0, runs=0)
+    each = summarize("c", result(found), nasty, B, 12)
     articles = page.experiment(each, *series(found, "c"))
     read = Page(pages.page("title", articles, ["a note"], "1"))
     assert "</h1><img src=x>" in read.text and "<script>2.13</script>" in read.text
@@ -132,7 +132,7 @@ def test_a_page_is_well_formed_and_escaped():
 
 def test_json_is_one_object(capsys):
     found = pairs(5, 1.1)
-    each = told("c", result(found), A, B, 12)
+    each = summarize("c", result(found), A, B, 12)
     assert command._say([each], result(found), 0, True, "") == 1
     told_ = json.loads(capsys.readouterr().out)
     assert told_["verdict"] == "regressed" and told_["exit_code"] == 1 and told_["canary"] == "c"
@@ -154,7 +154,7 @@ def test_without_a_whole_pair_it_says_so(capsys):
 
 
 def test_two_pairs_are_too_few():
-    each = told("c", result(pairs(2), "budget"), A, B, 12)
+    each = summarize("c", result(pairs(2), "budget"), A, B, 12)
     assert each.compared.sentence == "inconclusive: 2 pairs of starts, and 3 are the least that tell anything"
     assert each.compared.next == ["the time was up (--budget): give it more"]
     assert text.experiment(each, *series(pairs(2), "c")).startswith("c: inconclusive: 2 pairs")
@@ -164,27 +164,30 @@ def test_two_pairs_are_too_few():
 def test_inconclusive_says_what_would_settle_it():
     rng = random.Random(2)
     noisy = [
-        Pair(turn(rng, 0.02), turn(rng, 0.02 * math.exp(rng.gauss(0.04, 0.03))), i % 2 == 0) for i in range(4)
+        TurnPair(turn(rng, 0.02), turn(rng, 0.02 * math.exp(rng.gauss(0.04, 0.03))), i % 2 == 0)
+        for i in range(4)
     ]
-    each = told("c", result(noisy, "restarts"), A, B, 4)
+    each = summarize("c", result(noisy, "restarts"), A, B, 4)
     assert each.compared.verdict == "inconclusive"
     assert "would settle it, if they go on like this (--restarts " in each.compared.next[0]
-    edge = [Pair(turn(rng, 0.02), turn(rng, 0.0206), i % 2 == 0) for i in range(4)]
-    assert "will hardly settle it" in " ".join(told("c", result(edge, "restarts"), A, B, 4).compared.next)
+    edge = [TurnPair(turn(rng, 0.02), turn(rng, 0.0206), i % 2 == 0) for i in range(4)]
+    assert "will hardly settle it" in " ".join(
+        summarize("c", result(edge, "restarts"), A, B, 4).compared.next
+    )
 
 
 def test_disturbed_runs_failures_and_a_slow_pace_are_noted():
     rng = random.Random(3)
     found = [
-        Pair(
+        TurnPair(
             turn(rng, 0.02, disturbed=3 * (i % 2)),
             turn(rng, 0.02, disturbed=3 * (1 - i % 2), interval=10.0),
             i % 2 == 0,
         )
         for i in range(4)
     ]
-    failures = [Failure("B", "it ended with exit code 1"), Failure("B", "no run")]
-    each = told("c", result(found, failures=failures), A, B, 12)
+    failures = [FailedStart("B", "it ended with exit code 1"), FailedStart("B", "no run")]
+    each = summarize("c", result(found, failures=failures), A, B, 12)
     notes = each.compared.notes
     assert notes[0] == "12 of 108 runs that others on this host kept waiting are left out"
     assert notes[1] == "B failed to start 2 times and was started again: no run"
@@ -195,11 +198,11 @@ def test_disturbed_runs_failures_and_a_slow_pace_are_noted():
 
 def test_a_canary_of_one_side_is_not_judged():
     rng = random.Random(4)
-    found = [Pair(turn(rng, 0.02, canaries=("c", "old")), turn(rng, 0.02, canaries=("c", "new")), True)]
+    found = [TurnPair(turn(rng, 0.02, canaries=("c", "old")), turn(rng, 0.02, canaries=("c", "new")), True)]
     assert common(found) == ["c"]
     assert command._alone(found) == ["only in A, and so not judged: old", "only in B, and so not judged: new"]
     with pytest.raises(UsageError, match=r"no canary is in both images; A has old; B has new"):
-        common([Pair(turn(rng, 0.02, canaries=("old",)), turn(rng, 0.02, canaries=("new",)), True)])
+        common([TurnPair(turn(rng, 0.02, canaries=("old",)), turn(rng, 0.02, canaries=("new",)), True)])
 
 
 def test_the_worst_of_several_canaries_decides(capsys):
@@ -209,8 +212,8 @@ def test_the_worst_of_several_canaries_decides(capsys):
     for i in range(6):
         a, b = turn(rng, 0.02, canaries=both), turn(rng, 0.02, canaries=both)
         slow = turn(rng, 0.03, canaries=("slow",)).starts["slow"]
-        found.append(Pair(a, b._replace(starts={**b.starts, "slow": slow}), i % 2 == 0))
-    each = [told(name, result(found), A, B, 12) for name in common(found)]
+        found.append(TurnPair(a, b._replace(starts={**b.starts, "slow": slow}), i % 2 == 0))
+    each = [summarize(name, result(found), A, B, 12) for name in common(found)]
     assert [one.compared.verdict for one in each] == ["equivalent", "regressed"]
     assert command._say(each, result(found), 0, True, "") == 1
     assert json.loads(capsys.readouterr().out)["canary"] == "slow"

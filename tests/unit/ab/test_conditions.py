@@ -14,12 +14,12 @@ from infercanary.command import cli as cli
 
 
 @pytest.fixture
-def told(monkeypatch, capsys, tmp_path):
+def mistake(monkeypatch, capsys, tmp_path):
     """What `infercanary ab` says of wrong use: one line, and exit code 2. Docker must not be needed for it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 
-    def told(*arguments):
+    def mistake(*arguments):
         monkeypatch.setattr(sys, "argv", ["infercanary", "ab", *map(str, arguments)])
         with pytest.raises(SystemExit) as exit_:
             cli.main()
@@ -28,7 +28,7 @@ def told(monkeypatch, capsys, tmp_path):
         assert out == "" and err.count("\n") == 1 and err.startswith("infercanary: ")
         return err[len("infercanary: ") : -1]
 
-    return told
+    return mistake
 
 
 BOTH = ("old", "new")
@@ -92,20 +92,20 @@ BOTH = ("old", "new")
         (BOTH, "Docker does not answer ("),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(told, arguments, line):
-    said = told(*arguments)
+def test_a_mistake_is_one_line(mistake, arguments, line):
+    said = mistake(*arguments)
     assert said == line or (
         line.endswith("(") and said.startswith(line) and said.endswith("set DOCKER_HOST")
     ), said
 
 
-def test_settings_without_canaries(told, tmp_path):
+def test_settings_without_canaries(mistake, tmp_path):
     (tmp_path / "probe.yaml").write_text("listen: 0.0.0.0:9798\n")
-    assert told(*BOTH, "--config", "probe.yaml") == (
+    assert mistake(*BOTH, "--config", "probe.yaml") == (
         "probe.yaml: has no canaries; add `canaries:` as for `infercanary probe`"
     )
     (tmp_path / "probe.yaml").write_text("- a\n")
-    assert told(*BOTH, "--config", "probe.yaml") == "probe.yaml: expected a mapping, got a list"
+    assert mistake(*BOTH, "--config", "probe.yaml") == "probe.yaml: expected a mapping, got a list"
 
 
 def test_settings_of_an_experiment(tmp_path):

@@ -13,7 +13,7 @@ def test_what_the_parent_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         interruption = Interruption()
-        with interruption.heeded():
+        with interruption.handled():
             os.kill(os.getpid(), signal.SIGHUP)
             interruption.check()
             assert signal.getsignal(signal.SIGTERM) == interruption._take

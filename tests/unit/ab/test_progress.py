@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from infercanary.ab.interruption import Interrupted, Interruption
+from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
 
 
@@ -22,8 +22,8 @@ def test_on_a_terminal_one_line_is_written_over(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "41")
     stream = Terminal()
     progress = Progress(stream)
-    progress.tell("start 1", "start 1: loading")
-    progress.tell("start 1", "start 1: " + "x" * 60)
+    progress.show("start 1", "start 1: loading")
+    progress.show("start 1", "start 1: " + "x" * 60)
     progress.note("B failed")
     progress.clear()
     assert stream.getvalue() == (
@@ -35,8 +35,8 @@ def test_in_a_log_each_start_is_a_line() -> None:
     stream = io.StringIO()
     progress = Progress(stream)
     for what in ("starting", "loading", "3 of 12 runs"):
-        progress.tell("start 1", f"start 1: {what}")
-    progress.tell("start 2", "start 2: starting \x1b[2J")
+        progress.show("start 1", f"start 1: {what}")
+    progress.show("start 2", "start 2: starting \x1b[2J")
     progress.clear()
     assert stream.getvalue() == "start 1: starting\nstart 2: starting ?[2J\n"
 
@@ -44,7 +44,7 @@ def test_in_a_log_each_start_is_a_line() -> None:
 def test_nobody_to_tell_is_no_reason_to_end() -> None:
     stream = io.TextIOWrapper(open("/dev/full", "wb", buffering=0), encoding="ascii", write_through=True)  # noqa: SIM115
     progress = Progress(stream)
-    progress.tell("a", "± µ")
+    progress.show("a", "± µ")
     progress.note("b")
     stream.detach().close()
 
@@ -52,14 +52,14 @@ def test_nobody_to_tell_is_no_reason_to_end() -> None:
 def test_a_signal_ends_a_pause_at_once_and_the_second_ends_all() -> None:
     interruption = Interruption()
     before = signal.getsignal(signal.SIGTERM)
-    with interruption.heeded():
+    with interruption.handled():
         interruption.pause(0.01)
         os.kill(os.getpid(), signal.SIGTERM)
         begin = time.monotonic()
-        with pytest.raises(Interrupted):
+        with pytest.raises(ExperimentInterrupted):
             interruption.pause(60)
         assert time.monotonic() - begin < 30
-        with pytest.raises(Interrupted):
+        with pytest.raises(ExperimentInterrupted):
             interruption.check()
         assert interruption.number == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):

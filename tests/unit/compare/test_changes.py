@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.compare.changes import LEAST, MOST, blocked, scanned
+from infercanary.compare.changes import LEAST, MOST, blocked, scan_runs
 from infercanary.compare.read import read
-from infercanary.compare.recording import Series
+from infercanary.compare.recording import RecordedRuns
 
 
 def stepped(numbers, *levels, count=60):
-    return Series([np.concatenate([numbers(level, count, seed=i) for i, level in enumerate(levels)])])
+    return RecordedRuns([np.concatenate([numbers(level, count, seed=i) for i, level in enumerate(levels)])])
 
 
 @pytest.mark.parametrize(
@@ -24,23 +24,23 @@ def stepped(numbers, *levels, count=60):
     ],
 )  # fmt: skip
 def test_the_last_level_against_the_first(numbers, levels, verdict, code):
-    told = scanned("", stepped(numbers, *levels))
-    assert (told.verdict, told.exit_code) == (verdict, code)
-    assert len(told.changes) == len(levels) - 1
-    for number, change in enumerate(told.changes, 1):
+    result = scan_runs("", stepped(numbers, *levels))
+    assert (result.verdict, result.exit_code) == (verdict, code)
+    assert len(result.changes) == len(levels) - 1
+    for number, change in enumerate(result.changes, 1):
         assert change.index == pytest.approx(60 * number, abs=3)
         assert change.low < levels[number] / levels[number - 1] - 1 < change.high
-    assert [level.median for level in told.levels] == pytest.approx(levels, rel=0.01)
-    assert sum(level.runs for level in told.levels) == told.runs
-    assert told.sentence.startswith(verdict)
+    assert [level.median for level in result.levels] == pytest.approx(levels, rel=0.01)
+    assert sum(level.runs for level in result.levels) == result.runs
+    assert result.sentence.startswith(verdict)
 
 
 def test_what_is_too_short(numbers):
-    told = scanned("", Series([np.array(numbers(count=LEAST - 1))]))
-    assert (told.verdict, told.exit_code, told.shift, told.levels) == ("inconclusive", 3, None, [])
-    assert told.sentence == f"inconclusive: {LEAST - 1} runs are too short a series; {LEAST} is the least"
-    assert scanned("", Series([np.array(numbers(count=LEAST))])).verdict == "steady"
-    assert scanned("", Series([])).exit_code == 3
+    result = scan_runs("", RecordedRuns([np.array(numbers(count=LEAST - 1))]))
+    assert (result.verdict, result.exit_code, result.shift, result.levels) == ("inconclusive", 3, None, [])
+    assert result.sentence == f"inconclusive: {LEAST - 1} runs are too short a series; {LEAST} is the least"
+    assert scan_runs("", RecordedRuns([np.array(numbers(count=LEAST))])).verdict == "steady"
+    assert scan_runs("", RecordedRuns([])).exit_code == 3
 
 
 def test_a_restart_of_another_image_is_told_with_what_it_changed(journal):
@@ -48,13 +48,13 @@ def test_a_restart_of_another_image_is_told_with_what_it_changed(journal):
     later = journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")
     recording = read([path, later])
     series = recording.canaries["resnet18"]
-    series = Series(*([each[i] for i in (0, 2, 1)] for each in series[:3]))  # in the order of the files
-    told = scanned("resnet18", series, components=recording.components)
-    (change,) = told.changes
+    series = RecordedRuns(*([each[i] for i in (0, 2, 1)] for each in series[:3]))  # in the order of the files
+    result = scan_runs("resnet18", series, components=recording.components)
+    (change,) = result.changes
     assert change.index == 80 and change.start == "new-0"
     assert change.at == pytest.approx(1.7e9)
     assert [(c.component, c.before, c.after) for c in change.changes] == [("torch", "2.7.0", "2.13.0")]
-    assert told.unit == "s" and told.starts == 3
+    assert result.unit == "s" and result.starts == 3
 
 
 @given(st.integers(1, 500), st.integers(1, 50))
@@ -69,6 +69,6 @@ def test_a_long_series_is_scanned_in_blocks():
     rng = np.random.default_rng(2)
     points = np.exp(rng.normal(0, 0.05, 20 * MOST))
     points[12_000:] *= 1.1
-    told = scanned("", Series([points]))
-    assert told.block == 20 and told.exit_code == 1
-    assert told.changes[0].index == pytest.approx(12_000, abs=100)
+    result = scan_runs("", RecordedRuns([points]))
+    assert result.block == 20 and result.exit_code == 1
+    assert result.changes[0].index == pytest.approx(12_000, abs=100)

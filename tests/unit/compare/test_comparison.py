@@ -11,36 +11,36 @@ from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
-from infercanary.compare.comparison import STARTS, compared, worst
+from infercanary.compare.comparison import STARTS, compare_runs, worst
 from infercanary.compare.outlook import Evidence, more_runs, more_starts, outlook
 from infercanary.compare.read import read
-from infercanary.compare.recording import Attempts, Series
+from infercanary.compare.recording import Attempts, RecordedRuns
 from infercanary.judge.statistics import FEWEST, PRIOR, Restarts, Shift
 
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
-sides = st.lists(points, max_size=3).map(Series)
+sides = st.lists(points, max_size=3).map(RecordedRuns)
 
 
 def series(numbers, *levels, count=100):
-    return Series([np.array(numbers(level, count, seed=i)) for i, level in enumerate(levels)])
+    return RecordedRuns([np.array(numbers(level, count, seed=i)) for i, level in enumerate(levels)])
 
 
 @given(sides, sides, st.sampled_from([None, 0.0, 0.01]))
 def test_swapped_sides_turn_the_verdict_around(one, other, restart_sd):
-    told = compared("", one, other, restart_sd=restart_sd)
-    turned = compared("", other, one, restart_sd=restart_sd)
-    assert turned.verdict == OPPOSITE.get(told.verdict, told.verdict)
-    if told.shift is not None and turned.shift is not None:
-        assert 1 + turned.shift == pytest.approx(1 / (1 + told.shift), rel=1e-6)
+    result = compare_runs("", one, other, restart_sd=restart_sd)
+    turned = compare_runs("", other, one, restart_sd=restart_sd)
+    assert turned.verdict == OPPOSITE.get(result.verdict, result.verdict)
+    if result.shift is not None and turned.shift is not None:
+        assert 1 + turned.shift == pytest.approx(1 / (1 + result.shift), rel=1e-6)
 
 
 @given(sides, sides, st.floats(0.5, 0.9999))
 def test_any_sides_have_an_answer(one, other, level):
-    told = compared("", one, other, level=level)
-    assert told.exit_code == {"regressed": 1, "inconclusive": 3}.get(told.verdict, 0)
-    assert bool(told.next) == (told.verdict == "inconclusive")
-    assert told.sentence.startswith(told.verdict)
+    result = compare_runs("", one, other, level=level)
+    assert result.exit_code == {"regressed": 1, "inconclusive": 3}.get(result.verdict, 0)
+    assert bool(result.next) == (result.verdict == "inconclusive")
+    assert result.sentence.startswith(result.verdict)
 
 
 def test_verdicts_and_exit_codes(numbers):
@@ -49,18 +49,20 @@ def test_verdicts_and_exit_codes(numbers):
         (0.024, None, "regressed", 1), (0.017, None, "improved", 0), (0.02, 0.0, "equivalent", 0),
         (0.02, None, "inconclusive", 3), (0.024, 0.1, "inconclusive", 3),
     ]:  # fmt: skip
-        told = compared("", old, Series([np.array(numbers(level, seed=7))]), restart_sd=restart_sd)
-        assert (told.verdict, told.exit_code) == (verdict, code), told.sentence
-    assert (told.unit, told.causes, told.restart_sd_from) == (None, None, "given")
+        result = compare_runs(
+            "", old, RecordedRuns([np.array(numbers(level, seed=7))]), restart_sd=restart_sd
+        )
+        assert (result.verdict, result.exit_code) == (verdict, code), result.sentence
+    assert (result.unit, result.causes, result.restart_sd_from) == (None, None, "given")
 
 
 def test_what_restarts_do_is_assumed_until_they_are_seen(numbers):
-    one = compared("", series(numbers, 0.02), series(numbers, 0.02))
+    one = compare_runs("", series(numbers, 0.02), series(numbers, 0.02))
     assert (one.restart_sd, one.restart_sd_from, one.restarts_seen) == (PRIOR.sd, "assumed", 0)
-    several = compared("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
+    several = compare_runs("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
     assert (several.restart_sd_from, several.restarts_seen, several.starts) == ("learnt", 3, 5)
     assert 0.01 < several.restart_sd < 0.02
-    given_ = compared("", series(numbers, 0.02), series(numbers, 0.02), restart_sd=0.003)
+    given_ = compare_runs("", series(numbers, 0.02), series(numbers, 0.02), restart_sd=0.003)
     assert (given_.restart_sd, given_.restart_sd_from) == (0.003, "given")
     assert several.runs == 500 and one.baseline.median == pytest.approx(0.02, rel=0.01)
 
@@ -70,15 +72,17 @@ def test_restarts_that_differ_much_are_no_regression(numbers):
     rng = np.random.default_rng(3)
     for _ in range(20):
         levels = 0.02 * np.exp(rng.normal(0, 0.03, 6))
-        told = compared("", series(numbers, *levels[:3], count=50), series(numbers, *levels[3:], count=50))
-        assert told.verdict != "regressed" or told.restart_sd < 0.02
+        result = compare_runs(
+            "", series(numbers, *levels[:3], count=50), series(numbers, *levels[3:], count=50)
+        )
+        assert result.verdict != "regressed" or result.restart_sd < 0.02
 
 
 def test_too_few_runs_are_inconclusive(numbers):
-    told = compared("", series(numbers, 0.02), series(numbers, 0.03, count=FEWEST - 1))
-    assert told.sentence == "inconclusive: too few runs (100 and 0 in starts of 8 or more)"
-    assert told.next == ["the candidate needs 8 runs of one start at least; 16 tell more"]
-    assert (told.shift, told.low, told.high) == (None, None, None)
+    result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FEWEST - 1))
+    assert result.sentence == "inconclusive: too few runs (100 and 0 in starts of 8 or more)"
+    assert result.next == ["the candidate needs 8 runs of one start at least; 16 tell more"]
+    assert (result.shift, result.low, result.high) == (None, None, None)
 
 
 def test_runs_that_fail_are_no_reason_to_pass(numbers):
@@ -92,20 +96,20 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         (0.017, failing, "inconclusive", 3, f"inconclusive: {shares}; the others: improved "),
         (0.024, failing, "regressed", 1, "regressed +"),
     ]:  # fmt: skip
-        new = Series([np.array(numbers(level, seed=7))], attempts=after)
-        told = compared("", old, new, restart_sd=0.0)
-        assert (told.verdict, told.exit_code, told.failures_rose) == (verdict, code, after is failing)
-        assert told.sentence.startswith(words) and (shares in told.sentence) == (after is failing)
-        assert bool(told.next) == (verdict == "inconclusive") and not told.notes
-    none = compared("", old, Series([], left_out={"raised": 100}, attempts=Attempts(100, 100)))
+        new = RecordedRuns([np.array(numbers(level, seed=7))], attempts=after)
+        result = compare_runs("", old, new, restart_sd=0.0)
+        assert (result.verdict, result.exit_code, result.failures_rose) == (verdict, code, after is failing)
+        assert result.sentence.startswith(words) and (shares in result.sentence) == (after is failing)
+        assert bool(result.next) == (verdict == "inconclusive") and not result.notes
+    none = compare_runs("", old, RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100)))
     assert none.sentence == (
         "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: no runs that count in the candidate "
         "(100 and 0 in starts of 8 or more)"
     )
-    alike = compared("", old._replace(attempts=failing), new._replace(attempts=failing), restart_sd=0.0)
+    alike = compare_runs("", old._replace(attempts=failing), new._replace(attempts=failing), restart_sd=0.0)
     assert (alike.verdict, alike.failures_rose) == ("regressed", False) and "failed" not in alike.sentence
     assert alike.notes == ["candidate: 40 of 100 runs failed, 40 of 100 before: no clear rise"]
-    assert compared("", series(numbers, 0.02), series(numbers, 0.02)).failures_rose is None
+    assert compare_runs("", series(numbers, 0.02), series(numbers, 0.02)).failures_rose is None
 
 
 @pytest.mark.parametrize(
@@ -135,11 +139,11 @@ def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, faile
 
 
 def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
-    many = Series([np.array(numbers(count=10, seed=i)) for i in range(STARTS + 3)])
-    short = Series([np.array(numbers()), np.array([0.02, 0.02])])
-    told = compared("", many, short)
-    assert (told.baseline.starts, told.candidate.starts) == (STARTS, 1)
-    assert told.notes == [
+    many = RecordedRuns([np.array(numbers(count=10, seed=i)) for i in range(STARTS + 3)])
+    short = RecordedRuns([np.array(numbers()), np.array([0.02, 0.02])])
+    result = compare_runs("", many, short)
+    assert (result.baseline.starts, result.candidate.starts) == (STARTS, 1)
+    assert result.notes == [
         f"baseline: the latest {STARTS} of {STARTS + 3} starts are judged",
         "candidate: 1 start with fewer than 8 runs left out",
     ]
@@ -148,18 +152,18 @@ def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
 def test_a_journal_says_which_phase_and_whether_the_host(journal):
     old = read([journal("old", [0.02, 0.0201])]).canaries["resnet18"]
     image = read([journal("image", [0.024, 0.0241], torch="2.13.0")]).canaries["resnet18"]
-    told = compared("resnet18", old, image, files=(["old"], ["image"]))
-    assert told.sentence.endswith(": image; torch 2.7.0 → 2.13.0; compute phase; controls flat")
-    assert told.sentence.startswith(("regressed +19.9", "regressed +20."))
-    assert told.phases["compute"].moved and told.phases["compute"].share == pytest.approx(1, abs=0.01)
-    assert not told.phases["h2d"].moved and told.phases["h2d"].share == pytest.approx(0, abs=0.01)
-    assert not told.controls["cpu_spin"].moved
-    assert told.causes is not None and told.causes.cause == "image"
-    assert (told.unit, told.baseline.files, len(told.candidate.environments)) == ("s", ["old"], 1)
+    result = compare_runs("resnet18", old, image, files=(["old"], ["image"]))
+    assert result.sentence.endswith(": image; torch 2.7.0 → 2.13.0; compute phase; controls flat")
+    assert result.sentence.startswith(("regressed +19.9", "regressed +20."))
+    assert result.phases["compute"].moved and result.phases["compute"].share == pytest.approx(1, abs=0.01)
+    assert not result.phases["h2d"].moved and result.phases["h2d"].share == pytest.approx(0, abs=0.01)
+    assert not result.controls["cpu_spin"].moved
+    assert result.causes is not None and result.causes.cause == "image"
+    assert (result.unit, result.baseline.files, len(result.candidate.environments)) == ("s", ["old"], 1)
     host = read([journal("host", [0.024, 0.0241], control=1.2)]).canaries["resnet18"]
-    told = compared("resnet18", old, host)
-    assert ": host; compute phase; controls cpu_spin +" in told.sentence
-    assert told.controls["cpu_spin"].moved
+    result = compare_runs("resnet18", old, host)
+    assert ": host; compute phase; controls cpu_spin +" in result.sentence
+    assert result.controls["cpu_spin"].moved
 
 
 def test_a_journal_says_that_the_answers_changed(journal):
@@ -168,10 +172,10 @@ def test_a_journal_says_that_the_answers_changed(journal):
     for name, now, said in (("same", (1.0, 2.0), False), ("wrong", (2.0, 1.0), True), ("unknown", (), False)):
         outputs = {"resnet18": now} if now else {}
         new = read([journal(name, [0.015, 0.0151], outputs=outputs)]).canaries["resnet18"]
-        told = compared("resnet18", old, new)
-        assert told.verdict == "improved" and told.causes is not None
-        assert ("the same input gives another output (relative error 0.63)" in told.sentence) is said
-        assert (told.causes.output_error is None) == (not now)
+        result = compare_runs("resnet18", old, new)
+        assert result.verdict == "improved" and result.causes is not None
+        assert ("the same input gives another output (relative error 0.63)" in result.sentence) is said
+        assert (result.causes.output_error is None) == (not now)
 
 
 def test_what_a_journal_may_mix_up_is_said(journal):
@@ -179,9 +183,9 @@ def test_what_a_journal_may_mix_up_is_said(journal):
     journal("a", [0.02], torch="2.13.0", boot="b")
     both = read([path]).canaries["resnet18"]
     with pytest.raises(UsageError, match="both sides hold the same starts; pick environments or boots"):
-        compared("resnet18", both, both)
+        compare_runs("resnet18", both, both)
     other = read([journal("c", [0.02])]).canaries["resnet18"]
-    (note,) = compared("resnet18", both, other).notes
+    (note,) = compare_runs("resnet18", both, other).notes
     assert note.startswith("baseline: 2 environments (") and note.endswith("pick with --baseline-id")
 
 
@@ -203,10 +207,10 @@ def test_more_runs_settle_what_runs_leave_open(numbers):
     )
     # And so many do: the same noise, ten times as long.
     rng = np.random.default_rng(1)
-    old, new = (Series([np.exp(rng.normal(0, 0.08, 30))]) for _ in range(2))
-    told = compared("", old, new, restart_sd=0.0)
-    assert told.verdict == "inconclusive"
-    number = int("".join(filter(str.isdigit, told.next[0])))
+    old, new = (RecordedRuns([np.exp(rng.normal(0, 0.08, 30))]) for _ in range(2))
+    result = compare_runs("", old, new, restart_sd=0.0)
+    assert result.verdict == "inconclusive"
+    number = int("".join(filter(str.isdigit, result.next[0])))
     assert 30 < number < 3000
 
 

@@ -111,10 +111,15 @@ def test_more_files_of_a_side_are_more_starts(run, write, numbers):
 def test_one_json_object(run, write, numbers, journal):
     write("a", numbers())
     write("b", numbers(0.03))
-    told = json.loads(run("compare", "a", "b", "--json", code=1))
-    assert (told["verdict"], told["exit_code"], told["canary"], told["unit"]) == ("regressed", 1, None, None)
-    assert told["low"] < told["shift"] < told["high"]
-    assert (told["restart_sd"], told["restart_sd_from"], told["runs"], told["starts"]) == (
+    result = json.loads(run("compare", "a", "b", "--json", code=1))
+    assert (result["verdict"], result["exit_code"], result["canary"], result["unit"]) == (
+        "regressed",
+        1,
+        None,
+        None,
+    )
+    assert result["low"] < result["shift"] < result["high"]
+    assert (result["restart_sd"], result["restart_sd_from"], result["runs"], result["starts"]) == (
         0.01,
         "assumed",
         200,
@@ -123,11 +128,11 @@ def test_one_json_object(run, write, numbers, journal):
     journal("old", [0.02, 0.0201], canaries=("x", "y", "gone"))
     journal("new", [0.024, 0.0241], canaries=("x",), torch="2.13.0")
     journal("new", [0.0201, 0.02], canaries=("y",), torch="2.13.0")
-    told = json.loads(run("compare", "old", "new", "--json", code=1))
-    assert told["canary"] == "x" and [each["canary"] for each in told["canaries"]] == ["gone", "x", "y"]
-    assert told["controls"]["cpu_spin"]["moved"] is False and told["phases"]["compute"]["moved"] is True
-    assert told["causes"]["cause"] == "image" and len(told["baseline"]["environments"]) == 1
-    assert told["notes"] == []
+    result = json.loads(run("compare", "old", "new", "--json", code=1))
+    assert result["canary"] == "x" and [each["canary"] for each in result["canaries"]] == ["gone", "x", "y"]
+    assert result["controls"]["cpu_spin"]["moved"] is False and result["phases"]["compute"]["moved"] is True
+    assert result["causes"]["cause"] == "image" and len(result["baseline"]["environments"]) == 1
+    assert result["notes"] == []
     # What has no number is null, which every reader of JSON takes.
     assert json.loads(run("compare", "a", write("c", [1, 2]), "--json", code=3))["shift"] is None
 
@@ -152,9 +157,9 @@ def test_a_canary_that_never_ran_in_the_candidate_does_not_pass(run, journal, tm
     assert out.endswith("note         new: only here, and so not judged: z\n")
     page = Page((tmp_path / "r.html").read_text())
     assert page.text.index(first) < page.text.index("x: equivalent")
-    told = json.loads(run("compare", "old", "new", "--json", code=3))
-    assert (told["canary"], told["sentence"]) == ("y", first.removeprefix("y: "))
-    assert told["candidate"]["attempts"] == {"begun": 0, "failed": 0} and told["failures_rose"] is None
+    result = json.loads(run("compare", "old", "new", "--json", code=3))
+    assert (result["canary"], result["sentence"]) == ("y", first.removeprefix("y: "))
+    assert result["candidate"]["attempts"] == {"begun": 0, "failed": 0} and result["failures_rose"] is None
     assert run("compare", "old", "new", "--canary", "y", code=3).startswith(first)
     run("compare", "old", "new", "--canary", "q", code=2)
     # It is not asked for; and what is slower outweighs it.
@@ -182,13 +187,13 @@ def test_a_candidate_that_fails_does_not_pass(run, journal, tmp_path):
     assert "next find out why its runs fail" in " ".join(out.split()) and "settle it" not in out
     page = (tmp_path / "r.html").read_text()
     assert said in Page(page).text and '<article class="inconclusive">' in page
-    told = json.loads(run("compare", "old", "new", "--json", code=3))
-    assert told["sentence"].startswith(said) and told["failures_rose"] is True
-    assert (told["baseline"]["attempts"], told["candidate"]["attempts"]) == (
+    result = json.loads(run("compare", "old", "new", "--json", code=3))
+    assert result["sentence"].startswith(said) and result["failures_rose"] is True
+    assert (result["baseline"]["attempts"], result["candidate"]["attempts"]) == (
         {"begun": 120, "failed": 0},
         {"begun": 600, "failed": 480},
     )
-    assert -0.03 < told["low"] < told["high"] < 0.03
+    assert -0.03 < result["low"] < result["high"] < 0.03
 
 
 def test_scan_as_text_and_json(run, write, numbers):
@@ -198,9 +203,9 @@ def test_scan_as_text_and_json(run, write, numbers):
     assert re.search(r"^     index  shift\n +\d\d  \+\d\d\.\d % \[\+1\d\.\d, \+2\d\.\d]$", out, re.MULTILINE)
     line, marks = (re.search(rf"^  {name} +(.*)$", out, re.MULTILINE) for name in ("runs", "changes"))
     assert line is not None and marks is not None and marks[1] == "▲" and len(line[1]) == 65
-    told = json.loads(run("scan", "s", "--json", code=1))
-    assert told["verdict"] == "slower" and told["changes"][0]["index"] == pytest.approx(60, abs=3)
-    assert told["changes"][0]["at"] is None and len(told["levels"]) == 2
+    result = json.loads(run("scan", "s", "--json", code=1))
+    assert result["verdict"] == "slower" and result["changes"][0]["index"] == pytest.approx(60, abs=3)
+    assert result["changes"][0]["at"] is None and len(result["levels"]) == 2
     assert run("scan", write("t", numbers()), code=0).startswith("steady: no change of level in 100 runs\n")
     assert run("scan", write("u", [1, 2]), code=3).startswith("inconclusive: 2 runs are too short")
 
@@ -242,7 +247,7 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["compare", "a", "none"], "infercanary: none: cannot be read (No such file or directory)"),
         (
@@ -272,11 +277,11 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         (["scan", "j", "--canary", "z"], "infercanary: j: no canary `z`; there are: x"),
     ],
 )
-def test_mistakes(run, write, numbers, journal, arguments, told):
+def test_mistakes(run, write, numbers, journal, arguments, message):
     write("a", numbers())
     journal("j", [0.02], canaries=("x",))
     journal("k", [0.02], canaries=("y",))
-    assert run(*arguments, code=2).startswith(told)
+    assert run(*arguments, code=2).startswith(message)
 
 
 class Out(io.TextIOWrapper):

@@ -67,7 +67,7 @@ def test_a_torn_last_line_of_objects_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("text", "column", "told"),
+    ("text", "column", "message"),
     [
         ("1\n2\nnan\n", "", "f:3: nan is not a latency: those are finite and above zero; take it out"),
         ("1\n-2\n", "", "f:2: -2 is not a latency: those are finite and above zero; take it out"),
@@ -105,10 +105,10 @@ def test_a_torn_last_line_of_objects_is_left_out():
         ('{\n"a": 1\n}\n', "", "f:1: not JSON"),
     ],
 )  # fmt: skip
-def test_mistakes(text, column, told):
+def test_mistakes(text, column, message):
     with pytest.raises(UsageError) as raised:
         values(text, column)
-    assert str(raised.value).startswith(told)
+    assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 300
 
@@ -126,7 +126,7 @@ def test_any_bytes_give_numbers_or_one_line(data, column):
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"", "is empty; give a journal, or numbers"),
         (b" \n\n", "is empty"),
@@ -139,11 +139,11 @@ def test_any_bytes_give_numbers_or_one_line(data, column):
         (gzip.compress(b"1\n" * 1000, mtime=0)[:-9], "gzip that is cut off or damaged"),
     ],
 )
-def test_files_that_hold_no_text(write, data, told):
+def test_files_that_hold_no_text(write, data, message):
     path = write("f", data)
     with pytest.raises(UsageError) as raised:
         read([path])
-    assert str(raised.value).startswith(f"{path}: {told}")
+    assert str(raised.value).startswith(f"{path}: {message}")
 
 
 def test_what_cannot_be_read(write, tmp_path):

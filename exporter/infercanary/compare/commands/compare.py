@@ -6,13 +6,13 @@ import click
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
-from infercanary.compare.comparison import LEVEL, compared, judged, worst
+from infercanary.compare.comparison import LEVEL, compare_runs, judged, worst
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.read import pick, read
-from infercanary.compare.recording import Attempts, Recording, Series, listed
+from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.terminal import say, width
 
-_NOTHING = Series((), attempts=Attempts(0, 0))
+_NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 
 
 @click.command(name="compare")
@@ -89,8 +89,8 @@ def command(
         read(paths, column=column, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
     )
     both = _common(old, new, canary)
-    told = {
-        name: compared(
+    results = {
+        name: compare_runs(
             name,
             before,
             after,
@@ -102,22 +102,22 @@ def command(
     }
     pictured = {name: (judged(before), judged(after)) for name, (before, after) in both.items()}
     notes = [*old.notes, *new.notes, *_alone(old, new, canary)]
-    code = worst([each.exit_code for each in told.values()])
+    code = worst([each.exit_code for each in results.values()])
     if report:
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
-        articles = [page.compared(each, *pictured[name]) for name, each in told.items()]
+        articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
         page.write(report, page.page(title, articles, notes, options.version()))
     if as_json:
-        say(options.answer([*told.values()], notes))
+        say(options.answer([*results.values()], notes))
         return code
-    for i, (name, each) in enumerate(told.items()):
+    for i, (name, each) in enumerate(results.items()):
         say("\n" * bool(i) + text.comparison(each, *pictured[name], width()), each.verdict)
     if notes:
         say("\n" + "".join(f"{line}\n" for note in notes for line in text.row("note", note, width())))
     return code
 
 
-def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Series, Series]]:
+def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[RecordedRuns, RecordedRuns]]:
     """What the baseline has, those first that the candidate lacks: without runs there. Raises :class:`UsageError`."""
     if old.journal != new.journal:
         journal, numbers = (old, new) if old.journal else (new, old)

@@ -12,7 +12,7 @@ import msgspec
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page
-from infercanary.compare.overview import Kind, overview
+from infercanary.compare.overview import OverviewRow, overview
 from infercanary.compare.recording import shown
 from infercanary.compare.terminal import say, width
 from infercanary.compare.units import count, value
@@ -49,7 +49,7 @@ def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, r
         )
     if report:
         title = "Latency across images, engines, devices and hosts"
-        page.write(report, page.page(title, [page.kinds(kinds)], [], options.version()))
+        page.write(report, page.page(title, [page.overview(kinds)], [], options.version()))
     if as_json:
         say(json.dumps(msgspec.to_builtins(kinds)) + "\n")
     else:
@@ -57,7 +57,7 @@ def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, r
     return 0
 
 
-def text(kinds: Sequence[Kind], columns: int, *, several: bool) -> str:
+def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
     """A block for each canary: two lines for each kind, with its share of the slowest as a bar."""
     blocks = []
     for canary, group in groupby(kinds, key=lambda kind: kind.canary):

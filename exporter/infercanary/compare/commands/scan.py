@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from infercanary.compare import options, page, text
-from infercanary.compare.changes import scanned
+from infercanary.compare.changes import scan_runs
 from infercanary.compare.comparison import worst
 from infercanary.compare.read import pick, read
 from infercanary.compare.terminal import say, width
@@ -30,20 +30,20 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
     """
     recording = read([file], column=column)
     series = pick(recording, canary)
-    told = {
-        name: scanned(name, each, files=recording.places, components=recording.components)
+    results = {
+        name: scan_runs(name, each, files=recording.places, components=recording.components)
         for name, each in series.items()
     }
-    code = worst([each.exit_code for each in told.values()])
+    code = worst([each.exit_code for each in results.values()])
     if report:
-        articles = [page.scanned(each, series[name]) for name, each in told.items()]
+        articles = [page.scan(each, series[name]) for name, each in results.items()]
         page.write(
             report, page.page(" + ".join(recording.places), articles, recording.notes, options.version())
         )
     if as_json:
-        say(options.answer([*told.values()], recording.notes))
+        say(options.answer([*results.values()], recording.notes))
         return code
-    for i, (name, each) in enumerate(told.items()):
+    for i, (name, each) in enumerate(results.items()):
         say("\n" * bool(i) + text.scan(each, series[name], width()), each.verdict)
     if recording.notes:
         say(
