@@ -1,0 +1,288 @@
+"""Every number that decides, in one place: change one here, and judge, rules, dashboards and docs change with it.
+
+A :class:`Policy` is passed to each stage of the judge. Three are named: ``LIVE`` judges upgrades in the exporter,
+``FILES`` compares two files of runs at one look, and ``EXPERIMENT`` decides ``infercanary ab``. They differ in how
+often they look and in how often a change must be seen; what counts as a change is the same.
+
+Shifts are ratios here (0.03 is 3 %), in either direction alike; the judge works on their logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import pairwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The numbers that decide. The first five are for users; the others were chosen as their texts say."""
+
+    # What users may set: `judge:` in exporter.yaml, and options of `compare` and `ab`.
+
+    smallest_effect: float = 0.03
+    """Ratio. A smaller shift is no change, and an interval within it is `equivalent`. Below 3 % layout and allocation
+    alone move programs (Mytkowicz et al., "Producing Wrong Data Without Doing Anything Obviously Wrong!", 2009)."""
+
+    clear_zone: float = 0.01
+    """Ratio. A change's confidence interval lies beyond it: what is merely not zero wakes nobody."""
+
+    confidence: float = 0.95
+    """Over all looks at one upgrade together; its complement is the rate of false alarms where nothing changed."""
+
+    looks: tuple[int, ...] = (12, 24, 48, 96, 192)
+    """Runs of the candidate at which the judge looks. Each is twice the one before, so that what is large is called
+    early and what is small is called at all."""
+
+    history: int = 8
+    """Starts of the baseline that count, of each container: the latest."""
+
+    # How looks become a verdict.
+
+    confirmations: int = 2
+    """Looks in a row that must show a change before it is called, or `equivalent` before a change is withdrawn."""
+
+    keeps_change: bool = True
+    """Whether a change that was called stays until it is withdrawn, though a later look alone would not call it."""
+
+    restart_sds: float = 3.0
+    """Restart SDs that a change must exceed. With one start a side the restart variance is known on few degrees of
+    freedom, and this bound guards where the interval is too narrow; 0 where the interval rests on the starts."""
+
+    # What a shift and its interval are made of.
+
+    fewest_runs: int = 8
+    """Runs of a start without which it does not count: with fewer, a scatter and an autocorrelation are guesses."""
+
+    prior_restart_sd: float = 0.01
+    """SD of logarithms. How much starts of one image are assumed to differ before any restart was seen."""
+
+    prior_restart_df: float = 4.0
+    """Degrees of freedom of that. With fewer no first upgrade gets a verdict below 10 %; with more a service whose
+    starts differ more raises false alarms."""
+
+    baseline_runs: int = 240
+    """Runs of a start that are its baseline: the latest."""
+
+    opening_runs: int = 48
+    """Runs by which the beginning of a start is known, where a drift within it must not count."""
+
+    outlier_every: int = 30
+    """One point in so many, at either end, is winsorized before a scatter is taken."""
+
+    autocorrelation_lags: int = 20
+    """Longest lag of the autocorrelation that is summed, of series with five times as many points; else 1."""
+
+    most_autocorrelation: float = 0.95
+    """Of the first lag. Nearer to 1 an interval would be infinite."""
+
+    # What siblings of the host tell (covariate adjustment).
+
+    covariates: int = 4
+    """Siblings that are used."""
+
+    covariate_runs: int = 2
+    """A sibling's runs before a run that say how slow the host was then, and as many after it."""
+
+    covariate_seconds: float = 60.0
+    """How far from a run they may lie."""
+
+    covariate_outlier_sds: float = 4.0
+    """SDs (by the MAD) at which a sibling's run is winsorized."""
+
+    covariate_starts: int = 4
+    """Degrees of freedom without which no slope is fitted."""
+
+    covariate_clear_ses: float = 3.0
+    """Standard errors by which a slope is above zero, or nothing is adjusted."""
+
+    covariate_steepest: float = 1.5
+    """The largest slope that is believed."""
+
+    covariates_apart: float = 0.015
+    """Logarithms by which the estimates by each sibling alone may differ from the one by all of them,"""
+
+    covariates_apart_share: float = 0.5
+    """or this share of the shift, if that is more."""
+
+    most_adjusted: float = 0.75
+    """Share of a shift by which adjusting may have changed it: a change must be seen in the runs as they are, too."""
+
+    # Causes.
+
+    cause_confidence: float = 0.95
+    """Of the interval of a part of a shift."""
+
+    moved_sigmas: float = 2.6
+    """Standard errors by which a control or a sibling has moved, and by the smallest effect: one in a hundred that
+    stood still passes (normal noise)."""
+
+    whole_share: float = 0.75
+    """Share of a shift: what made so much of it made it."""
+
+    restless_share: float = 0.5
+    """Share of a shift that the host's standard error may be; beyond it the cause is unknown."""
+
+    waiting_factor: float = 2.0
+    """What is attributed to the host for each second of waiting for a CPU. Cold caches follow a switch, which costs
+    from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context switch", ExpCS
+    2007), where a turn of the scheduler lasts a few: as much again at most."""
+
+    phase_share: float = 0.25
+    """Share of a change from which on a phase is named."""
+
+    tag_share: float = 0.2
+    """By which the share of runs with a tag must rise to be named."""
+
+    cold_start_ratio: float = 1.25
+    """A step of the cold start is slower if it takes so many times as long as ever before,"""
+
+    cold_start_seconds: float = 1.0
+    """and so many seconds longer."""
+
+    # Who is live.
+
+    gone_seconds: float = 600.0
+    """Without a run for so long, and"""
+
+    gone_runs: float = 3.0
+    """for so many of its own intervals, a container is not live any more."""
+
+    pace_runs: int = 12
+    """The latest runs of a start, whose mean interval is its own."""
+
+    # Drift without an upgrade.
+
+    block_runs: int = 12
+    """Runs in a block, whose medians are compared: a block evens out what lasts a minute."""
+
+    drift_first_seconds: float = 86_400.0
+    """How long the frozen baseline lasts from an image's first run; longer where that is too few blocks."""
+
+    drift_baseline_blocks: int = 24
+    """Blocks of a baseline at least."""
+
+    drift_recent_blocks: int = 24
+    """Blocks of now: four hours where a run is due every minute, 48 minutes where one is every 10 s."""
+
+    drift_confidence: float = 0.99999
+    """Of the interval: it is asked again and again, for years."""
+
+    drift_restart_confidence: float = 0.99
+    """Of the interval beyond what restarts do: a restart is one event, and is asked about once."""
+
+    # Change points in one series.
+
+    window: int = 12
+    """Points before and after a place: as many as Perfherder has after it
+    (https://github.com/mozilla/treeherder, perfalert)."""
+
+    beyond_scatter: float = 4.5
+    """Standard errors of a step. Chosen, as the next three are, on real series in which people marked the changes; from
+    4 to 4.75 little depends on it."""
+
+    beyond_typical: float = 4.25
+    """SDs of the other steps of the series: a level that varies makes steps of its own."""
+
+    beyond_doubt: float = 15.0
+    """Standard errors that no false alarm came near to: there other steps do not matter."""
+
+    beyond_alone: float = 7.0
+    """Standard errors of a step in a series too short to have others; Perfherder's t."""
+
+    change_points: int = 30
+    """Points on either side that a change's shift is taken from."""
+
+    # Experiments in pairs.
+
+    fewest_pairs: int = 3
+    """Without three differences nothing shows how much they differ."""
+
+    pairs_per_trimmed: int = 8
+    """Pairs for each one that is trimmed at either end."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be meant.
+
+        Raises:
+            ValueError: With the field's name and what it must be.
+        """
+        for name, good, what in (
+            ("smallest_effect", 0 < self.smallest_effect < 1, "between 0 and 1, such as 0.03 for 3 %"),
+            (
+                "clear_zone",
+                0 <= self.clear_zone < self.smallest_effect,
+                "0 or more, and below smallest_effect",
+            ),
+            ("confidence", 0.5 <= self.confidence < 1, "at least 0.5 and below 1, such as 0.95"),
+            (
+                "looks",
+                bool(self.looks)
+                and self.looks[0] >= self.fewest_runs
+                and all(a < b for a, b in pairwise(self.looks)),
+                f"rising numbers of runs from {self.fewest_runs} on, such as [12, 24, 48, 96, 192]",
+            ),
+            ("history", self.history >= 1, "1 or more"),
+        ):
+            if not good:
+                raise ValueError(f"{name}: {getattr(self, name)!r} must be {what}")
+
+    def __hash__(self) -> int:
+        return self._hash  # starts keep by it what they worked out
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    # As logarithms, such that a verdict holds in ratios of either direction.
+
+    @cached_property
+    def log_effect(self) -> float:
+        """The smallest effect of a change."""
+        return -math.log1p(-self.smallest_effect)
+
+    @cached_property
+    def log_same(self) -> float:
+        """Within it both are equivalent, and a control or a phase has not moved."""
+        return math.log1p(self.smallest_effect)
+
+    @cached_property
+    def log_clear(self) -> float:
+        """The edge of the clear zone."""
+        return -math.log1p(-self.clear_zone)
+
+    def levels(self, looks: Sequence[int] | None = None) -> tuple[float, ...]:
+        """The confidence of the interval at each look, such that all of them together have :attr:`confidence`.
+
+        The error is spent as Lan and DeMets ("Discrete Sequential Boundaries for Clinical Trials", 1983) do for a
+        constant boundary: alpha ln(1 + (e - 1) t) by the share t of the runs. Each look gets what is added there, which
+        holds however much the looks depend on each other (Bonferroni); a restart is in all of them, so independent
+        increments would not.
+
+        Args:
+            looks: Runs or pairs at each look, rising; :attr:`looks` without it.
+
+        Returns:
+            One confidence (between 0 and 1) a look.
+        """
+        looks = self.looks if looks is None else looks
+        alpha = round(1 - self.confidence, 12)  # 0.05, not 0.05000000000000004
+        spent = [alpha * math.log1p((math.e - 1) * n / looks[-1]) for n in (0, *looks)]
+        return tuple(1 - (now - before) for before, now in pairwise(spent))
+
+
+LIVE = Policy()
+"""Judges upgrades in the exporter, at looks while runs come in."""
+
+FILES = replace(LIVE, confidence=0.99, confirmations=1, keeps_change=False, history=16)
+"""Compares files, at one look: all runs are there. At this confidence a look errs about as often as one of the live
+judge's."""
+
+SAMPLES = replace(FILES, confidence=0.9995)
+"""Compares two plain samples around an event, for programs that ask about many. Real series err more often than their
+intervals say, because their levels vary; at this confidence, by less than 1 in 1,000 where people see no change."""
+
+EXPERIMENT = replace(LIVE, keeps_change=False, restart_sds=0.0)
+"""Decides on pairs of starts, at a look after each pair. The number of starts is what its interval rests on."""

@@ -1,0 +1,55 @@
+"""The numbers that decide: refused where they cannot be meant, and spent over the looks as promised."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercanary.judge import policy
+from infercanary.judge.policy import EXPERIMENT, FILES, LIVE, SAMPLES, Policy
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"smallest_effect": 0.0}, "smallest_effect: 0.0 must be between 0 and 1"),
+        ({"smallest_effect": 1.0}, "smallest_effect: 1.0 must be"),
+        ({"clear_zone": 0.03}, "clear_zone: 0.03 must be 0 or more, and below smallest_effect"),
+        ({"confidence": 1.0}, "confidence: 1.0 must be at least 0.5"),
+        ({"looks": ()}, "looks: () must be rising numbers"),
+        ({"looks": (4, 24)}, "looks: (4, 24) must be rising numbers of runs from 8 on"),
+        ({"looks": (24, 24)}, "looks: (24, 24) must be rising"),
+        ({"history": 0}, "history: 0 must be 1 or more"),
+    ],
+)
+def test_a_number_that_cannot_be_meant_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match="^" + message.replace("(", r"\(").replace(")", r"\)")):
+        replace(LIVE, **change)
+
+
+def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
+    for each in (LIVE, EXPERIMENT):
+        assert sum(1 - level for level in each.levels()) == pytest.approx(1 - each.confidence)
+    assert len(LIVE.levels()) == len(LIVE.looks)
+    assert FILES.levels((1,)) == (0.99,)
+    assert SAMPLES.levels((1,)) == (0.9995,)
+
+
+def test_the_edges_hold_in_both_directions() -> None:
+    """Twice as fast is as far as twice as slow."""
+    half = replace(LIVE, smallest_effect=0.5)
+    assert half.log_effect == pytest.approx(0.693147, rel=1e-6)
+    assert Policy() == LIVE
+    assert hash(Policy()) == hash(LIVE)
+    assert hash(half) != hash(LIVE)
+
+
+def test_every_field_is_documented() -> None:
+    """With its unit or meaning, right below it."""
+    lines = Path(policy.__file__).read_text().splitlines()
+    for field in fields(Policy):
+        place = next(i for i, line in enumerate(lines) if line.startswith(f"    {field.name}: "))
+        assert lines[place + 1].startswith('    """'), field.name
