@@ -1,7 +1,7 @@
-"""The ways to a probe that the README shows, each in a real container, found by the exporter through a real Docker.
+"""The ways to a probe that docs/probe.md shows, each in a real container, found by the exporter through a real Docker.
 
 The first, in the server's own process, is what the Compose stack itself runs. Here: beside the server, alone, and by a
-socket. Settings and commands are the README's own; only the device and the pace differ.
+socket. Settings and commands are that page's own; only the device and the pace differ.
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ def start(stack: Stack) -> Iterator[Start]:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Callable[..., str]:
-    """Writes the README's probe.yaml, with changes, and returns the option that mounts it where the image works."""
+    """Writes the page's probe.yaml, with changes, and returns the option that mounts it where the image works."""
 
     def write(**changes: object) -> str:
         [block] = [
-            b for b in (ROOT / "README.md").read_text().split("```") if b.startswith("yaml\n# probe.yaml\n")
+            b
+            for b in (ROOT / "docs/probe.md").read_text().split("```")
+            if b.startswith("yaml\n# probe.yaml\n")
         ]
         config: dict[str, Any] = yaml.safe_load(block.removeprefix("yaml\n"))
         config["canaries"]["resnet18"]["options"]["device"] = "cpu"
@@ -77,7 +79,7 @@ def settings(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def sockets(stack: Stack) -> Iterator[str]:
-    """The README's volume for sockets. A test asks for it before ``start``, whose containers hold it."""
+    """The page's volume for sockets. A test asks for it before ``start``, whose containers hold it."""
     name = f"{PROJECT}-sockets"
     run("docker", "volume", "rm", "--force", name)
     run("docker", "volume", "create", name)

@@ -165,3 +165,19 @@ def test_what_a_link_is(tmp_path: Path) -> None:
     )
     assert list(_links(page)) == ["y.md#z", "img/i.png", "#twice"]
     assert _anchors(page) == {"a-b_c-d", "twice", "twice-1"}
+
+
+# What a page is -----------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 900, "move it to a page of docs/"
+    assert len(text.splitlines()) <= 200
+
+
+def test_the_index_has_every_page() -> None:
+    index = ROOT / "docs/README.md"
+    listed = {(index.parent / link).resolve() for link in _links(index)}
+    pages = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"} - {index}
+    assert pages <= listed, "docs/README.md has a line for each page"
