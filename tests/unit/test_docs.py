@@ -14,6 +14,7 @@ from infercanary.contract.report import KINDS, Metric
 from infercanary.probe import tags
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
 GENERATOR = runpy.run_path(str(ROOT / "docs/generate.py"))
@@ -84,7 +85,7 @@ def test_controls_have_their_names() -> None:
 # Conventions (https://prometheus.io/docs/practices/naming/) -------------------------------------------------------
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+@for_each(METRICS, lambda metric: metric.name)
 def test_conventions(metric: Metric) -> None:
     assert re.fullmatch(r"infercanary_[a-z0-9]+(_[a-z0-9]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
@@ -146,7 +147,7 @@ def _anchors(page: Path) -> set[str]:
     return anchors
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@for_each(PAGES, lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     for link in _links(page):
         path, _, anchor = link.partition("#")

@@ -15,6 +15,8 @@ pytest.importorskip("matplotlib")
 
 from PIL import Image
 
+from grafana.pictures.__main__ import main
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -46,6 +48,15 @@ def _near(one: Any, other: tuple[int, int, int]) -> bool:
     return all(abs(a - b) <= 8 for a, b in zip(one, other, strict=True))
 
 
+def _mistake(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
+    """What it says to such arguments, in this process: each start of another takes most of a second."""
+    monkeypatch.setattr(sys, "argv", ["grafana.pictures", *map(str, arguments)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    return capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -57,13 +68,18 @@ def _near(one: Any, other: tuple[int, int, int]) -> bool:
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_code_2(
-    hour: Any, arguments: tuple[str, ...], line: str, tmp_path: Path
+    hour: Any,
+    arguments: tuple[str, ...],
+    line: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     dashboard = () if "--dashboard" in arguments else ("--dashboard", "service")
-    done = _run("--prometheus", hour.url, "--end", _end(hour), "--out", tmp_path, *dashboard, *arguments)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"grafana.pictures: {line.format(url=hour.url)}")
-    assert done.stderr.count("\n") == 1
+    where = ("--prometheus", hour.url, "--end", _end(hour), "--out", tmp_path)
+    said = _mistake(capsys, monkeypatch, *where, *dashboard, *arguments)
+    assert said.startswith(f"grafana.pictures: {line.format(url=hour.url)}")
+    assert said.count("\n") == 1
 
 
 def test_an_end_that_is_no_moment() -> None:
@@ -74,22 +90,20 @@ def test_an_end_that_is_no_moment() -> None:
     )
 
 
-def test_nobody_answers(tmp_path: Path) -> None:
+def test_nobody_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        done = _run("--prometheus", url, "--service", "search", "--out", tmp_path)
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == f"grafana.pictures: {url}: does not answer ([Errno 111] Connection refused); is Prometheus there?\n"
-    )
+        said = _mistake(capsys, monkeypatch, "--prometheus", url, "--service", "search", "--out", tmp_path)
+    why = "does not answer ([Errno 111] Connection refused); is Prometheus there?"
+    assert said == f"grafana.pictures: {url}: {why}\n"
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9090", "file:///etc/passwd", "localhost"])
-def test_an_address_that_is_none(url: str, tmp_path: Path) -> None:
-    done = _run("--prometheus", url, "--service", "search", "--out", tmp_path)
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"grafana.pictures: {url}: not an address; write it as http://127.0.0.1:9090\n",
-    )
+def test_an_address_that_is_none(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = _mistake(capsys, monkeypatch, "--prometheus", url, "--service", "search", "--out", tmp_path)
+    assert said == f"grafana.pictures: {url}: not an address; write it as http://127.0.0.1:9090\n"

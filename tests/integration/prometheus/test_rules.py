@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pytest
 import yaml
+
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "prometheus"
@@ -46,7 +47,7 @@ def name_of(alert: Document) -> str:
     return f"{alert['alert']}-{alert['labels']['severity']}"
 
 
-each_alert = pytest.mark.parametrize("alert", ALERTS, ids=name_of)
+each_alert = for_each(ALERTS, name_of)
 
 
 # By Prometheus' own tools -----------------------------------------------------------------------------------------
@@ -60,9 +61,8 @@ def test_the_rules_are_accepted(tool: Callable[..., str]) -> None:
     tool("promtool", "check", "rules", "--lint=all", "--lint-fatal", *map(str, RULE_FILES))
 
 
-@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: path.stem)
-def test_the_rules_do_what_their_tests_say(tool: Callable[..., str], path: Path) -> None:
-    tool("promtool", "test", "rules", str(path))
+def test_the_rules_do_what_their_tests_say(tool: Callable[..., str]) -> None:
+    tool("promtool", "test", "rules", *map(str, TEST_FILES))
 
 
 # Each rule has tests ----------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
 VALUES = [name for name in RECORDS if not name.startswith(THRESHOLD) and name != LINKS]
 
 
-@pytest.mark.parametrize("record", VALUES)
+@for_each(VALUES)
 def test_a_recording_rule_has_a_test_with_a_value(record: str) -> None:
     assert any(case["exp_samples"] and record in records_in(case["expr"]) for case in QUERIES)
 
@@ -173,7 +173,7 @@ def check(series: Series) -> None:
             assert set(value.split("|")) & labels[label], f"{series.metric}: no {label} is {value}"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record") or name_of(rule))
+@for_each(RULES, lambda rule: rule.get("record") or name_of(rule))
 def test_what_a_rule_reads_exists(rule: Document) -> None:
     for series in selectors(rule["expr"]):
         check(series)

@@ -26,18 +26,16 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafana import generate
 from grafana.dashboards import colours
 from grafana.queries import Query, dashboards, panels, queries
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
 BOARDS = dashboards()
 PANELS = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
-TARGETS = [(name, panel, target) for name, panel in PANELS for target in panel["targets"]]
 QUERIES = queries()
 
-every_board = pytest.mark.parametrize("board", BOARDS.values(), ids=BOARDS.keys())
-every_panel = pytest.mark.parametrize(
-    ("name", "panel"), PANELS, ids=[f"{name}: {panel['title']}" for name, panel in PANELS]
-)
-every_query = pytest.mark.parametrize("query", QUERIES, ids=[f"{q.dashboard}: {q.place}" for q in QUERIES])
+every_board = for_each(BOARDS.values(), lambda board: str(board["uid"]))
+every_panel = for_each(PANELS, lambda at: f"{at[0]}: {at[1]['title']}")
+every_query = for_each(QUERIES, lambda query: f"{query.dashboard}: {query.place}")
 
 EXPORTERS_OWN = re.compile(
     "infercanary_(build|event_loop|discover|config|judge_seconds|store|stored_|unjudged_)|process_|scrape_|up$"
@@ -49,10 +47,10 @@ PROMETHEUS_OWN = re.compile("(up|ALERTS|ALERTS_FOR_STATE)$|process_|prometheus_|
 # What is written -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", generate.files(), ids=lambda path: path.name)
-def test_what_is_written_is_current(path: Path) -> None:
-    written = path.read_text(encoding="utf-8") if path.exists() else ""
-    assert written == generate.files()[path], f"{path.relative_to(ROOT)} is stale: run `make dashboards`"
+@for_each(generate.files().items(), lambda file: str(file[0].relative_to(ROOT)))
+def test_what_is_written_is_current(file: tuple[Path, str]) -> None:
+    path, text = file
+    assert path.read_text(encoding="utf-8") == text, "it is stale: run `make dashboards`"
 
 
 def test_nothing_else_is_there() -> None:
@@ -165,7 +163,8 @@ def test_metrics_exist_with_their_labels(query: Query) -> None:
 
 
 @every_panel
-def test_legends_and_columns_are_labels(name: str, panel: Mapping[str, Any]) -> None:
+def test_legends_and_columns_are_labels(at: tuple[str, Mapping[str, Any]]) -> None:
+    _, panel = at
     for target in panel["targets"]:
         expression = target["expr"]
         known = set(re.findall(r"\w+", " ".join(re.findall(r"\b(?:by|group_left) \(([^)]*)\)", expression))))
@@ -174,7 +173,7 @@ def test_legends_and_columns_are_labels(name: str, panel: Mapping[str, Any]) -> 
                 label for metric, *_ in selectors(expression) for label in METRICS.get(metric, {"instance"})
             }
         labels = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
-        assert labels <= known | {"le"}, (name, panel["title"], labels - known)
+        assert labels <= known | {"le"}, labels - known
 
 
 # The linter's rules ------------------------------------------------------------------------------------------------
@@ -233,8 +232,9 @@ def test_variables(board: dict[str, Any]) -> None:
 
 
 @every_panel
-def test_a_panel_says_what_it_is(name: str, panel: Mapping[str, Any]) -> None:
+def test_a_panel_says_what_it_is(at: tuple[str, Mapping[str, Any]]) -> None:
     """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; and what it says when it is empty."""
+    _, panel = at
     assert panel["title"]
     assert panel["description"].endswith("."), "a description is sentences"
     defaults = panel["fieldConfig"]["defaults"]

@@ -10,6 +10,7 @@ import yaml
 
 from grafana import empty
 from grafana.queries import queries
+from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
 LISTED = [place for places in empty.EMPTY.values() for place in places]
@@ -25,7 +26,7 @@ PLACES = {f"{query.dashboard}: {query.place}" for query in queries()} | _recordi
 PANELS = {place.rpartition(" ")[0] for place in PLACES if ": panel " in place}
 
 
-@pytest.mark.parametrize("place", LISTED)
+@for_each(LISTED)
 def test_what_is_listed_is_there(place: str) -> None:
     assert place in PLACES | PANELS
 

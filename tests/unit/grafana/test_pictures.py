@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from grafana.pictures.tables import Cell, table
 from grafana.pictures.units import ticks, written
 from grafana.queries import dashboards, panels
 from infercanary.command.settings import UsageError
+from tests.for_each import for_each
 
 PANELS = [panel for board in dashboards().values() for panel in panels(board)]
 
@@ -137,22 +139,23 @@ def test_a_length_of_time_that_is_none(text: str) -> None:
         seconds(text)
 
 
-KIND_OF_EACH = {panel["type"]: panel for panel in PANELS}.values()
 NAN, INFINITE = float("nan"), float("inf")
+ODD = ([1.0], [0.0, 0.0], [NAN], [NAN, 1.0, NAN], [INFINITE, 2.0], [-INFINITE], [-3.0, 5.0], [1e-12, 1e15])
+KIND_OF_EACH = {panel["type"]: panel for panel in PANELS}
 
 
-@pytest.mark.parametrize("panel", KIND_OF_EACH, ids=lambda panel: str(panel["type"]))
-@pytest.mark.parametrize(
-    "values", [[1.0], [0.0, 0.0], [NAN], [NAN, 1.0, NAN], [INFINITE, 2.0], [-INFINITE], [-3.0, 5.0], [1e-12, 1e15]]
-)  # fmt: skip
-def test_odd_numbers_are_drawn(panel: dict[str, Any], values: list[float], tmp_path: Path) -> None:
-    labels = {"le": "0.5", "state": "a", "image_id": "b", "component": "c", "version": "$d$"}
-    points = [(1_700_000_000.0 + 60 * i, value) for i, value in enumerate(values)]
-    series = [Series(target["refId"], "of $which$ it is", labels, points) for target in panel["targets"]]
-    content = Content(
-        panel, series, Range(1_699_999_000, 1_700_001_000), [Mark("m", 1_700_000_000, "#D55E00")]
-    )
-    canvas = Canvas(400, 200)
-    KINDS[panel["type"]](canvas, Area(5, 5, 390, 190), content)
-    canvas.save(tmp_path / "panel.png")
-    assert (tmp_path / "panel.png").stat().st_size > 500
+def test_odd_numbers_are_drawn(tmp_path: Path) -> None:
+    @for_each(product(KIND_OF_EACH.values(), ODD), lambda odd: f"{odd[0]['type']} {odd[1]}")
+    def draw(odd: tuple[dict[str, Any], list[float]]) -> None:
+        panel, values = odd
+        labels = {"le": "0.5", "state": "a", "image_id": "b", "component": "c", "version": "$d$"}
+        points = [(1_700_000_000.0 + 60 * i, value) for i, value in enumerate(values)]
+        series = [Series(target["refId"], "of $which$ it is", labels, points) for target in panel["targets"]]
+        marks = [Mark("m", 1_700_000_000, "#D55E00")]
+        content = Content(panel, series, Range(1_699_999_000, 1_700_001_000), marks)
+        canvas = Canvas(400, 200)
+        KINDS[panel["type"]](canvas, Area(5, 5, 390, 190), content)
+        canvas.save(tmp_path / "panel.png")
+        assert (tmp_path / "panel.png").stat().st_size > 500
+
+    draw()

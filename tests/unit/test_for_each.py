@@ -1,0 +1,39 @@
+"""The decorator that makes one test of a rule for many places."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.for_each import for_each
+
+
+def test_a_failure_names_every_place_that_breaks_the_rule() -> None:
+    @for_each([1, 2, 3, 4], lambda number: f"number {number}")
+    def odd(number: int) -> None:
+        """It is odd."""
+        assert number % 2 == 1, "it is even"
+
+    with pytest.raises(
+        AssertionError, match=r"(?s)^2 of 4:\nnumber 2: .*it is even.*\nnumber 4: "
+    ) as failure:
+        odd()
+    assert "number 1" not in str(failure.value) and "number 3" not in str(failure.value)
+    assert (odd.__name__, odd.__doc__) == ("odd", "It is odd.")
+
+
+def test_an_error_of_the_check_itself_is_a_violation_too() -> None:
+    @for_each(["", "a"], repr)
+    def has_a_letter(text: str) -> None:
+        assert text[0]
+
+    with pytest.raises(AssertionError, match="1 of 2:\n'': IndexError"):
+        has_a_letter()
+
+
+def test_a_rule_without_places_fails() -> None:
+    @for_each([])
+    def anything(thing: object) -> None:
+        pass
+
+    with pytest.raises(AssertionError, match="checks nothing"):
+        anything()
