@@ -15,13 +15,12 @@ import infercanary.exporter
 import infercanary.probe
 from infercanary.client import accept, fetch
 from infercanary.contract.report import LADDER, Metric
-from infercanary.exporter.judging import thread
+from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS, OUTCOMES, PHASES, POOLS, TAGS
 from infercanary.exporter.judging.metrics import CAUSES
 from infercanary.judge.stages import STATES
-from infercanary.probe import canary, record, sweep
+from infercanary.probe import record, sweep
 from infercanary.probe.samplers import available, cgroup
 from infercanary.probe.samplers.nvml import fast, faults, slow
-from infercanary.probe.tags import TAGS
 from infercanary.probe.targets import REASONS
 
 TARGET = Path(__file__).with_name("metrics.md")
@@ -118,33 +117,25 @@ _UNITS = {
 
 _MEMORY_ERRORS = tuple(slow._SEVERITIES)
 _SWITCHES = ("voluntary", "involuntary")
-_PHASES = (
-    *("h2d", "compute", "d2h", "launch", "queue"),
-    *("connect", "send", "wait", "receive", "first_token", "tokens"),
-)
-_CPU_CONTROLS = ("cpu_spin", "memory_copy", "page_io", "thread_wake")
-_CONTROLS = (
-    *_CPU_CONTROLS,
-    *(f"{name}_python" for name in _CPU_CONTROLS),
-    *("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch", "gpu_launch_python"),
-)
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
-    ("phase_seconds", "phase"): _PHASES,
-    ("run_phase_median_seconds", "phase"): _PHASES,
-    ("runs_total", "outcome"): record.OUTCOMES,
+    ("phase_seconds", "phase"): tuple(PHASES),
+    ("run_phase_median_seconds", "phase"): tuple(PHASES),
+    ("runs_total", "outcome"): OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
-    ("tagged_runs_total", "tag"): TAGS,
+    ("tagged_runs_total", "tag"): tuple(TAGS),
     ("sweep_missing_points_total", "reason"): sweep.REASONS,
-    ("canary_state", "state"): record.STATES,
+    ("canary_state", "state"): CANARY_STATES,
     ("cuda_missing", "reason"): record.CUDA_MISSING_REASONS,
     ("canary_context_switches_total", "kind"): _SWITCHES,
-    ("thread_pool_size", "pool"): tuple(canary.POOLS),
+    ("thread_pool_size", "pool"): POOLS,
     ("process_context_switches_total", "kind"): _SWITCHES,
-    ("control_seconds", "control"): _CONTROLS,
-    ("control_up", "control"): _CONTROLS,
-    ("control_flops_per_second", "control"): ("cpu_spin", "cpu_spin_python", "gpu_fma"),
+    ("control_seconds", "control"): tuple(CONTROLS),
+    ("control_up", "control"): tuple(CONTROLS),
+    ("control_flops_per_second", "control"): tuple(
+        control.name for control in CONTROLS.values() if control.bottleneck == "compute"
+    ),
     ("control_bytes_per_second", "control"): tuple(
-        name for name in _CONTROLS if name.startswith(("memory_copy", "page_io", "gpu_copy", "gpu_transfer"))
+        control.name for control in CONTROLS.values() if control.bottleneck in ("memory", "io")
     ),
     ("gc_collections_total", "generation"): ("0", "1", "2"),
     ("cgroup_pressure_waiting_seconds_total", "resource"): cgroup._RESOURCES,
@@ -161,7 +152,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
     ("verdict", "verdict"): STATES,
     ("shift_cause", "cause"): CAUSES,
-    ("cold_start_shift_ratio", "step"): tuple(thread.COLD_START.values()),
+    ("cold_start_shift_ratio", "step"): tuple(COLD_START),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
 }

@@ -18,13 +18,14 @@ from infercanary.command.settings import UsageError
 from infercanary.compare.comparison import STARTS, ComparisonResult, compare_runs
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, short
+from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import causes, statistics
 from infercanary.judge.causes import Start, find
 from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import Judgement
 from infercanary.judge.statistics import Shift
 
-STEPS = ("first_report", "load", "first_run", "time_to_steady")
+STEPS = ("first_report", *COLD_START)
 """Of a cold start: from its beginning to the probe's first answer; to load; the first inference; until steady."""
 
 _CODES: Mapping[str, int] = {"equivalent": 0, "improved": 0, "regressed": 1, "inconclusive": 3}

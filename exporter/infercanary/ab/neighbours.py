@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 from scipy.special import stdtrit
 
+from infercanary.contract.vocabulary import BY_OTHERS
 from infercanary.judge.causes import Start
 from infercanary.judge.model import Sample
 from infercanary.judge.statistics import FEWEST
-
-TAGS = frozenset({"preempted", "late", "stalled", "gpu_busy"})
-"""What others on the host do to a run; what its own limits do to it (throttling, memory, heat) is not among them."""
 
 _MORE = 0.05  # of the runs: by less the images do not differ in how many are disturbed
 _MOST = 0.5  # of the runs: with more of them disturbed in both, it is the host
@@ -38,7 +36,7 @@ class Counted(NamedTuple):
 
 def is_quiet(sample: Sample) -> bool:
     """Whether no neighbour disturbed it."""
-    return TAGS.isdisjoint(sample.tags)
+    return BY_OTHERS.isdisjoint(sample.tags)
 
 
 def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:

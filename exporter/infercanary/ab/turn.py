@@ -13,6 +13,7 @@ from infercanary.client.fetch import PollError, Received, fetch, open_session, r
 from infercanary.client.limits import Limits
 from infercanary.compare.recording import shown
 from infercanary.contract.report import Family, Run
+from infercanary.contract.vocabulary import COLD_START_METRICS, FAILING
 from infercanary.judge.causes import Start
 from infercanary.judge.model import Generation, Sample, kept
 
@@ -27,11 +28,6 @@ _LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
 _INTERVAL = "infercanary_interval_seconds"
-_COLD_START = {
-    "infercanary_load_seconds": "load",
-    "infercanary_first_run_seconds": "first_run",
-    "infercanary_time_to_steady_seconds": "time_to_steady",
-}
 
 
 class StartFailed(Exception):
@@ -194,7 +190,7 @@ class _Asked:
         good = {name: self._settled(name) for name in names}
         for name in names:
             runs = self._runs.get(name, [])
-            if runs and not good[name] and (name, "failing") in states:
+            if runs and not good[name] and (name, FAILING) in states:
                 raise StartFailed(_with(f"canary {name} fails", runs[-1].detail or runs[-1].outcome))
             if len(runs) >= _UNSETTLED_RUNS * self._needed.runs:
                 raise StartFailed(f"canary {name} is not steady after {len(runs)} runs")
@@ -231,7 +227,7 @@ class _Asked:
 
     def _done(self, found: Received) -> Turn:
         cold: dict[str, dict[str, float]] = {}
-        for metric, step in _COLD_START.items():
+        for metric, step in COLD_START_METRICS.items():
             for labels, value in _points(found.accepted.families, metric):
                 cold.setdefault(labels[0] if labels else "", {})[step] = value
         generation = Generation(

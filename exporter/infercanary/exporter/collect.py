@@ -21,12 +21,13 @@ import structlog
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure, PollError, fetch, open_session
 from infercanary.contract.report import Family, Metric, Run
+from infercanary.contract.vocabulary import COLD_START_METRICS
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
 from infercanary.exporter.judging import metrics
-from infercanary.exporter.judging.thread import COLD_START, NOTHING, Findings, Judging
+from infercanary.exporter.judging.thread import NOTHING, Findings, Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
 from infercanary.judge.model import Generation
@@ -194,7 +195,7 @@ class Probe:
             outputs={} if of_earlier else accepted.outputs,
         )
         said = () if of_earlier else accepted.families
-        cold_start = [family for family in said if family.name in COLD_START]
+        cold_start = [family for family in said if family.name in COLD_START_METRICS]
         self.generations[boot_id] = generation, cold_start
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]

@@ -8,7 +8,8 @@ from statistics import median
 
 import msgspec
 
-from infercanary.contract.report import Outcome, Run
+from infercanary.contract.report import Run
+from infercanary.contract.vocabulary import Outcome
 
 _RUNS = 120
 _CANARIES = 16

@@ -25,18 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercanary.contract.report import OUTPUT_TOLERANCE, relative_error
+from infercanary.contract.vocabulary import (
+    CONTROLS,
+    DEVICE_COMPONENTS,
+    IN_STEP,
+    POOL_COMPONENTS,
+    PREEMPTED,
+    order_of_interest,
+)
 from infercanary.judge.model import Generation, Sample
 from infercanary.judge.statistics import Restarts, Series, Shift, pool
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# What a slower or faster one of these does to a canary in step. Waking a thread, launching a kernel and crossing the
-# bus are parts of a run, in proportions that differ: when they move they are told, but no share is laid to them.
-IN_STEP = frozenset(
-    {"cpu_spin", "cpu_spin_python", "memory_copy", "memory_copy_python", "gpu_fma", "gpu_copy"}
-)
-# What is left of the image where machine code is refused: all of one control is CPython, the other is libc's memcpy.
-_MADE_OF = {"cpu_spin_python": "python", "memory_copy_python": "os"}
 BASELINE_RUNS = 240  # of a start: the latest
 OPENING_RUNS = 48
 _MOVED = math.log1p(0.03)
@@ -52,13 +53,6 @@ _WAITING = 2.0
 _MOST = 0.75  # of a shift: who made so much of it made it
 _COLD_START = 1.25  # slower by a quarter
 _COLD_START_SECONDS = 1.0  # and by so much
-# The order in which people ask; the others follow by name.
-_FOREMOST = (
-    *("torch_device", "torch_cuda_device", "torch", "torch_cuda", "torch_cudnn", "torch_mode"),
-    *("onnx_device", "onnx_provider", "onnx_cuda_device", "onnxruntime", "tensorrt_cuda_device", "tensorrt"),
-    *("torch_intra_op_threads", "torch_inter_op_threads", "onnx_intra_op_threads", "python", "numpy"),
-)
-_DEVICES = ("torch_device", "onnx_device")
 
 
 @dataclass(frozen=True)
@@ -181,7 +175,7 @@ def find(
         shift,
         {n: s for n, s in controls.items() if n in of_host},
         beside,
-        waits="preempted" in tags and waiting is None,
+        waits=PREEMPTED in tags and waiting is None,
     )
     if waiting is not None and _has_moved(waiting) and waiting.log * shift.log > 0:
         whole = _WAITING * abs(waiting.log) >= abs(shift.log)
@@ -251,7 +245,7 @@ def host_part(
 def in_step(changes: Iterable[Change]) -> frozenset[str]:
     """The controls whose shift is the host's, between images that differ by ``changes``: not those made of these."""
     changed = {change.component for change in changes}
-    return IN_STEP - {control for control, component in _MADE_OF.items() if component in changed}
+    return IN_STEP - {control.name for control in CONTROLS.values() if control.made_of in changed}
 
 
 def joined(starts: Iterable[Start]) -> list[Start]:
@@ -318,8 +312,7 @@ def clock_part(pairs: Sequence[Pair]) -> Shift | None:
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
     """The components that differ, those first that people ask for first."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    rank = {name: i for i, name in enumerate(_FOREMOST)}
-    names.sort(key=lambda name: (rank.get(name, len(rank)), name))
+    names.sort(key=order_of_interest)
     return tuple(Change(name, before.get(name), after.get(name)) for name in names)
 
 
@@ -461,7 +454,7 @@ def _output_error(before: Generation, after: Generation, canary: str) -> float |
 
 def _threads(generation: Generation) -> str:
     """How many the engine computes with; one where no engine tells."""
-    names = ("torch_intra_op_threads", "onnx_intra_op_threads")
+    names = POOL_COMPONENTS["intra_op"]
     return next((generation.environment[name] for name in names if name in generation.environment), "1")
 
 
@@ -473,5 +466,5 @@ def fell_back(before: Generation, after: Generation) -> bool:
 
 def _devices(generation: Generation) -> set[str]:
     """The kinds of device that its canaries ran on; several are told as `cpu, cuda:0`."""
-    told = ",".join(generation.environment.get(component, "") for component in _DEVICES).split(",")
+    told = ",".join(generation.environment.get(component, "") for component in DEVICE_COMPONENTS).split(",")
     return {kind for device in told if (kind := device.strip().partition(":")[0])}

@@ -9,7 +9,8 @@ from statistics import median, median_low
 
 import msgspec
 
-from infercanary.contract.report import Outcome, Run
+from infercanary.contract.report import Run
+from infercanary.contract.vocabulary import NOT_JUDGED, Outcome
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def is_settled(self) -> bool:
         """Whether it counts: it ended well, and its canary was steady. Tags of trouble do not keep a run out."""
-        return self.outcome == "ok" and bool(self.median) and UNSETTLED.isdisjoint(self.tags)
+        return self.outcome == "ok" and bool(self.median) and NOT_JUDGED.isdisjoint(self.tags)
 
     @property
     def failed(self) -> bool:
@@ -86,10 +87,6 @@ def kept(run: Run) -> Sample:
     )
 
 
-UNSETTLED = frozenset({"warming", "failing", "busy", "beside_opening", "beside_sweep"})
-"""Tags of runs that the judge leaves out."""
-
-
 def merge(samples: Sequence[Sample]) -> Sample:
     """One sample for ``samples`` of one canary, in order, none of which failed.
 
@@ -98,7 +95,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
     ``runs`` counts all.
     """
     runs, started_at, sequence = sum(s.runs for s in samples), samples[0].started_at, samples[-1].sequence
-    samples = [s for s in samples if UNSETTLED.isdisjoint(s.tags)] or samples
+    samples = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
     tags: Counter[str] = Counter()
     for sample in samples:
         tags.update(dict.fromkeys(sample.tags, sample.runs))

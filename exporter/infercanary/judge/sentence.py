@@ -4,30 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infercanary.contract.vocabulary import COMPONENTS
 from infercanary.judge.causes import Causes, Change
 from infercanary.judge.stages import Judgement
 from infercanary.judge.statistics import CHANGED
 
 _COMPONENTS = 4  # of the environment are named; the rest is counted
 _VALUE = 40  # characters of a setting
-_NAMES = {
-    "torch_device": "device",
-    "torch_cuda_device": "GPU",
-    "torch_cuda": "CUDA",
-    "torch_cudnn": "cuDNN",
-    "torch_mode": "mode",
-    "torch_intra_op_threads": "intra-op threads",
-    "torch_inter_op_threads": "inter-op threads",
-    "onnxruntime": "ONNX Runtime",
-    "onnx_device": "device",
-    "onnx_provider": "provider",
-    "onnx_cuda_device": "GPU",
-    "onnx_intra_op_threads": "intra-op threads",
-    "onnx_inter_op_threads": "inter-op threads",
-    "tensorrt": "TensorRT",
-    "tensorrt_cuda_device": "GPU",
-    "cpu_model": "CPU",
-}
 
 
 def sentence(told: Judgement) -> str:
@@ -114,11 +97,14 @@ def _explanations(causes: Causes) -> Iterator[str]:
 
 
 def _changes(changes: tuple[Change, ...]) -> str:
-    named = [
-        f"{_NAMES.get(c.component, c.component)} {_value(c.before)} → {_value(c.after)}" for c in changes
-    ]
+    named = [f"{_title(c.component)} {_value(c.before)} → {_value(c.after)}" for c in changes]
     more = [f"{len(named) - _COMPONENTS} more components"] if len(named) > _COMPONENTS else []
     return ", ".join([*named[:_COMPONENTS], *more])
+
+
+def _title(component: str) -> str:
+    known = COMPONENTS.get(component)
+    return known.title if known is not None else component
 
 
 def _value(text: str | None) -> str:

@@ -14,6 +14,8 @@ from typing import Literal
 
 import msgspec
 
+from infercanary.contract.vocabulary import Outcome
+
 SCHEMA_VERSION = 1
 PATH = "/report"
 DEFAULT_PORT = 9798
@@ -153,8 +155,6 @@ _NAMES: dict[Kind, str] = {
 KINDS: dict[str, Kind] = {
     f"infercanary_{name}": kind for kind, names in _NAMES.items() for name in names.split()
 }
-
-Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):

@@ -1,9 +1,278 @@
-"""Every word that probe and exporter both know, so that a new one cannot be known to one side alone."""
+"""Every word that probe and exporter both know, each with what the judge needs to know of it.
+
+A new tag, control or component is one entry here. Its classification is a required argument, so it cannot be left out,
+and the probe asserts where it emits a word that this module has it. Names stay plain strings: they travel as JSON, and
+an exporter must be able to read the report of a newer probe.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, Protocol, TypeVar, get_args
 
 ENABLE_LABEL = "infercanary.enable"
 SERVICE_LABEL = "infercanary.service"
 PORT_LABEL = "infercanary.port"
 SOCKET_LABEL = "infercanary.socket"
 WATCHES_LABEL = "infercanary.watches"
+
+Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""How a run ended; only ``ok`` is judged."""
+
+CanaryState = Literal["opening", "warming", "steady", "failing", "busy"]
+CANARY_STATES: tuple[CanaryState, ...] = get_args(CanaryState)
+
+Bottleneck = Literal["compute", "memory", "io", "scheduling"]
+"""The one resource that a control's time depends on."""
+
+PoolName = Literal["intra_op", "inter_op"]
+POOLS: tuple[PoolName, ...] = get_args(PoolName)
+"""An engine's pools of threads on the CPU."""
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Word = TypeVar("_Word", bound=_Named)
+
+
+def _table(words: Iterable[_Word]) -> Mapping[str, _Word]:
+    listed = list(words)
+    table = {word.name: word for word in listed}
+    assert len(table) == len(listed), "a word stands twice"
+    return MappingProxyType(table)
+
+
+@dataclass(frozen=True)
+class PhaseKind:
+    """A phase of a repeat that the built-in targets time. A user's own target may name others."""
+
+    name: str
+    is_waiting: bool
+    """Neither computing nor moving bytes: the host enqueues, or something else has the device."""
+    of_server: bool
+    """A phase of a request to a server, seen from the client."""
+
+
+PHASES: Mapping[str, PhaseKind] = _table(
+    (
+        PhaseKind("h2d", is_waiting=False, of_server=False),
+        PhaseKind("compute", is_waiting=False, of_server=False),
+        PhaseKind("d2h", is_waiting=False, of_server=False),
+        PhaseKind("launch", is_waiting=True, of_server=False),
+        PhaseKind("queue", is_waiting=True, of_server=False),
+        PhaseKind("connect", is_waiting=False, of_server=True),
+        PhaseKind("send", is_waiting=False, of_server=True),
+        PhaseKind("wait", is_waiting=False, of_server=True),
+        PhaseKind("receive", is_waiting=False, of_server=True),
+        PhaseKind("first_token", is_waiting=False, of_server=True),
+        PhaseKind("tokens", is_waiting=False, of_server=True),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Tag:
+    """What may have disturbed a run."""
+
+    name: str
+    meaning: str
+    """What happened, and what to do about it."""
+    is_judged: bool
+    """Whether the judge counts a run that has it: an image may cause its own throttling, so most are counted."""
+    by_others: bool
+    """Whether other processes of the host cause it. ``ab`` may leave such runs out."""
+
+
+WARMING: Final = "warming"
+FAILING: Final = "failing"
+SKIPPED: Final = "busy"
+BESIDE_OPENING: Final = "beside_opening"
+BESIDE_SWEEP: Final = "beside_sweep"
+PREEMPTED: Final = "preempted"
+
+
+def _state_tag(name: str, meaning: str) -> Tag:
+    return Tag(name, meaning, is_judged=False, by_others=False)
+
+
+def _own(name: str, meaning: str) -> Tag:
+    return Tag(name, meaning, is_judged=True, by_others=False)
+
+
+def _others(name: str, meaning: str) -> Tag:
+    return Tag(name, meaning, is_judged=True, by_others=True)
+
+
+TAGS: Mapping[str, Tag] = _table(
+    (
+        _state_tag(WARMING, "not steady yet, and may become faster still; run it again before comparing"),
+        _state_tag(FAILING, "it failed, as said above; fix that before anything else"),
+        _state_tag(SKIPPED, "the device had no room for it; run it again at a quieter time"),
+        _state_tag(BESIDE_OPENING, "another canary was loading meanwhile; run it again when that one opens"),
+        _state_tag(
+            BESIDE_SWEEP,
+            "a request of a sweep was still going; give the sweep more seconds, or smaller batches",
+        ),
+        _others(
+            "late", "it started over 0.25 s late: no CPU was free, or a thread kept the GIL; give it more CPU"
+        ),
+        _others(
+            "stalled", "the whole process stood still; look for a paused container, a snapshot or a moved VM"
+        ),
+        _others(PREEMPTED, "ready to run, it waited for a CPU; use fewer threads, or move neighbours away"),
+        _own(
+            "cgroup_throttled", "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"
+        ),
+        _own("cpuset_changed", "the container got other CPUs; compare runs on the same ones only"),
+        _own(
+            "memory_limit", "memory was at its limit, and had to be freed first; raise the limit (--memory)"
+        ),
+        _own("oom_kill", "the kernel killed a process here for memory; raise the limit (--memory)"),
+        _own(
+            "io_pressure", "the container waited for a disk; look for swapping, and for models being loaded"
+        ),
+        _own("gc", "Python collected garbage in it; gc.freeze() after loading makes that rare"),
+        _own("gpu_power_cap", "the GPU was at its power limit; compare its clock, or raise the limit"),
+        _own(
+            "gpu_sync_boost",
+            "the GPU was held to the clock of its sync boost group; look at the others in it",
+        ),
+        _own("gpu_sw_thermal", "the driver lowered the clock for heat; look at cooling and at neighbours"),
+        _own("gpu_hw_thermal", "the GPU cut its clock for heat; fix the cooling"),
+        _own("gpu_power_brake", "the server made the GPU save power; look at its power supplies"),
+        _own("gpu_clock_low", "the SM clock was under 75 % of its highest; look for a lock, heat or power"),
+        _others("gpu_busy", "something else used the GPU just before; run it again without that load"),
+        _own("gpu_xid", "the driver reported a fault (XID); the kernel's log (NVRM: Xid) says which"),
+        _own("output_changed", "the output is not that of the first steady run; look for random layers"),
+    )
+)
+"""In the order in which a run lists them."""
+
+NOT_JUDGED: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if not tag.is_judged)
+"""Tags of runs that the judge leaves out."""
+
+BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
+"""Tags of runs that other processes of the host disturbed; a container's own limits and the heat are not among them."""
+
+
+@dataclass(frozen=True)
+class ControlKind:
+    """What is known of a control: tiny work that is the same in every image."""
+
+    name: str
+    bottleneck: Bottleneck
+    in_step: bool
+    """Whether a canary becomes slower in the same ratio, so that its shift counts as the host's part.
+
+    Waking a thread, launching a kernel and crossing the bus are parts of a run, in proportions that differ: their
+    shifts are shown, and no share of the canary's shift is attributed to them.
+    """
+    made_of: str | None = None
+    """The component of the environment that it is made of where machine code is refused: an image may change that."""
+
+
+CONTROLS: Mapping[str, ControlKind] = _table(
+    (
+        ControlKind("cpu_spin", "compute", in_step=True),
+        ControlKind("memory_copy", "memory", in_step=True),
+        ControlKind("page_io", "io", in_step=False),
+        ControlKind("thread_wake", "scheduling", in_step=False),
+        # Python's own work, in place of machine code.
+        ControlKind("cpu_spin_python", "compute", in_step=True, made_of="python"),
+        ControlKind("memory_copy_python", "memory", in_step=True, made_of="os"),  # libc's memcpy
+        ControlKind("page_io_python", "io", in_step=False, made_of="python"),
+        ControlKind("thread_wake_python", "scheduling", in_step=False, made_of="python"),
+        ControlKind("gpu_fma", "compute", in_step=True),
+        ControlKind("gpu_copy", "memory", in_step=True),
+        ControlKind("gpu_transfer", "io", in_step=False),
+        ControlKind("gpu_launch", "scheduling", in_step=False),
+        ControlKind("gpu_launch_python", "scheduling", in_step=False, made_of="python"),
+    )
+)
+
+IN_STEP: frozenset[str] = frozenset(control.name for control in CONTROLS.values() if control.in_step)
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component of the environment fingerprint. Others (libraries, variables) have only their name."""
+
+    name: str
+    title: str
+    """Its name in a sentence."""
+    is_first: bool
+    """Whether people ask for it first; those that do are listed in the table's order, the others by name after them."""
+    row: str = ""
+    """The row of ``probe --once`` that shows it; empty: it is listed with all others."""
+    names_device: bool = False
+    """Its value is the device that a canary runs on, such as ``cuda:0``."""
+    pool: PoolName | None = None
+    """Its value is the number of threads in this pool of an engine."""
+
+
+COMPONENTS: Mapping[str, Component] = _table(
+    (
+        Component("torch_device", "device", is_first=True, row="device", names_device=True),
+        Component("torch_cuda_device", "GPU", is_first=True, row="device"),
+        Component("torch", "torch", is_first=True, row="torch"),
+        Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
+        Component("torch_cudnn", "cuDNN", is_first=True, row="cuDNN"),
+        Component("torch_mode", "mode", is_first=True, row="device"),
+        Component("onnx_device", "device", is_first=True, names_device=True),
+        Component("onnx_provider", "provider", is_first=True, row="device"),
+        Component("onnx_cuda_device", "GPU", is_first=True, row="device"),
+        Component("onnxruntime", "ONNX Runtime", is_first=True, row="ONNX Runtime"),
+        Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False, row="ONNX Runtime"),
+        Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
+        Component("tensorrt_cuda_device", "GPU", is_first=True, row="device"),
+        Component("tensorrt", "TensorRT", is_first=True, row="TensorRT"),
+        Component("openvino", "openvino", is_first=False, row="OpenVINO"),
+        Component("torch_intra_op_threads", "intra-op threads", is_first=True, pool="intra_op"),
+        Component("torch_inter_op_threads", "inter-op threads", is_first=True, pool="inter_op"),
+        Component("onnx_intra_op_threads", "intra-op threads", is_first=True, pool="intra_op"),
+        Component("onnx_inter_op_threads", "inter-op threads", is_first=False, pool="inter_op"),
+        Component("python", "python", is_first=True),
+        Component("numpy", "numpy", is_first=True),
+        Component("cpu_model", "CPU", is_first=False),
+    )
+)
+
+DEVICE_COMPONENTS: tuple[str, ...] = tuple(c.name for c in COMPONENTS.values() if c.names_device)
+POOL_COMPONENTS: Mapping[PoolName, tuple[str, ...]] = {
+    pool: tuple(c.name for c in COMPONENTS.values() if c.pool == pool) for pool in POOLS
+}
+"""Pool of threads → the components that say how many those are, of any engine."""
+
+_RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() if c.is_first)}
+
+
+def order_of_interest(component: str) -> tuple[int, str]:
+    """The key that sorts components as people ask for them."""
+    return _RANKS.get(component, len(_RANKS)), component
+
+
+@dataclass(frozen=True)
+class ColdStartStep:
+    """A step of a canary's cold start."""
+
+    name: str
+    metric: str
+    """The probe's gauge of it, in seconds."""
+
+
+COLD_START: Mapping[str, ColdStartStep] = _table(
+    (
+        ColdStartStep("load", "infercanary_load_seconds"),
+        ColdStartStep("first_run", "infercanary_first_run_seconds"),
+        ColdStartStep("time_to_steady", "infercanary_time_to_steady_seconds"),
+    )
+)
+
+COLD_START_METRICS: Mapping[str, str] = {step.metric: step.name for step in COLD_START.values()}
+"""Gauge → the step that it is."""

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.report import Outcome, relative_error
+from infercanary.contract.report import relative_error
+from infercanary.contract.vocabulary import POOL_COMPONENTS, CanaryState, Outcome
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.output import fingerprint
@@ -23,12 +24,6 @@ from infercanary.probe.steady import WINDOW, is_steady
 from infercanary.probe.targets import Failure, NoCuda, Reason, Target
 
 log = logging.getLogger("infercanary.probe")
-
-THREADS = ("torch_intra_op_threads", "onnx_intra_op_threads")
-"""Components of the environment that say with how many threads an engine computes on the CPU."""
-
-POOLS = {"intra_op": THREADS, "inter_op": ("torch_inter_op_threads", "onnx_inter_op_threads")}
-"""An engine's pools of threads → the components that say how many those are."""
 
 _REOPEN_SECONDS = 60.0, 3600.0
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
@@ -52,7 +47,7 @@ class Canary:
         pool: Pool | None = None,
     ) -> None:
         self.name = name
-        self.state = "opening"
+        self.state: CanaryState = "opening"
         self.is_open = False
         self.environment: dict[str, str] = {}
         device = str(getattr(target, "device", "cpu"))
@@ -222,7 +217,9 @@ class Canary:
     def _take(self, opened: Opened) -> None:
         self._record.opened(opened)
         self.environment = opened.environment
-        pools = {pool: _threads(opened.environment, components) for pool, components in POOLS.items()}
+        pools = {
+            pool: _threads(opened.environment, components) for pool, components in POOL_COMPONENTS.items()
+        }
         self._record.pools(pools)
         self.compute_threads = pools["intra_op"]
         self._costs.append(statistics.median(opened.latencies))
@@ -267,7 +264,7 @@ class Canary:
             if (seconds := since_start()) is not None:
                 self._record.steady(seconds)
 
-    def _enter(self, state: str) -> None:
+    def _enter(self, state: CanaryState) -> None:
         self.state = state
         self._record.state(state)
 
@@ -277,7 +274,7 @@ class Canary:
         self._complaint = ""
         self._enter("steady" if self._unsteady is None else "warming")
 
-    def _fail(self, complaint: str, log_it: bool = True, state: str = "failing") -> None:
+    def _fail(self, complaint: str, log_it: bool = True, state: CanaryState = "failing") -> None:
         self._enter(state)
         if log_it and complaint != self._complaint:  # once per change, not once per run
             log.error("canary %s: %s", self.name, complaint)

@@ -34,7 +34,7 @@ from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.serve import Server
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping, checked
-from infercanary.probe.tags import STATES, Values, Window, gpus_at, tags, values
+from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags, values
 from infercanary.probe.targets import Target
 from infercanary.probe.targets.cuda_driver import CudaError, pci_bus_id
 
@@ -504,9 +504,8 @@ class Probe:
     ) -> Run:
         self._sequence += 1
         beside = any(other.is_opening for other in self._canaries if other is not canary)
-        state = (canary.state,) if canary.state in STATES else ()
-        neighbours = {"beside_opening": beside, "beside_sweep": self._is_beside_sweep}
-        all_tags = (*state, *(tag for tag, there in neighbours.items() if there), *disturbed)
+        state = state_tags(canary.state, beside_opening=beside, beside_sweep=self._is_beside_sweep)
+        all_tags = (*state, *disturbed)
         canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
         return Run(
             sequence=self._sequence,

@@ -18,8 +18,8 @@ import click
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric, Report, Run, decode
+from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
 from infercanary.probe import controls, record
-from infercanary.probe.canary import THREADS
 from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
 from infercanary.probe.samplers import SUCCESS
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
@@ -39,32 +39,6 @@ _LABEL = 13  # columns, besides the indentation
 _NAME = 24  # columns of a name at most: a target may call its phases anything
 _REST = 0.005  # of the wall time, from which on what is in no phase is a row
 
-_TAGS = {
-    "warming": "not steady yet, and may become faster still; run it again before comparing",
-    "failing": "it failed, as said above; mend that before anything else",
-    "busy": "the device had no room for it; run it again at a quieter time",
-    "beside_opening": "another canary was loading meanwhile; run it again when that one opens",
-    "beside_sweep": "a request of a sweep was still going; give the sweep more seconds, or smaller batches",
-    "late": "it started over 0.25 s late: no CPU was free, or a thread kept the GIL; give it more CPU",
-    "stalled": "the whole process stood still; look for a paused container, a snapshot or a moved VM",
-    "preempted": "ready to run, it waited for a CPU; use fewer threads, or move neighbours away",
-    "cgroup_throttled": "the CPU quota held it back; raise the quota (--cpus), or use fewer threads",
-    "cpuset_changed": "the container got other CPUs; compare runs on the same ones only",
-    "memory_limit": "memory was at its limit, and had to be freed first; raise the limit (--memory)",
-    "oom_kill": "the kernel killed a process here for memory; raise the limit (--memory)",
-    "io_pressure": "the container waited for a disk; look for swapping, and for models being loaded",
-    "gc": "Python collected garbage in it; gc.freeze() after loading makes that rare",
-    "gpu_power_cap": "the GPU was at its power limit; compare its clock, or raise the limit",
-    "gpu_sync_boost": "the GPU was held to the clock of its sync boost group; look at the others in it",
-    "gpu_sw_thermal": "the driver lowered the clock for heat; look at cooling and at neighbours",
-    "gpu_hw_thermal": "the GPU cut its clock for heat; mend the cooling",
-    "gpu_power_brake": "the server told the GPU to save power; look at its power supplies",
-    "gpu_clock_low": "the SM clock was under 75 % of its highest; look for a lock, heat or power",
-    "gpu_busy": "something else used the GPU just before; run it again without that load",
-    "gpu_xid": "the driver reported a fault (XID); the kernel's log (NVRM: Xid) says which",
-    "output_changed": "the output is not that of the first steady run; look for random layers",
-}
-
 _NVML_STATES = {
     "no_driver": "no NVIDIA driver here",
     "no_permission": "the container may not reach the GPU's device files; recreate it",
@@ -81,18 +55,10 @@ _CUDA_MISSING = {
     "the GPU (--gpus all)",
 }
 
-# What people ask first; the other components follow in one paragraph.
-_FOREMOST = {
-    "torch": ("torch",),
-    "CUDA": ("torch_cuda",),
-    "cuDNN": ("torch_cudnn",),
-    "ONNX Runtime": ("onnxruntime", "onnxruntime-gpu"),
-    "TensorRT": ("tensorrt",),
-    "OpenVINO": ("openvino",),
-    "device": (
-        *("torch_device", "torch_cuda_device", "torch_mode"),
-        *("onnx_provider", "onnx_cuda_device", "tensorrt_device", "tensorrt_cuda_device"),
-    ),
+# What people ask first, where it runs last of these; the other components follow in one paragraph.
+_ROWS = {
+    row: [component.name for component in COMPONENTS.values() if component.row == row]
+    for row in sorted({c.row: None for c in COMPONENTS.values() if c.row}, key=lambda row: row == "device")
 }
 
 
@@ -191,7 +157,9 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         text = f", {_time(apart)} from one to the next" if apart is not None else ""
         yield from _row("tokens", _count(tokens, "token") + text, width)
     for tag in run.tags if run is not None else ():
-        yield from _row("tag", f"{tag}: {_TAGS.get(tag, 'unknown to this version')}", width)
+        yield from _row(
+            "tag", f"{tag}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}", width
+        )
 
 
 def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: int) -> Iterator[str]:
@@ -257,7 +225,7 @@ def _environment(report: Report, known: Values, width: int) -> Iterator[str]:
     if not left:
         yield from _row("", "unknown", width)
         return
-    for title, components in _FOREMOST.items():
+    for title, components in _ROWS.items():
         if found := [left.pop(name) for name in components if name in left]:
             yield from _row(title, ", ".join(found), width)
     for labels in dict.fromkeys(known.get(GPU_INFO.name, {})):
@@ -268,7 +236,7 @@ def _environment(report: Report, known: Values, width: int) -> Iterator[str]:
         yield from _row(f"GPU {gpu.get('gpu')}", text, width)
     granted = known.get(GRANTED.name, {}).get(())
     cpus = "an unknown number of granted CPUs" if granted is None else _count(granted, "granted CPU")
-    threads = _joined_once(left.pop(component, "") for component in THREADS)
+    threads = _joined_once(left.pop(component, "") for component in POOL_COMPONENTS["intra_op"])
     yield from _row("threads", f"{threads or 'unknown how many'}, on {cpus}", width)
     yield from _row("CPU", left.pop("cpu_model", "unknown"), width)
     others = "; ".join(f"{name} {text}".replace(" ", "\xa0", 1) for name, text in left.items())
@@ -315,7 +283,7 @@ def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seco
                 f"canary {name}: its output holds NaN or infinity, and its latency is that of a broken model; "
                 "check weights, dtype and inputs"
             )
-    threads = _joined_once(report.environment.get(component, "") for component in THREADS)
+    threads = _joined_once(report.environment.get(component, "") for component in POOL_COMPONENTS["intra_op"])
     ratio = known.get(OVERSUBSCRIPTION.name, {}).get(())
     granted = known.get(GRANTED.name, {}).get(())
     if ratio is not None and ratio > 1:

@@ -6,11 +6,11 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from infercanary.contract.report import INTENDED, LATENCY, PHASE, Metric, Outcome
+from infercanary.contract.report import INTENDED, LATENCY, PHASE, Metric
+from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState, PoolName
 from infercanary.probe.histogram import Tally
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Opened
-from infercanary.probe.tags import TAGS
 from infercanary.probe.targets import REASONS, Reason
 
 RUNS = Metric(
@@ -227,8 +227,6 @@ THREAD_MIGRATIONS = Metric(
     "CPUs, and cold caches after each.",
 )
 
-OUTCOMES: tuple[Outcome, ...] = ("ok", "raised", "timed_out", "not_finite", "busy")
-STATES = ("opening", "warming", "steady", "failing", "busy")
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "no_device")
 
 # What any target may meet by itself.
@@ -256,9 +254,9 @@ class Record:
         for tag in TAGS:
             tally.add(TAGGED, 0, name, tag)
 
-    def state(self, now: str) -> None:
+    def state(self, now: CanaryState) -> None:
         """The canary's state."""
-        for each in STATES:
+        for each in CANARY_STATES:
             self._tally.set(STATE, each == now, self._name, each)
 
     def opened(self, opened: Opened) -> None:
@@ -272,7 +270,7 @@ class Record:
         if opened.overhead is not None:
             tally.set(OVERHEAD, opened.overhead, name)
 
-    def pools(self, threads: Mapping[str, int]) -> None:
+    def pools(self, threads: Mapping[PoolName, int]) -> None:
         """How many threads its engine has in each pool; 0 where that is not known."""
         for pool, count in threads.items():
             if count:

@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from infercanary.contract.report import OUTPUT_TOLERANCE, Outcome
+from infercanary.contract.report import OUTPUT_TOLERANCE
+from infercanary.contract.vocabulary import Outcome
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing

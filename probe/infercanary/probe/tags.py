@@ -10,6 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from infercanary.contract.report import OUTPUT_TOLERANCE, Family
+from infercanary.contract.vocabulary import (
+    BESIDE_OPENING,
+    BESIDE_SWEEP,
+    FAILING,
+    PREEMPTED,
+    SKIPPED,
+    TAGS,
+    WARMING,
+    CanaryState,
+)
 from infercanary.probe.round import Round
 
 Values: TypeAlias = "Mapping[str, Mapping[tuple[str, ...], float]]"
@@ -96,6 +106,13 @@ def tags(window: Window) -> tuple[str, ...]:
     return tuple(tag for tag, applies in _RULES.items() if applies(window))
 
 
+def state_tags(state: CanaryState, *, beside_opening: bool, beside_sweep: bool) -> tuple[str, ...]:
+    """The tags that the state of the canaries gives: the run's own, and what others did meanwhile."""
+    beside = {BESIDE_OPENING: beside_opening, BESIDE_SWEEP: beside_sweep}
+    own = (state,) if state in _OF_STATE else ()
+    return (*own, *(tag for tag, there in beside.items() if there))
+
+
 _LATE_SECONDS = 0.25
 _SHARE = 0.05  # of the run, from which on waiting or collecting garbage counts
 _LEAST_SECONDS = 0.002
@@ -146,7 +163,7 @@ def _changed(*metrics: str) -> Callable[[Window], bool]:
 _RULES: dict[str, Callable[[Window], bool]] = {
     "late": lambda w: w.lateness > _LATE_SECONDS,
     "stalled": lambda w: w.grown("infercanary_stalled_seconds_total", since=w.previous) > 0,
-    "preempted": _preempted,
+    PREEMPTED: _preempted,
     "cgroup_throttled": lambda w: _throttled(w) > 0,
     # Other CPUs, as many as before, are a change too; the list is missing where it is too long for a label.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),
@@ -167,7 +184,9 @@ _RULES: dict[str, Callable[[Window], bool]] = {
     "output_changed": lambda w: (w.done.output_error or 0.0) > OUTPUT_TOLERANCE,
 }
 
-STATES = ("warming", "failing", "busy", "beside_opening", "beside_sweep")
-"""Tags that the state of the canaries gives, its own or another's."""
+_OF_STATE = (WARMING, FAILING, SKIPPED)  # tags that are states of the canary itself
 
-TAGS: tuple[str, ...] = (*STATES, *_RULES)
+_EMITTED = (*_OF_STATE, BESIDE_OPENING, BESIDE_SWEEP, *_RULES)
+assert tuple(TAGS) == _EMITTED, (
+    "every tag that the probe gives a run stands in the vocabulary, and in its order"
+)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
+from infercanary.contract.vocabulary import CANARY_STATES, TAGS
 from infercanary.probe import controls, record
 from infercanary.probe.loop import DUTY_CAP, INTERVAL
 from infercanary.probe.once import last_runs, render
@@ -16,7 +17,6 @@ from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
-from infercanary.probe.tags import TAGS
 
 AT = 1785160991.0
 
@@ -29,7 +29,7 @@ def canary(
     name: str, state: str, *latency: float, cold: tuple[float, float, float, int] | None = None, **more: float
 ) -> list[Family]:
     """Median, minimum and IQR; load, first run, warm-up and its repeats."""
-    families = [record.STATE.family({(name, each): each == state for each in record.STATES})]
+    families = [record.STATE.family({(name, each): each == state for each in CANARY_STATES})]
     gauges = [record.MEDIAN, record.MINIMUM, record.IQR]
     families += [metric.family({(name,): value}) for metric, value in zip(gauges, latency, strict=False)]
     gauges = [record.LOAD, record.FIRST_RUN, record.WARM_UP, record.WARM_UP_REPEATS]
@@ -216,7 +216,7 @@ canary raises: failing
                long and long and long and long and long and long and long and
                long
   cold start   load 200.0 µs  first run 1.000 ms  warm-up 16.00 ms (16 repeats)
-  tag          failing: it failed, as said above; mend that before anything else
+  tag          failing: it failed, as said above; fix that before anything else
 
 canary nan: failing
   not finite   the output holds NaN or infinity
@@ -351,7 +351,7 @@ def test_bars_are_shares_of_the_wall_time() -> None:
 
 
 def test_every_tag_and_every_state_has_its_words() -> None:
-    text = render(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=TAGS)]), 10)
+    text = render(report(canary("c", "failing", 1.0), [run("c", (1.0,), tags=tuple(TAGS))]), 10)
     assert "unknown to this version" not in text
     assert text.count("  tag ") == len(TAGS)
     for state in NVML_STATES[1:]:
@@ -371,7 +371,7 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
     text = render(report([], [], {"torch_intra_op_threads": "4"}), 10)
     assert "threads      4, on an unknown number of granted CPUs" in text
     assert "  - unknown whether threads are oversubscribed" in text
-    states = record.STATE.family({("c", each): 0 for each in record.STATES})
+    states = record.STATE.family({("c", each): 0 for each in CANARY_STATES})
     assert "canary c: unknown\n  no run       it was not run\n" in render(report([states], []), 10)
 
 

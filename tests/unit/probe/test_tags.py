@@ -12,11 +12,12 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 from infercanary.contract.report import LADDER, HistogramValue, Metric
+from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
 from infercanary.probe.round import Round
 from infercanary.probe.samplers.threads import ThreadUsage
-from infercanary.probe.tags import STATES, TAGS, Values, Window, gpus_at, tags, values
+from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags, values
 from infercanary.probe.timing import Timing
 
 Sample: TypeAlias = "Mapping[str, float | Mapping[tuple[str, ...], float]]"
@@ -128,7 +129,18 @@ CASES = {
 
 
 def test_every_rule_has_its_case_in_the_tables_order() -> None:
-    assert (*STATES, *CASES) == TAGS
+    assert [tag for tag in TAGS if tag in CASES] == [*CASES]
+    assert TAGS.keys() - CASES == NOT_JUDGED
+
+
+def test_a_state_that_is_not_judged_is_a_tag_and_so_is_what_others_did_meanwhile() -> None:
+    found = {state: state_tags(state, beside_opening=False, beside_sweep=False) for state in CANARY_STATES}
+    assert found == {
+        "opening": (), "warming": ("warming",), "steady": (), "failing": ("failing",), "busy": ("busy",)
+    }  # fmt: skip
+    assert state_tags("warming", beside_opening=True, beside_sweep=True) == (
+        "warming", "beside_opening", "beside_sweep",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("tag", CASES)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from infercanary.contract.vocabulary import POOLS
 from infercanary.probe import HostClock, Phase, Probe
-from infercanary.probe.canary import POOLS, Canary
+from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.record import THREAD_POOL
 from infercanary.probe.runner import Pool
@@ -133,7 +134,7 @@ def test_the_pools_of_its_engine(opened: Make, environment: dict[str, str], pool
         ("a", pool): threads for pool, threads in pools.items()
     }
     assert canary.compute_threads == pools.get("intra_op", 0), "the oversubscription is without inter_op"
-    assert pools.keys() <= POOLS.keys()
+    assert pools.keys() <= set(POOLS)
 
 
 def test_a_probe_reports_them() -> None:

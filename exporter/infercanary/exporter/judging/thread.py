@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from infercanary.contract.report import Family, Metric, Run
+from infercanary.contract.vocabulary import COLD_START_METRICS
 from infercanary.exporter.judging.action import Boot, Due, Seen, due, seen
 from infercanary.exporter.judging.answers import Answer, remember
 from infercanary.judge import drift
@@ -93,13 +94,6 @@ METRICS = (
     *(STORED, DROPPED, SECONDS),
 )
 
-COLD_START = {
-    "infercanary_load_seconds": "load",
-    "infercanary_first_run_seconds": "first_run",
-    "infercanary_time_to_steady_seconds": "time_to_steady",
-}
-"""The probe's gauges of a cold start, and what they are called here."""
-
 _TURN_SECONDS = 1.0
 _MAX_QUEUED = 100_000
 _THIN_SECONDS = 900.0
@@ -129,7 +123,7 @@ def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
     """Canary → step → seconds, out of the report's families."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for family in families:
-        step = COLD_START.get(family.name)
+        step = COLD_START_METRICS.get(family.name)
         if step is not None and family.labels == ("canary",):
             for point in family.points:
                 if isinstance(point.value, float) and point.value > 0:  # it is a divisor later

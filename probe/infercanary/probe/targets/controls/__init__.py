@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 
-from infercanary.probe.targets.controls.control import Bottleneck, Control, Work, working_seconds
+from infercanary.probe.targets.controls.control import Control, Work, working_seconds
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
 from infercanary.probe.targets.cuda_driver import cuda_library
 
-__all__ = ["Bottleneck", "Control", "Work", "available_controls", "working_seconds"]
+__all__ = ["Control", "Work", "available_controls", "working_seconds"]
 
 log = logging.getLogger("infercanary.probe")
 

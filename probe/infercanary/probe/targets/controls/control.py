@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+from infercanary.contract.vocabulary import PHASES, Bottleneck
 from infercanary.probe.targets import Target
 from infercanary.probe.timing import Timing
 
-Bottleneck = Literal["compute", "memory", "io", "scheduling"]
-
-_WAITING = ("launch", "queue")
+_WAITING = frozenset(phase.name for phase in PHASES.values() if phase.is_waiting)
 
 
 class Work(NamedTuple):

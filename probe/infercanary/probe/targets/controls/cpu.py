@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from infercanary.probe.targets.controls.control import Bottleneck, Work
+from infercanary.contract.vocabulary import Bottleneck
+from infercanary.probe.targets.controls.control import Work
 from infercanary.probe.targets.controls.machine_code import (
     MachineCode,
     TimedCall,

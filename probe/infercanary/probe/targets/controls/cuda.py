@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import c_float, c_uint, c_uint64, c_void_p
 from typing import Any, NamedTuple, TypeVar
 
-from infercanary.probe.targets.controls.control import Bottleneck, Work
+from infercanary.contract.vocabulary import Bottleneck
+from infercanary.probe.targets.controls.control import Work
 from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
 from infercanary.probe.targets.cuda_driver import Device
 from infercanary.probe.timing import Clock, HostClock, Phase, Timing, overhead

@@ -1,0 +1,154 @@
+"""The words that probe and exporter share: neither side has one that the other does not know."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import infercanary.judge
+import infercanary.probe
+from infercanary.ab.neighbours import is_quiet
+from infercanary.contract import vocabulary
+from infercanary.contract.report import KINDS
+from infercanary.contract.vocabulary import (
+    CANARY_STATES,
+    COLD_START,
+    COMPONENTS,
+    CONTROLS,
+    DEVICE_COMPONENTS,
+    IN_STEP,
+    NOT_JUDGED,
+    OUTCOMES,
+    PHASES,
+    POOL_COMPONENTS,
+    TAGS,
+    Component,
+    ControlKind,
+    Tag,
+    order_of_interest,
+)
+from infercanary.judge.causes import Change, in_step
+from infercanary.judge.model import Sample
+from infercanary.probe.targets.controls.cpu import cpu_controls
+from infercanary.probe.targets.controls.cuda import cuda_controls
+from infercanary.probe.targets.controls.machine_code import mapped_code
+from infercanary.probe.targets.torch import TorchTarget
+
+CODE = Path(vocabulary.__file__).parents[1]
+
+
+def sample(*tags: str) -> Sample:
+    return Sample(1, "c", 0.0, "ok", 0.01, tags=tags)
+
+
+@pytest.mark.parametrize("word", [Tag, ControlKind, Component])
+def test_a_word_cannot_be_without_its_classification(word: type) -> None:
+    needed = {field.name for field in dataclasses.fields(word) if field.default is dataclasses.MISSING}
+    assert needed > {"name"}
+    with pytest.raises(TypeError, match="required"):
+        word("new")
+
+
+def test_the_judge_counts_a_run_by_the_tags_of_the_table() -> None:
+    assert {tag for tag in TAGS if not sample(tag).is_settled} == NOT_JUDGED
+    assert {tag for tag in TAGS if not is_quiet(sample(tag))} == {"late", "stalled", "preempted", "gpu_busy"}
+    assert not any(tag.by_others for tag in TAGS.values() if not tag.is_judged)
+
+
+def test_tags_of_a_state_are_the_states_that_are_not_judged() -> None:
+    assert {tag for tag in TAGS if tag in CANARY_STATES} == {"warming", "failing", "busy"} < NOT_JUDGED
+    assert all(len(tag.meaning) > 20 for tag in TAGS.values())
+
+
+def test_every_control_has_its_classification_and_its_own_bottleneck() -> None:
+    code = mapped_code()
+    made = {**cpu_controls(code), **cpu_controls(None), **cuda_controls(0, code), **cuda_controls(0, None)}
+    assert made.keys() == CONTROLS.keys()
+    assert {name: control.bottleneck for name, control in made.items()} == {
+        name: kind.bottleneck for name, kind in CONTROLS.items()
+    }
+
+
+def test_a_control_made_of_what_the_image_changed_says_nothing_of_the_host() -> None:
+    assert in_step([]) == IN_STEP
+    assert IN_STEP - in_step([Change("python", "3.12", "3.13")]) == {"cpu_spin_python"}
+    assert IN_STEP - in_step([Change("os", "Debian 12", "Debian 13")]) == {"memory_copy_python"}
+    assert in_step([Change("torch", "2.7", "2.13")]) == IN_STEP
+
+
+def test_components_are_those_of_the_targets() -> None:
+    names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
+    assert COMPONENTS.keys() <= names
+    target = TorchTarget(torch.nn.Identity(), torch.zeros(1))
+    target.open()
+    engine = target.environment().keys()
+    target.close()
+    assert {name for name in COMPONENTS if name.startswith("torch") and "cud" not in name} <= engine
+
+
+def test_components_are_sorted_as_people_ask_for_them() -> None:
+    given = ["zlib", "numpy", "env_OMP_NUM_THREADS", "torch", "onnx_inter_op_threads", "torch_device"]
+    assert sorted(given, key=order_of_interest) == [
+        "torch_device", "torch", "numpy", "env_OMP_NUM_THREADS", "onnx_inter_op_threads", "zlib",
+    ]  # fmt: skip
+    assert DEVICE_COMPONENTS == ("torch_device", "onnx_device")
+    assert POOL_COMPONENTS["intra_op"] == ("torch_intra_op_threads", "onnx_intra_op_threads")
+
+
+def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe() -> None:
+    assert {KINDS[step.metric] for step in COLD_START.values()} == {"gauge"}
+
+
+def test_nobody_keeps_a_table_of_these_words_for_himself() -> None:
+    """A list or a set with three of them, a dictionary with three as keys: that is what stood in both trees before."""
+    tables = [frozenset(words) for words in (TAGS, CONTROLS, COMPONENTS, COLD_START, OUTCOMES, CANARY_STATES)]
+    # Where they are emitted: the rules of the tags, the controls and what the targets say of their engines.
+    emit = {
+        "tags.py",
+        "cpu.py",
+        "cuda.py",
+        "torch.py",
+        "onnx.py",
+        "tensorrt.py",
+        "environment.py",
+        "vocabulary.py",
+    }
+    sides = [CODE, Path(next(iter(infercanary.judge.__path__))).parent]
+    found = [
+        f"{path.name}: {sorted(words & table)}"
+        for side in sides
+        for path in side.rglob("*.py")
+        if path.name not in emit
+        for words in _collections(path)
+        for table in tables
+        if len(words & table) > 2 and words & table == words
+    ]
+    assert found == []
+
+
+def test_phases_that_wait_are_the_hosts() -> None:
+    assert [phase.name for phase in PHASES.values() if phase.is_waiting] == ["launch", "queue"]
+    assert [phase.name for phase in PHASES.values() if not phase.of_server][:3] == ["h2d", "compute", "d2h"]
+
+
+def _texts(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _collections(path: Path) -> Iterator[frozenset[str]]:
+    """The texts of each list, tuple and set, and of the keys of each dictionary."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Dict):
+            parts = [key for key in node.keys if key is not None]
+        elif isinstance(node, (ast.List, ast.Tuple, ast.Set)):
+            parts = node.elts
+        else:
+            continue
+        yield frozenset(p.value for p in parts if isinstance(p, ast.Constant) and isinstance(p.value, str))
