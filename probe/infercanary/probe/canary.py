@@ -21,7 +21,15 @@ from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
-from infercanary.probe.targets import Failure, NoCuda, Reason, Target
+from infercanary.probe.targets import (
+    Failure,
+    MayLackCuda,
+    NamesReasons,
+    NoCuda,
+    Reason,
+    RunsOnDevice,
+    Target,
+)
 
 log = logging.getLogger("infercanary.probe")
 
@@ -50,7 +58,7 @@ class Canary:
         self.state: CanaryState = "opening"
         self.is_open = False
         self.environment: dict[str, str] = {}
-        device = str(getattr(target, "device", "cpu"))
+        device = str(target.device) if isinstance(target, RunsOnDevice) else "cpu"
         self.device = device if device.startswith("cuda") else "cpu"
         """Where the target computes: ``cpu`` or ``cuda[:N]``. The controls that follow its runs go there too."""
         self.compute_threads = 0
@@ -65,7 +73,7 @@ class Canary:
         """What the user must mend before it can be opened."""
         self._target = target
         self._runner = Runner(name, target, timeout, pool)
-        self._record = Record(name, tally, getattr(target, "reasons", ()))
+        self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
@@ -90,7 +98,7 @@ class Canary:
     @property
     def gpus(self) -> tuple[int, ...] | None:
         """CUDA's numbers of the GPUs that it runs on; None where its target does not tell, as a server's does not."""
-        if getattr(self._target, "device", None) is None:
+        if not isinstance(self._target, RunsOnDevice):
             return None
         if self.device == "cpu" or self.cuda_missing:  # it runs on the CPU instead
             return ()
@@ -99,7 +107,7 @@ class Canary:
     @property
     def cuda_missing(self) -> str:
         """Why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
-        return str(getattr(self._target, "cuda_missing", ""))
+        return str(self._target.cuda_missing) if isinstance(self._target, MayLackCuda) else ""
 
     @property
     def is_opening(self) -> bool:

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from infercanary.probe.deadline import one_line
 from infercanary.probe.runner import Pool
-from infercanary.probe.targets import Target, Unsized
+from infercanary.probe.targets import PreparesRuns, ReportsBusy, Resizable, Target, TracksPeakMemory, Unsized
+from infercanary.probe.timing import inferences
 
 Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
 """Why a point has no numbers."""
@@ -65,9 +66,9 @@ class Measurement:
     :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
     """
 
-    def __init__(self, name: str, target: Target, load: Load, seconds: float, pool: Pool | None) -> None:
+    def __init__(self, name: str, target: Resizable, load: Load, seconds: float, pool: Pool | None) -> None:
         self._name = name
-        self._target: Any = target
+        self._target = target
         self._load = load
         self._seconds = seconds
         self._pool = pool
@@ -83,7 +84,7 @@ class Measurement:
     def measure(self) -> Measured | Missing:
         """The load's numbers, or why there are none. Raises nothing."""
         self._until = perf_counter() + _AIM * self._seconds
-        copies: list[Any] = []
+        copies: list[Target] = []
         found: Measured | Missing
         try:
             if self._is_busy():
@@ -107,9 +108,10 @@ class Measurement:
         held = [turn for turn in list(self._turns.values()) if not turn.cancel()]
         return not all(turn.done() for turn in held)
 
-    def _measured(self, copies: list[Any]) -> Measured | Missing:
-        if (reset := getattr(self._target, "reset_peak_memory", None)) is not None:
-            reset()
+    def _measured(self, copies: list[Target]) -> Measured | Missing:
+        tracks = self._target if isinstance(self._target, TracksPeakMemory) else None
+        if tracks is not None:
+            tracks.reset_peak_memory()
         for _ in self._threads:
             copies.append(self._target.sized(self._load.batch))
             if self._over.is_set():
@@ -126,17 +128,16 @@ class Measurement:
                 "too_slow",
                 f"{fewest} of at least {LEAST_REQUESTS} requests in {self._seconds:.3g} s; give the sweep more seconds",
             )
-        told = getattr(self._target, "peak_memory", None)
-        peak = told() if told is not None else None
+        peak = tracks.peak_memory() if tracks is not None else None
         latencies = [seconds for driver in self._threads for seconds in driver.latencies]
         rate = sum(driver.rate for driver in self._threads) * self._load.batch
         return Measured(statistics.median(latencies), rate, None if peak is None else int(peak))
 
-    def _together(self, copies: list[Any]) -> None:
+    def _together(self, copies: list[Target]) -> None:
         """A thread for each copy, which begin to count together. They are daemons: one that hangs holds no exit."""
         barrier = threading.Barrier(len(copies))
 
-        def drive(number: int, copy: Any) -> None:
+        def drive(number: int, copy: Target) -> None:
             try:
                 self._drive(number, copy, lambda: barrier.wait(max(0.0, self._until - perf_counter())))
             except threading.BrokenBarrierError:  # too slow to begin, or another thread failed
@@ -165,10 +166,12 @@ class Measurement:
             for thread in started:
                 thread.join()
 
-    def _drive(self, number: int, copy: Any, ready: Callable[[], Any]) -> None:
+    def _drive(self, number: int, copy: Target, ready: Callable[[], Any]) -> None:
         """Request after request until the time is over; those of the warm-up do not count."""
-        if (prepare := getattr(copy, "prepare", None)) is not None:
-            prepare()
+        if isinstance(copy, PreparesRuns):
+            copy.prepare()
+        driver = self._threads[number]
+        driver.inferences = max(1, int(inferences(copy.clock)))
         warm = perf_counter() + _WARM_UP_SHARE * max(0.0, self._until - perf_counter())
         latency = 0.0
         for _ in range(_WARM_UPS):
@@ -176,14 +179,13 @@ class Measurement:
             if perf_counter() > warm:
                 break
         ready()
-        driver = self._threads[number]
         driver.begin = driver.end = perf_counter()
         most = _MOST_REQUESTS // self._load.concurrency
         while driver.end + latency <= self._until and len(driver.latencies) < most:
             latency = self._request(number, copy)
-            driver.add(latency, _inferences(copy))
+            driver.add(latency)
 
-    def _request(self, number: int, copy: Any) -> float:
+    def _request(self, number: int, copy: Target) -> float:
         """Seconds of one request, with the waiting for a turn in the server's pool."""
         if self._over.is_set():
             raise _Over("given up")
@@ -196,12 +198,12 @@ class Measurement:
                 turn.result()
             except CancelledError:
                 raise _Over("given up") from None
-        return (perf_counter() - begin) / _inferences(copy)
+        return (perf_counter() - begin) / self._threads[number].inferences
 
     def _is_busy(self) -> bool:
-        is_busy = getattr(self._target, "is_busy", None)
+        reports = self._target if isinstance(self._target, ReportsBusy) else None
         until = perf_counter() + self._give_way
-        while is_busy is not None and is_busy():
+        while reports is not None and reports.is_busy():
             if perf_counter() > until:
                 return True
             sleep(0.001)
@@ -214,27 +216,22 @@ class _Driver:
     def __init__(self) -> None:
         self.latencies: list[float] = []
         self.begin = self.end = 0.0
-        self._requests = 0
+        self.inferences = 1
+        """How many there are in what the target's own clock measures."""
 
-    def add(self, latency: float, requests: int) -> None:
-        """So many were done by now, each in ``latency`` seconds."""
+    def add(self, latency: float) -> None:
+        """One measurement more has ended, whose inferences took ``latency`` seconds each."""
         self.end = perf_counter()
         self.latencies.append(latency)
-        self._requests += requests
 
     @property
     def rate(self) -> float:
         """Requests a second. By its own time: threads do not end at the same moment."""
-        return self._requests / (self.end - self.begin)
+        return self.inferences * len(self.latencies) / (self.end - self.begin)
 
 
-def _run(copy: Any) -> None:
+def _run(copy: Target) -> None:
     copy.clock.measure(copy.run)
-
-
-def _inferences(copy: Any) -> int:
-    """How many a target's own clock has in what it measures."""
-    return max(1, int(getattr(copy.clock, "batch", 1)))
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

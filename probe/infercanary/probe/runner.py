@@ -15,8 +15,15 @@ from typing import Any, NamedTuple
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
-from infercanary.probe.targets import Reading, Target
-from infercanary.probe.timing import Timing, overhead
+from infercanary.probe.targets import (
+    Calibrates,
+    GivesReadings,
+    PreparesRuns,
+    Reading,
+    ReportsBusy,
+    Target,
+)
+from infercanary.probe.timing import Timing, inferences, overhead
 
 log = logging.getLogger("infercanary.probe")
 
@@ -101,6 +108,9 @@ class Runner:
     def __init__(self, name: str, target: Target, timeout: float, pool: Pool | None = None) -> None:
         self.name = name
         self._target = target
+        self._prepares = target if isinstance(target, PreparesRuns) else None
+        self._reads = target if isinstance(target, GivesReadings) else None
+        self._reports_busy = target if isinstance(target, ReportsBusy) else None
         self._timeout = timeout
         self._pool = pool
         self._worker = Worker(f"infercanary-{name}")
@@ -187,8 +197,8 @@ class Runner:
             told = self._target.environment()
             environment = {str(key): str(value) for key, value in told.items()}
             first_run = self._measure()[0].wall
-            if (calibrate := getattr(self._target, "calibrate", None)) is not None:
-                calibrate()
+            if isinstance(self._target, Calibrates):
+                self._target.calibrate()
             latencies: list[float] = []
             begin = perf_counter()
             while not (
@@ -202,9 +212,7 @@ class Runner:
             cost: float | None = None
             with suppress(Exception):  # a clock of the target's own may know certain phases only
                 cost = _seconds(overhead(clock))
-            return Opened(
-                environment, load, first_run, warm_up, latencies, int(getattr(clock, "batch", 1)), cost
-            )
+            return Opened(environment, load, first_run, warm_up, latencies, int(inferences(clock)), cost)
         except BaseException:
             with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
                 self._target.close()
@@ -219,9 +227,9 @@ class Runner:
         self._usage = ThreadUsage()
         timing, result = self._measure()
         used = [self._usage]
-        batch = getattr(self._target.clock, "batch", 1)
-        # To the end of the first of its inferences.
-        intended = perf_counter() - begin - aside - (batch - 1) * timing.wall
+        took = perf_counter() - begin - aside
+        batch = inferences(self._target.clock)
+        intended = took - (batch - 1) * timing.wall  # to the end of the first of its inferences
         timings = [timing]
         while len(timings) < repeats and perf_counter() - begin + timing.wall < self._timeout / 2:
             timing, result = self._measure()
@@ -237,17 +245,17 @@ class Runner:
 
     def _prepare(self) -> float:
         """What the target does before a run, if anything; the seconds that took."""
-        if (prepare := getattr(self._target, "prepare", None)) is None:
+        if self._prepares is None:
             return 0.0
         begin = perf_counter()
-        self._with_target(prepare)
+        self._with_target(self._prepares.prepare)
         return perf_counter() - begin
 
     def _read(self) -> list[Reading]:
         """A target may bring metrics of its own, and what it says is checked: a bad one would break a report."""
-        if (readings := getattr(self._target, "readings", None)) is None:
+        if self._reads is None:
             return []
-        found: list[Reading] = list(islice(self._with_target(readings), _MAX_READINGS))
+        found: list[Reading] = list(islice(self._with_target(self._reads.readings), _MAX_READINGS))
         for metric, value, labels in found:
             if metric.kind != "gauge" or metric.labels[:1] != ("canary",):
                 raise ValueError(f"the reading {metric.name} is no gauge whose first label is canary")
@@ -256,10 +264,9 @@ class Runner:
         return found
 
     def _wait_until_free(self) -> None:
-        """Give way to work that the host has put on the target's device; a target tells by ``is_busy()``, if it can."""
-        is_busy = getattr(self._target, "is_busy", None)
+        """Give way to work that the host has put on the target's device; see :class:`ReportsBusy`."""
         begin = perf_counter()
-        while is_busy is not None and is_busy():
+        while self._reports_busy is not None and self._reports_busy.is_busy():
             if perf_counter() - begin > _GIVE_WAY_SECONDS:
                 raise NoTurn(f"the device was busy for {_GIVE_WAY_SECONDS:g} s")
             sleep(0.001)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Mapping
 from time import perf_counter
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +23,7 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
 from infercanary.probe.runner import Pool
 from infercanary.probe.schedule import Turns
-from infercanary.probe.targets import Target
+from infercanary.probe.targets import CountsSamples, Resizable, Target
 
 log = logging.getLogger("infercanary.probe")
 
@@ -127,7 +127,7 @@ def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
     place = f"canaries.{name}.sweep"
     if not isinstance(sweep, Sweep):
         raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
-    if not callable(getattr(target, "sized", None)):
+    if not isinstance(target, Resizable):
         raise UsageError(
             f"{place}: {type(target).__name__} cannot be swept: it has no method `sized`; leave the sweep out"
         )
@@ -149,7 +149,8 @@ class Sweeping:
     ) -> None:
         """``interval`` seconds apart, at least; what goes on ``timeout`` seconds after it was given up hangs."""
         self._canary = canary
-        self._target: Any = target
+        assert isinstance(target, Resizable), "checked() refuses any other"
+        self._target = target
         self._sweep = sweep
         self._interval = interval
         self._timeout = timeout
@@ -231,7 +232,8 @@ class Sweeping:
         }
         self._began, self._cost, self._measured = now, 0.0, False
         try:
-            self._left = self._sweep.loads(int(getattr(self._target, "samples", 1)))
+            samples = self._target.samples if isinstance(self._target, CountsSamples) else 1
+            self._left = self._sweep.loads(int(samples))
         except Exception as error:  # the target may be anyone's
             self._tally.add(MISSING, 1, self._canary.name, "raised")
             log.warning("canary %s: not swept: %s", self._canary.name, one_line(error))

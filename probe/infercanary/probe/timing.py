@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from statistics import median
 from time import perf_counter_ns
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
@@ -30,14 +30,24 @@ class Timing(NamedTuple):
 
 
 class Clock(Protocol):
-    """Times one repeat.
-
-    A clock may also have ``batch``: how many times each phase does its work in a repeat. Times are divided by it.
-    """
+    """Times one repeat."""
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
         """Call ``run`` with a phase marker; its timing and its result. Whatever ``run`` raises passes through."""
         ...
+
+
+@runtime_checkable
+class BatchClock(Protocol):
+    """A clock whose repeats hold more than one inference; it divides their times by that number."""
+
+    batch: int
+    """How many times each phase does its work in a repeat."""
+
+
+def inferences(clock: Clock) -> int:
+    """Return how many inferences a repeat has by this clock; 1 where it has no ``batch``."""
+    return clock.batch if isinstance(clock, BatchClock) else 1
 
 
 class HostClock:
@@ -191,5 +201,4 @@ def overhead(clock: Clock) -> float:
             pass
 
     found = median(clock.measure(empty)[0].phases["empty"] for _ in range(_OVERHEAD_TRIES))
-    batch: int = getattr(clock, "batch", 1)
-    return found * batch
+    return found * inferences(clock)

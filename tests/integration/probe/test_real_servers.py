@@ -19,7 +19,7 @@ from real_servers import environment, free_port, serving
 from watching import Seen, fetch, until
 
 from infercanary.probe import HostClock
-from infercanary.probe.targets import BUILT_IN, Failure, attribute
+from infercanary.probe.targets import Failure, registered
 from infercanary.probe.targets.kserve import PARTS, KserveTarget
 from infercanary.probe.targets.openai import OpenaiTarget
 
@@ -339,5 +339,6 @@ def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
 def test_the_pages_name_the_options_and_reasons_that_there_are(page: str) -> None:
     text = (PAGES / page).read_text()
     named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
-    factory = attribute(BUILT_IN[page.removesuffix(".md")])
+    factory = registered(page.removesuffix(".md"))
+    assert factory is not None
     assert set(inspect.signature(factory).parameters) <= named

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.command import cli as cli
-from infercanary.probe.targets import BUILT_IN
+from infercanary.probe.targets import names
 
 torch = pytest.importorskip("torch")
 
@@ -80,9 +80,9 @@ EXPECTED = {
     "model_missing_file": ": canaries.c: model: no file `no_such_file.pt`; check the path (it starts at <cwd>)",
     "model_missing_module": ": canaries.c: model: no module `no_such_module`; install it, or start where it is found (the working directory is searched)",
     "model_unknown_file": ": canaries.c: model: `model.onnx` is neither package.module:factory nor a .pt, .ts, .torchscript, .pt2 file",
-    "module_exits": ": canaries.c.target: `exits` cannot be imported: SystemExit: 0; mend it there",
-    "module_raises": ": canaries.c.target: `raises` cannot be imported: RuntimeError: no licence; mend it there",
-    "module_syntax": ": canaries.c.target: `syntax` cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1); mend it there",
+    "module_exits": ": canaries.c.target: `exits` cannot be imported: SystemExit: 0; fix it there",
+    "module_raises": ": canaries.c.target: `raises` cannot be imported: RuntimeError: no licence; fix it there",
+    "module_syntax": ": canaries.c.target: `syntax` cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1); fix it there",
     "no_canaries": ": the required key `canaries` is missing",
     "not_a_reference": ": canaries.c.target: no target `models.good()`; built in: <built in>; or package.module:attribute",
     "not_a_target": ": canaries.c.target: `models:good` gave a Linear, which is no target: it has no method `open`",
@@ -188,7 +188,7 @@ def test_a_mistake_is_one_line(
         line.removeprefix(f"infercanary: {path}")
         .replace(os.getcwd(), "<cwd>")
         .replace(torch.__version__, "<torch>")
-        .replace(", ".join(BUILT_IN), "<built in>")
+        .replace(", ".join(names()), "<built in>")
     )
     line = re.sub("x{200}", "<200 x>", line)
     if name == "model_corrupt_file":  # torch's own words, which change

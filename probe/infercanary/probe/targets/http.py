@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe.targets import Failure, Reading
+from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document
 from infercanary.probe.targets.wire.told import from_heads, heads
@@ -37,6 +37,7 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: str | tuple[str, ...] = ()
 
 
+@register("http")
 class HttpTarget(OverHttp):
     """Sends one fixed request.
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe.targets import Failure, Reading
+from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Answer
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
 from infercanary.probe.targets.wire.tensors import (
@@ -82,6 +82,7 @@ class _Stats(msgspec.Struct):
     model_stats: list[_ModelStats]
 
 
+@register("kserve")
 class KserveTarget(OverHttp):
     """Asks a server for one inference over HTTP, with fixed inputs.
 

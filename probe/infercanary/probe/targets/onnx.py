@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from infercanary.command.settings import UsageError
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import NoCuda, Unsized
+from infercanary.probe.targets import NoCuda, Unsized, register
 from infercanary.probe.targets.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
 from infercanary.probe.targets.onnx_providers import (
@@ -67,6 +67,7 @@ _MOST_THREADS = 4096
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
+@register("onnx")
 class OnnxTarget:
     """Runs an ONNX model with ONNX Runtime on fixed inputs.
 

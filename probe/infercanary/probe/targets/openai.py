@@ -17,7 +17,7 @@ import msgspec
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Metric
-from infercanary.probe.targets import Failure, Reading
+from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
 from infercanary.probe.timing import HostClock, Phase
@@ -78,6 +78,7 @@ class Completion(NamedTuple):
     """Seconds from one token to the next; None where there are not two that came apart."""
 
 
+@register("openai")
 class OpenaiTarget(OverHttp):
     """Streams one completion of a fixed prompt, at temperature 0.
 

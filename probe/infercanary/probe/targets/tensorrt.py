@@ -15,7 +15,7 @@ from typing import Any
 from infercanary.command.settings import UsageError
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import NoCuda
+from infercanary.probe.targets import NoCuda, register
 from infercanary.probe.targets.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
 from infercanary.probe.targets.tensors import Input, Slot, drawn, matched, places, specs
@@ -33,6 +33,7 @@ _TAG, _LAYOUT, _VERSION = b"ftrt", slice(4, 8), slice(24, 28)
 _COMPLAINTS = 8
 
 
+@register("tensorrt")
 class TensorRtTarget:
     """Runs a TensorRT engine on fixed inputs, on a stream of the probe's with the lowest priority.
 

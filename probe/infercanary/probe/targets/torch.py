@@ -16,7 +16,7 @@ from msgspec import Meta
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import NoCuda, Unsized, attribute
+from infercanary.probe.targets import NoCuda, Unsized, attribute, register
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
 _MAX_VALUES = 1024
@@ -34,6 +34,7 @@ class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     high: Annotated[int, Meta(ge=1)] = 2
 
 
+@register("torch")
 class TorchTarget:
     """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
 

@@ -1,0 +1,169 @@
+"""Which targets there are: each file in ``targets/`` registers its own; others are ``package.module:attribute``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from infercanary.command.settings import UsageError
+from infercanary.probe.deadline import one_line
+from infercanary.probe.targets.target import Target
+
+Factory = Callable[..., Target]
+F = TypeVar("F", bound=Factory)
+
+_PACKAGE = __name__.rpartition(".")[0]
+_registered: dict[str, Factory] = {}
+
+
+def register(name: str) -> Callable[[F], F]:
+    """Make a class, or a function that makes a target, known by the name that settings use.
+
+    ::
+
+        @register("tensorrt")
+        class TensorRtTarget: ...
+
+    Args:
+        name: What ``target:`` says in probe.yaml. A file of the same name is found without importing the others.
+
+    Returns:
+        A decorator that gives back what it gets.
+
+    Raises:
+        ValueError: Another file has registered that name (from the decorator).
+    """
+
+    def registering(factory: F) -> F:
+        known = _registered.setdefault(name, factory)
+        if known.__module__ != factory.__module__:
+            raise ValueError(f"the target `{name}` is registered by {known.__module__} already")
+        return factory
+
+    return registering
+
+
+def names() -> list[str]:
+    """Return the names of all registered targets, after importing every file of the package."""
+    for module in _modules():
+        importlib.import_module(module)
+    return sorted(_registered)
+
+
+def registered(name: str) -> Factory | None:
+    """Find a registered target.
+
+    Its file is imported, and no more than needed: a probe with one canary does not pay for the other targets.
+
+    Args:
+        name: As :func:`register` got it.
+
+    Returns:
+        What makes the target; None where no file registers that name.
+    """
+    for module in sorted(_modules(), key=lambda module: module != f"{_PACKAGE}.{name}"):
+        if name in _registered:
+            break
+        importlib.import_module(module)
+    return _registered.get(name)
+
+
+def attribute(reference: str) -> Any:
+    """Import what a reference names.
+
+    Args:
+        reference: ``package.module:attribute``.
+
+    Raises:
+        UsageError: It has another form, or there is no such thing.
+    """
+    module_name, _, path = reference.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), *path.split(".")]):
+        raise UsageError(f"`{reference}` is not of the form package.module:attribute")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise UsageError(
+                f"no module `{error.name}`; install it, or start where it is found (the working directory is searched)"
+            ) from None
+        raise UsageError(f"`{module_name}` needs the module `{error.name}`, which is not installed") from None
+    except (Exception, SystemExit) as error:  # whatever a module does while it is imported
+        raise UsageError(f"`{module_name}` cannot be imported: {one_line(error)}; fix it there") from None
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise UsageError(f"module `{module_name}` has no `{path}`; check the spelling")
+        found = getattr(found, name)
+    return found
+
+
+def make(target: str, options: Mapping[str, Any]) -> Target:
+    """Make the target that settings name.
+
+    Args:
+        target: The name of a registered target, or ``package.module:attribute``.
+        options: Its keyword arguments.
+
+    Returns:
+        The target, not open.
+
+    Raises:
+        UsageError: There is no such target, or the options do not fit it.
+    """
+    factory = _factory(target)
+    _check_options(factory, options)
+    try:
+        made = factory(**options)
+    except UsageError as error:
+        raise UsageError(f"options: {error}") from None
+    except Exception as error:
+        raise UsageError(f"options: `{target}` refuses them: {one_line(error)}") from None
+    for method in ("open", "run", "values", "environment", "close"):
+        if not callable(getattr(made, method, None)):
+            raise UsageError(
+                f"target: `{target}` gave a {type(made).__name__}, which is no target: it has no method `{method}`"
+            )
+    return made
+
+
+def _factory(target: str) -> Factory:
+    if ":" not in target:
+        if (found := registered(target)) is None:
+            raise UsageError(
+                f"target: no target `{target}`; built in: {', '.join(names())}; or package.module:attribute"
+            )
+        return found
+    try:
+        factory: Factory = attribute(target)
+    except UsageError as error:
+        raise UsageError(f"target: {error}") from None
+    if not callable(factory):
+        raise UsageError(
+            f"target: `{target}` is not callable; name a class or a function that makes a target"
+        )
+    return factory
+
+
+def _modules() -> Iterator[str]:
+    """The files of the package by their full names; what they share lies in packages below it."""
+    path = importlib.import_module(_PACKAGE).__path__
+    return (f"{_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(path) if not module.ispkg)
+
+
+def _check_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters
+    except ValueError:  # written in C, it has no signature
+        return
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        for key in options:
+            if key not in parameters:
+                known = ", ".join(parameters) or "none"
+                raise UsageError(f"options: unknown key `{key}`; known keys: {known}")
+    for name, parameter in parameters.items():
+        keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if keyed and parameter.default is parameter.empty and name not in options:
+            raise UsageError(f"options: the required key `{name}` is missing")

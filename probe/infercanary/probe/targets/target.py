@@ -1,0 +1,174 @@
+"""The protocol of a target, and one protocol for each ability that a target may have besides.
+
+Callers ask for an ability with ``isinstance(target, PreparesRuns)``: a target has it by having its attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from infercanary.contract.report import Metric
+from infercanary.probe.targets.failures import Reason
+from infercanary.probe.timing import Clock, Phase
+
+
+class Target(Protocol):
+    """One thing to execute and time. Methods are called one at a time, from changing threads."""
+
+    @property
+    def clock(self) -> Clock:
+        """What times a repeat; read after :meth:`open`."""
+        ...
+
+    def open(self) -> None:
+        """Load whatever :meth:`run` needs.
+
+        Raises:
+            UsageError: The user made a mistake; the command ``probe`` ends with it.
+            NoCuda: CUDA is missing; the probe goes on, and tries again.
+            Failure: Anything else with a known reason; the probe tries again.
+        """
+        ...
+
+    def run(self, phase: Phase) -> Any:
+        """Make one inference.
+
+        Args:
+            phase: Marks the parts of the work: ``with phase("compute"): …``.
+
+        Returns:
+            The result, which :meth:`values` reads.
+        """
+        ...
+
+    def values(self, result: Any) -> Sequence[float]:
+        """Read a result as numbers, for the check that the output stays the same.
+
+        Args:
+            result: What :meth:`run` returned last.
+
+        Returns:
+            At most 1,024 numbers, from the same places each time. One is not finite if anything in the result is not.
+        """
+        ...
+
+    def environment(self) -> Mapping[str, str]:
+        """Report what of the engine may change latency; read after :meth:`open`.
+
+        Returns:
+            Component → version or setting.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release what :meth:`open` took."""
+        ...
+
+
+class Reading(NamedTuple):
+    """One number of a run that its timing does not hold, such as what a server counted by itself."""
+
+    metric: Metric
+    """A gauge whose first label is ``canary``, declared beside the target."""
+    value: float
+    labels: tuple[str, ...] = ()
+    """The values of its other labels."""
+
+
+@runtime_checkable
+class RunsOnDevice(Protocol):
+    """A target that knows where it computes: the controls of that device are run beside it."""
+
+    device: str
+    """``cpu`` or ``cuda[:N]``."""
+
+
+@runtime_checkable
+class MayLackCuda(Protocol):
+    """A target that was asked to run on CUDA, and may find none."""
+
+    cuda_missing: str
+    """Why there is no CUDA: ``cpu_only_build``, ``no_libraries`` or ``no_device``; empty where there is."""
+
+
+@runtime_checkable
+class ReportsBusy(Protocol):
+    """A target that knows whether the host keeps its device busy: a run then waits, or is skipped."""
+
+    def is_busy(self) -> bool:
+        """Say whether work of the host's is waiting or running on the device."""
+        ...
+
+
+@runtime_checkable
+class Calibrates(Protocol):
+    """A target that chooses how many inferences a repeat has."""
+
+    def calibrate(self) -> None:
+        """Choose it; called once after the first run."""
+        ...
+
+
+@runtime_checkable
+class PreparesRuns(Protocol):
+    """A target with something to do before the repeats of each run, outside of what is timed."""
+
+    def prepare(self) -> None:
+        """Do it."""
+        ...
+
+
+@runtime_checkable
+class GivesReadings(Protocol):
+    """A target that publishes numbers of its own beside the timing."""
+
+    def readings(self) -> Sequence[Reading]:
+        """Return the last run's, 64 at most; called after its repeats."""
+        ...
+
+
+@runtime_checkable
+class NamesReasons(Protocol):
+    """A target that raises :class:`Failure` with reasons of its own, so that they are counted from 0 on."""
+
+    reasons: Sequence[Reason]
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A target that can be swept (docs/sweeps.md)."""
+
+    def sized(self, batch: int) -> Target:
+        """Make an open target of the same model; it is run beside others, each in a thread of its own, then closed.
+
+        Args:
+            batch: How many samples its inputs hold.
+
+        Raises:
+            Unsized: It cannot be run with so many.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsSamples(Protocol):
+    """A target whose own inputs may hold more than one sample."""
+
+    @property
+    def samples(self) -> int:
+        """How many there are; read after ``open()``."""
+        ...
+
+
+@runtime_checkable
+class TracksPeakMemory(Protocol):
+    """A target whose engine counts the device memory that it allocates."""
+
+    def reset_peak_memory(self) -> None:
+        """Begin anew."""
+        ...
+
+    def peak_memory(self) -> int | None:
+        """Return the most bytes in use since then; None where that is not known."""
+        ...

@@ -1,0 +1,157 @@
+"""The registry of targets, and the optional abilities of one: what is found, and what finding it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import infercanary.probe.targets
+from infercanary.command.settings import UsageError
+from infercanary.probe.targets import (
+    Calibrates,
+    CountsSamples,
+    GivesReadings,
+    MayLackCuda,
+    NamesReasons,
+    PreparesRuns,
+    ReportsBusy,
+    Resizable,
+    RunsOnDevice,
+    TracksPeakMemory,
+    make,
+    names,
+    register,
+    registered,
+    registry,
+)
+from infercanary.probe.targets.onnx import OnnxTarget
+from infercanary.probe.targets.tensorrt import TensorRtTarget
+from infercanary.probe.targets.torch import TorchTarget
+
+ENGINES = {"torch", "numpy", "onnxruntime", "tensorrt"}
+ABILITIES = (
+    Calibrates,
+    CountsSamples,
+    GivesReadings,
+    MayLackCuda,
+    NamesReasons,
+    PreparesRuns,
+    ReportsBusy,
+    Resizable,
+    RunsOnDevice,
+    TracksPeakMemory,
+)
+ONE_FILE = """
+from infercanary.probe import HostClock, Phase
+from infercanary.probe.targets import register
+
+@register("newcomer")
+class NewcomerTarget:
+    clock = HostClock()
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+    def open(self) -> None: ...
+    def run(self, phase: Phase) -> int:
+        with phase("compute"):
+            return self.size
+    def values(self, result: int) -> list[float]:
+        return [float(result)]
+    def environment(self) -> dict[str, str]:
+        return {}
+    def close(self) -> None: ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder whose files count as files of ``targets/``; the registry is as before afterwards."""
+    names()  # or a test would import files of the package for the first time, and their names be lost with it
+    package = infercanary.probe.targets
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+    yield tmp_path
+    for path in tmp_path.glob("*.py"):
+        sys.modules.pop(f"{package.__name__}.{path.stem}", None)
+        vars(package).pop(path.stem, None)
+
+
+@pytest.mark.parametrize("file", ["newcomer", "other_name"])
+def test_a_new_target_is_one_file(folder: Path, file: str) -> None:
+    with pytest.raises(UsageError, match="no target `newcomer`"):
+        make("newcomer", {})
+    (folder / f"{file}.py").write_text(ONE_FILE)
+    assert "newcomer" in names()
+    target = make("newcomer", {"size": 3})
+    assert target.values(target.clock.measure(target.run)[1]) == [3.0]
+    with pytest.raises(UsageError, match="options: unknown key `sise`; known keys: size"):
+        make("newcomer", {"sise": 3})
+
+
+def test_a_name_is_registered_once(folder: Path) -> None:
+    assert registered("http") is not None
+    (folder / "newcomer.py").write_text(ONE_FILE.replace('"newcomer"', '"http"'))
+    with pytest.raises(
+        ValueError, match=r"`http` is registered by infercanary\.probe\.targets\.http already"
+    ):
+        names()
+
+
+def test_registering_gives_back_what_it_gets(folder: Path) -> None:
+    def factory() -> Any: ...
+
+    assert register("mine")(factory) is factory
+    assert registered("mine") is factory
+
+
+def printed(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_the_names_are_known_without_any_engine() -> None:
+    script = (
+        "import sys\nfrom infercanary.probe.targets import names\n"
+        f"print(names(), sorted({ENGINES!r} & sys.modules.keys()))"
+    )
+    assert printed(script) == "['http', 'kserve', 'onnx', 'openai', 'tensorrt', 'torch'] []"
+
+
+def test_one_target_does_not_pay_for_the_others() -> None:
+    script = (
+        "import sys\nfrom infercanary.probe.targets import registered\n"
+        "print(registered('http').__name__, 'infercanary.probe.targets.kserve' in sys.modules)"
+    )
+    assert printed(script) == "HttpTarget False"
+
+
+def abilities(target: object) -> set[str]:
+    return {ability.__name__ for ability in ABILITIES if isinstance(target, ability)}
+
+
+def test_the_abilities_of_the_built_in_targets() -> None:
+    on_device = {"Calibrates", "MayLackCuda", "RunsOnDevice"}
+    sized = {"Resizable", "CountsSamples"}
+    assert abilities(TensorRtTarget("x.engine")) == on_device
+    assert abilities(OnnxTarget("x.onnx")) == on_device | sized
+    assert abilities(TorchTarget("a:b", [])) == on_device | sized | {"ReportsBusy", "TracksPeakMemory"}
+    server = {"Resizable", "NamesReasons", "GivesReadings", "PreparesRuns"}
+    url = "http://127.0.0.1:1"
+    for name, options in {
+        "http": {},
+        "kserve": {"model": "m"},
+        "openai": {"model": "m", "prompt": "p"},
+    }.items():
+        assert abilities(make(name, {"url": url, **options})) == server, name
+
+
+def test_a_target_without_abilities_is_a_target_still(folder: Path) -> None:
+    (folder / "newcomer.py").write_text(ONE_FILE)
+    assert abilities(make("newcomer", {})) == set()
