@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from infercanary.ab import estimate, neighbours
 from infercanary.ab.conditions import INTERVAL_SECONDS
 from infercanary.ab.estimate import Decision
 from infercanary.ab.experiment import Ended, Result, TurnPair
+from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare.comparison import STARTS, ComparisonResult, compare_runs
 from infercanary.compare.recording import RecordedRuns, listed
@@ -28,7 +29,6 @@ from infercanary.judge.statistics import Shift
 STEPS = ("first_report", *COLD_START)
 """Of a cold start: from its beginning to the probe's first answer; to load; the first inference; until steady."""
 
-_CODES: Mapping[str, int] = {"equivalent": 0, "improved": 0, "regressed": 1, "inconclusive": 3}
 _SLOW_PACE = 4.0  # times the interval that was asked for, from which on a probe does not heed it
 
 
@@ -159,7 +159,7 @@ def _compared(
     return msgspec.structs.replace(
         plain,
         verdict=decision.verdict,
-        exit_code=_CODES[decision.verdict],
+        exit_code=OF_VERDICT[decision.verdict],
         sentence=sentence(judgement) if look is not None else _too_few(of, decision),
         shift=look.seen.shift if look is not None else None,
         low=_finite(look.seen.low) if look is not None else None,

@@ -24,15 +24,23 @@ from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Arm, Needed
+from infercanary.command import exit_codes
+from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare import page as pages
-from infercanary.compare.comparison import STARTS, worst
+from infercanary.compare.comparison import STARTS
 from infercanary.compare.terminal import say, width
 from infercanary.judge.statistics import FEWEST
 
 
-@click.command(name="ab")
+@click.command(
+    name="ab",
+    epilog=exit_codes.epilog(
+        exit_codes.COMPARED,
+        "It is 128 + N where signal N ended it: what is known by then is printed.",
+    ),
+)
 @click.argument("images", nargs=-1, metavar="IMAGE_A IMAGE_B")
 @click.option(
     "--restarts",
@@ -132,8 +140,7 @@ def command(
     An image starts its own server, with the probe in it, and is asked on port 9798 (or the one of its label
     infercanary.port). With --config or --model its command is replaced by the probe.
 
-    Exit codes: 0 equivalent or improved, 1 regressed, 2 usage or input error, 3 inconclusive, and 128 + N where signal
-    N ended it: what is known by then is printed. Nothing that it started is left behind.
+    Nothing that it started is left behind.
     """
     names = _sides(images, host_python)
     options.between("--restarts", restarts, 3, STARTS, f"give a number from 3 to {STARTS}")
@@ -170,7 +177,7 @@ def command(
             )
         except ExperimentInterrupted:
             progress.clear()
-            return 128 + interruption.number
+            return exit_codes.of_signal(interruption.number)
         finally:
             progress.clear()
         answers = [answer.summarize(name, result, *arms, restarts) for name in _canaries(result)]
@@ -286,9 +293,9 @@ def _say(
     answers: Sequence[CanaryAnswer], result: Result, signal_number: int, as_json: bool, report: str
 ) -> int:
     """Print the answers, then write the report: where that fails the answer is there all the same."""
-    code = worst([each.compared.exit_code for each in answers]) if answers else 3
+    code: int = worst([each.compared.exit_code for each in answers]) if answers else ExitCode.INCONCLUSIVE
     if signal_number:
-        code = 128 + signal_number
+        code = exit_codes.of_signal(signal_number)
     notes = _alone(result.pairs)
     series = [answer.series(result.pairs, each.compared.canary or "") for each in answers]
     if as_json:

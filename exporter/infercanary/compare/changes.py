@@ -13,6 +13,7 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 
+from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.judge import causes, statistics
 from infercanary.judge.statistics import EFFECT, WINDOW, Points
@@ -23,7 +24,6 @@ MOST = 4096
 """Points that are scanned at most; longer series are scanned as medians of blocks."""
 
 State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
-_CODES: dict[State, int] = {"steady": 0, "slower": 1, "faster": 0, "changed": 0, "inconclusive": 3}
 
 
 class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ def scan_runs(
     return ScanResult(
         canary=shown(canary) or None,
         verdict=state,
-        exit_code=_CODES[state],
+        exit_code=OF_VERDICT[state],
         sentence=_sentence(state, found, shift, points.size),
         shift=shift if enough else None,
         runs=points.size,

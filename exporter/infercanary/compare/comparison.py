@@ -12,6 +12,7 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 
+from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
 from infercanary.compare.outlook import Evidence, outlook
@@ -29,8 +30,6 @@ LEVEL = 0.99
 STARTS = 16
 """The latest of a side that are judged: each is held against each of the other side's."""
 
-_CODES: dict[Verdict, int] = {"equivalent": 0, "improved": 0, "regressed": 1, "inconclusive": 3}
-_WORST = (1, 3, 0)
 _KNOWN = 1e9  # degrees of freedom of what is no estimate
 _NO_RESTART = Restarts(0.0, _KNOWN)
 
@@ -145,7 +144,7 @@ def compare_runs(
     return ComparisonResult(
         canary=shown(canary) or None,
         verdict=verdict,
-        exit_code=_CODES[verdict],
+        exit_code=OF_VERDICT[verdict],
         sentence=_with_failures(said, failed) if failing else said,
         shift=_finite(seen.shift) if known else None,
         low=_finite(seen.low) if known else None,
@@ -166,11 +165,6 @@ def compare_runs(
         next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
         notes=notes,
     )
-
-
-def worst(codes: Sequence[int]) -> int:
-    """The exit code of several: a regression outweighs what is not known, and that what is well."""
-    return min(codes, key=_WORST.index)
 
 
 def judged(series: RecordedRuns) -> RecordedRuns:

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
+from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
 from infercanary.compare.changes import ScanResult
-from infercanary.compare.comparison import ComparisonResult, worst
+from infercanary.compare.comparison import ComparisonResult
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import click
 
+from infercanary.command import exit_codes
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 
 
-@click.command(name="check-config")
+@click.command(name="check-config", epilog=exit_codes.epilog({ExitCode.FINE: "all files are good"}))
 @click.option(
     "--probe", "probes", multiple=True, type=click.Path(), help="A probe's settings file; may be repeated."
 )
@@ -23,7 +25,7 @@ from infercanary.command.settings import UsageError
     "--web-config", "webs", multiple=True, type=click.Path(), help="An exporter's file with TLS and users."
 )
 def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...]) -> None:
-    """Check settings files without starting anything. Exit code 0 when all are good, 2 at the first mistake."""
+    """Check settings files without starting anything, up to the first mistake."""
     if not (probes or exporters or webs):
         raise UsageError("check-config: name a file with --probe, --exporter or --web-config")
     sys.path.insert(0, os.getcwd())

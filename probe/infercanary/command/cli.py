@@ -8,6 +8,8 @@ import traceback
 
 import click
 
+from infercanary.command import exit_codes
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 
 COMMANDS = {
@@ -58,34 +60,29 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.command(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes.epilog()
+)
 @click.version_option(package_name="infercanary", message="infercanary %(version)s")
 def cli() -> None:
-    """Canary inferences in every inference container: did the upgrade change latency, by how much, and why.
-
-    Exit codes: 0 fine, 1 regressed, 2 usage or input error, 3 inconclusive, 70 a fault of infercanary itself.
-    """
-
-
-_FAULT = 70  # EX_SOFTWARE, sysexits(3)
+    """Canary inferences in every inference container: did the upgrade change latency, by how much, and why."""
 
 
 def main() -> None:
-    """The entry point: a mistake of the user's is one line on standard error, and exit code 2."""
+    """The entry point: a user's mistake is one line on standard error, and exit code 2."""
     try:
         code = cli(standalone_mode=False)
     except UsageError as error:
         click.echo(f"infercanary: {error}", err=True)
-        code = 2
+        code = ExitCode.USAGE
     except click.ClickException as error:
         error.show()
-        code = 2
+        code = ExitCode.USAGE
     except (click.Abort, KeyboardInterrupt):
-        code = 130
+        code = ExitCode.INTERRUPTED
     except Exception:
-        # Python's own exit code for it is 1, which says "regressed" to a pipeline.
         traceback.print_exc()
-        code = _FAULT
+        code = ExitCode.FAULT
     sys.exit(code)
 
 

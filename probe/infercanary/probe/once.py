@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 
 import click
 
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
@@ -30,9 +31,6 @@ from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
 from infercanary.probe.targets.wire.told import SERVER
 
 log = logging.getLogger("infercanary.probe")
-
-INCONCLUSIVE = 3
-"""The exit code where a canary failed: no number of it can be compared."""
 
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _LABEL = 13  # columns, besides the indentation
@@ -87,7 +85,8 @@ def once(probe: Probe) -> int:
     known = values(report.families)
     runs = last_runs(report)
     good = all(name in runs and runs[name].outcome == "ok" for name in _states(known))
-    return 0 if good else INCONCLUSIVE
+    # Nothing of a canary that failed can be compared.
+    return ExitCode.FINE if good else ExitCode.INCONCLUSIVE
 
 
 def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
-from infercanary.compare.comparison import STARTS, compare_runs, worst
+from infercanary.compare.comparison import STARTS, compare_runs
 from infercanary.compare.outlook import Evidence, more_runs, more_starts, outlook
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts, RecordedRuns
@@ -187,10 +187,6 @@ def test_what_a_journal_may_mix_up_is_said(journal):
     other = read([journal("c", [0.02])]).canaries["resnet18"]
     (note,) = compare_runs("resnet18", both, other).notes
     assert note.startswith("baseline: 2 environments (") and note.endswith("pick with --baseline-id")
-
-
-def test_the_exit_code_of_several_canaries():
-    assert [worst(codes) for codes in ([0], [0, 3], [3, 1, 0], [0, 1])] == [0, 3, 1, 1]
 
 
 def evidence(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):

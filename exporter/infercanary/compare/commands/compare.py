@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
+from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
-from infercanary.compare.comparison import LEVEL, compare_runs, judged, worst
+from infercanary.compare.comparison import LEVEL, compare_runs, judged
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
@@ -15,7 +16,15 @@ from infercanary.compare.terminal import say, width
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 
 
-@click.command(name="compare")
+@click.command(
+    name="compare",
+    epilog=exit_codes.epilog(
+        exit_codes.COMPARED,
+        exit_codes.SEVERAL,
+        "A canary without a run in CANDIDATE is inconclusive. So is one of which clearly more runs failed than before, "
+        "unless it regressed.",
+    ),
+)
 @click.argument("baseline", metavar="BASELINE")
 @click.argument("candidate", metavar="CANDIDATE")
 @click.option(
@@ -72,10 +81,6 @@ def command(
     Of a journal the medians of steady runs count, and its starts are told apart; its older file, FILE.1, is read with
     it. A file of numbers is one start. Starts of one image differ, and no number of runs within them tells by how
     much: give more files of each side to learn it, or say it.
-
-    Exit codes: 0 equivalent or improved, 1 regressed, 2 usage or input error, 3 inconclusive. Of several canaries,
-    1 outweighs 3, and 3 outweighs 0. A canary without a run in CANDIDATE is inconclusive, and so is one of whose runs
-    clearly more failed than before, unless it regressed.
     """
     if restart_sd is not None:
         options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
@@ -102,7 +107,7 @@ def command(
     }
     pictured = {name: (judged(before), judged(after)) for name, (before, after) in both.items()}
     notes = [*old.notes, *new.notes, *_alone(old, new, canary)]
-    code = worst([each.exit_code for each in results.values()])
+    code = exit_codes.worst([each.exit_code for each in results.values()])
     if report:
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
         articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]

@@ -10,6 +10,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from infercanary.command import exit_codes
+from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page
 from infercanary.compare.overview import OverviewRow, overview
@@ -20,7 +22,7 @@ from infercanary.compare.units import count, value
 _BAR = 24  # columns
 
 
-@click.command(name="report")
+@click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
 @click.argument("stores", metavar="[HOST=]STORE...", nargs=-1, required=True)
 @click.option("--canary", default="*", metavar="PATTERN", help="Only canaries so named, such as 'resnet18*'.")
 @click.option("--service", default="*", metavar="PATTERN", help="Only services so named.")

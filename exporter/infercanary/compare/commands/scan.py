@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import click
 
+from infercanary.command import exit_codes
+from infercanary.command.exit_codes import ExitCode
 from infercanary.compare import options, page, text
 from infercanary.compare.changes import scan_runs
-from infercanary.compare.comparison import worst
 from infercanary.compare.read import pick, read
 from infercanary.compare.terminal import say, width
 
 
-@click.command(name="scan")
+@click.command(
+    name="scan",
+    epilog=exit_codes.epilog(
+        {
+            ExitCode.FINE: "no change found, or none that leaves the last level slower than the first by 3 % or more",
+            ExitCode.REGRESSED: "the last level is slower than the first by that, through changes that were found",
+            ExitCode.INCONCLUSIVE: "too short",
+        },
+        exit_codes.SEVERAL,
+    ),
+)
 @click.argument("file", metavar="FILE")
 @options.canary
 @options.column
@@ -23,10 +34,6 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
     FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, or CSV or TSV
     with a header. What it is, is told by its content; it may be packed with gzip; `-` is standard input. An index is
     of the runs that count, from 0 on.
-
-    Exit codes: 0 no change found, or none that leaves the last level slower than the first by 3 % or more; 1 the
-    last level is slower than the first by that, through changes that were found; 2 usage or input error; 3 too short.
-    Of several canaries, 1 outweighs 3, and 3 outweighs 0.
     """
     recording = read([file], column=column)
     series = pick(recording, canary)
@@ -34,7 +41,7 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
         name: scan_runs(name, each, files=recording.places, components=recording.components)
         for name, each in series.items()
     }
-    code = worst([each.exit_code for each in results.values()])
+    code = exit_codes.worst([each.exit_code for each in results.values()])
     if report:
         articles = [page.scan(each, series[name]) for name, each in results.items()]
         page.write(
