@@ -3,7 +3,13 @@
 The parts of this package lie in two trees of the repository: ``probe/infercanary`` (what goes into other people's
 images) and ``exporter/infercanary``. A wheel joins them; an editable install and a checkout on ``PYTHONPATH`` have both
 on ``sys.path``, where ``extend_path`` finds the second. Names are imported when they are first used (PEP 562), so
-``import infercanary`` costs nothing and works with either part alone.
+``import infercanary`` costs nothing and works with either part alone::
+
+    import infercanary
+
+    infercanary.__version__
+    infercanary.judge.compare(before, after).verdict  # needs the extra `exporter`
+    infercanary.Probe({"resnet18": target}).start()
 """
 
 from __future__ import annotations
@@ -15,21 +21,37 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from infercanary.probe import Probe as Probe
 
+    __version__: str
+
 __path__ = extend_path(__path__, __name__)
 
+_UNKNOWN_VERSION = "0+unknown"  # of a checkout that is not installed; a valid version by PEP 440
+_PARTS = ("judge", "probe")
 _LAZY = {"Probe": "infercanary.probe"}
 __all__ = ["Probe", "__version__"]
 
 
 def __getattr__(name: str) -> object:
+    if name in _PARTS:
+        return import_module(f"{__name__}.{name}")
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("infercanary")
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'infercanary' has no attribute {name!r}")
+        value: object = _version()
+    elif name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+    else:
+        raise AttributeError(f"module 'infercanary' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PARTS})
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(__name__)
+    except PackageNotFoundError:
+        return _UNKNOWN_VERSION

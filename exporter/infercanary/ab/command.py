@@ -15,6 +15,7 @@ from typing import Any
 import click
 import msgspec
 
+import infercanary
 from infercanary.ab import answer, conditions, experiment, page, process, text
 from infercanary.ab.answer import ArmSummary, CanaryAnswer
 from infercanary.ab.conditions import Conditions
@@ -311,7 +312,7 @@ def _say(
             part for each, (a, b) in zip(answers, series, strict=True) for part in page.experiment(each, a, b)
         ]
         title = f"{answers[0].a.name} → {answers[0].b.name}"
-        pages.write(report, pages.page(title, articles, notes, options.version()))
+        pages.write(report, pages.page(title, articles, notes, infercanary.__version__))
     return code
 
 

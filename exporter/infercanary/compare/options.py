@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -58,7 +57,3 @@ def answer(results: Sequence[ComparisonResult | ScanResult], notes: Sequence[str
     first: dict[str, Any] = msgspec.to_builtins(next(each for each in results if each.exit_code == code))
     whole = {**first, "notes": [*first["notes"], *notes], "canaries": results}
     return json.dumps(msgspec.json.decode(msgspec.json.encode(whole))) + "\n"
-
-
-def version() -> str:
-    return importlib.metadata.version("infercanary")

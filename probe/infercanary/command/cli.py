@@ -8,6 +8,7 @@ import traceback
 
 import click
 
+import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
@@ -60,10 +61,24 @@ class _Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _show_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    """Unlike click's own, this works in a checkout that is not installed."""
+    if is_asked and not context.resilient_parsing:
+        click.echo(f"infercanary {infercanary.__version__}")
+        context.exit()
+
+
 @click.command(
     cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, epilog=exit_codes.epilog()
 )
-@click.version_option(package_name="infercanary", message="infercanary %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def cli() -> None:
     """Canary inferences in every inference container: did the upgrade change latency, by how much, and why."""
 

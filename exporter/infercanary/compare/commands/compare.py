@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
@@ -111,7 +112,7 @@ def command(
     if report:
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
         articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
-        page.write(report, page.page(title, articles, notes, options.version()))
+        page.write(report, page.page(title, articles, notes, infercanary.__version__))
     if as_json:
         say(options.answer([*results.values()], notes))
         return code

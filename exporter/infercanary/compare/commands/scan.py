@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.compare import options, page, text
@@ -45,7 +46,8 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
     if report:
         articles = [page.scan(each, series[name]) for name, each in results.items()]
         page.write(
-            report, page.page(" + ".join(recording.places), articles, recording.notes, options.version())
+            report,
+            page.page(" + ".join(recording.places), articles, recording.notes, infercanary.__version__),
         )
     if as_json:
         say(options.answer([*results.values()], recording.notes))

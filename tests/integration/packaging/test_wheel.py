@@ -1,0 +1,86 @@
+"""A wheel joins both trees of the package: it is built, installed where nothing else is, and used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+TREES = (ROOT / "probe", ROOT / "exporter")
+LIBRARIES = ("click", "msgspec", "yaml", "pynvml", "numpy", "scipy")
+
+
+def pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: a build leaves nothing in the checkout."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    leave_out = shutil.ignore_patterns("__pycache__")
+    for name in ("probe", "exporter", "examples"):
+        shutil.copytree(ROOT / name, source / name, ignore=leave_out)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    built = pip("wheel", "--no-deps", "--wheel-dir", str(folder), str(source))
+    if built.returncode and "hatchling" in built.stderr and "CI" not in os.environ:
+        pytest.skip("the build backend cannot be fetched here")
+    assert built.returncode == 0, built.stderr
+    (found,) = folder.glob("infercanary-*.whl")
+    return found
+
+
+def test_it_holds_every_file_of_both_trees(wheel: Path) -> None:
+    """Of code, marks of types and what is drawn or read beside it."""
+    names = {*zipfile.ZipFile(wheel).namelist()}
+    wanted = {
+        str(file.relative_to(tree))
+        for tree in TREES
+        for file in tree.glob("infercanary/**/*")
+        if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert sum(name.endswith("py.typed") for name in wanted) > 8
+    assert wanted - names == set()
+
+
+def test_installed_alone_it_works(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    installed = pip("--python", str(python), "install", "--no-deps", str(wheel))
+    assert installed.returncode == 0, installed.stderr
+    # Of the libraries only: a folder of an editable install has a .pth file, which PYTHONPATH does not read.
+    folders = {Path(str(import_module(name).__file__)).parent for name in LIBRARIES}
+    path = {str(each.parent if (each / "__init__.py").exists() else each) for each in folders}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    script = (
+        "import infercanary, infercanary.probe\n"
+        "from infercanary.judge import compare\n"
+        "print(infercanary.__file__, infercanary.__version__, infercanary.Probe.__name__)\n"
+        "print(compare([1.0, 1.01, 0.99] * 5, [2.0, 2.01, 1.99] * 5).verdict)\n"
+    )
+    done = subprocess.run(
+        [python, "-c", script], capture_output=True, text=True, check=False, timeout=60, env=environment
+    )
+    version = wheel.name.split("-")[1]
+    assert done.stdout.startswith(str(tmp_path)), done.stderr
+    assert done.stdout.endswith(f" {version} Probe\nregressed\n")
+    command = tmp_path / "venv" / "bin" / "infercanary"
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1.0\n1.01\n0.99\n" * 5)
+    done = subprocess.run(
+        [command, "compare", "a", "b", "--restart-sd", "0"],
+        capture_output=True, text=True, check=False, timeout=60, env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.split()[0]) == (0, "equivalent"), done.stderr

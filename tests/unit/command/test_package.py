@@ -1,0 +1,112 @@
+"""The package ``infercanary`` lies in two trees: it works from both in either order, and from each alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PROBE, EXPORTER = ROOT / "probe", ROOT / "exporter"
+OF_PROBE = ("click", "msgspec", "yaml", "pynvml")
+OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
+
+
+@pytest.fixture
+def libraries(tmp_path: Path) -> Path:
+    """What the probe needs, and nothing else: neither an installed InferCanary nor the exporter's libraries."""
+    folder = tmp_path / "libraries"
+    folder.mkdir()
+    for name in OF_PROBE:
+        file = Path(str(import_module(name).__file__))
+        source = file.parent if file.name == "__init__.py" else file
+        (folder / source.name).symlink_to(source)
+    return folder
+
+
+def folders(names: Sequence[str]) -> list[Path]:
+    """Where these libraries are installed."""
+    files = (Path(str(import_module(name).__file__)) for name in names)
+    return [*dict.fromkeys(f.parents[1] if f.name == "__init__.py" else f.parent for f in files)]
+
+
+def python(path: Sequence[Path], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with this path alone: without ``site``, nothing that is installed beside it is found."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run(
+        [sys.executable, "-S", *arguments], capture_output=True, text=True, check=False, timeout=60,
+        env=environment, cwd=path[0].parent,
+    )  # fmt: skip
+
+
+def run(path: Sequence[Path], script: str) -> str:
+    done = python(path, "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("trees", [(PROBE, EXPORTER), (EXPORTER, PROBE)])
+def test_both_trees_in_either_order_as_an_editable_install_has_them(trees: tuple[Path, Path]) -> None:
+    script = (
+        "import infercanary\n"
+        "print(infercanary.judge.compare([1.0, 1.01, 0.99] * 5, [2.0, 2.01, 1.99] * 5).verdict)\n"
+        "from infercanary import Probe, __version__\n"
+        "print(Probe is infercanary.probe.Probe, bool(__version__), {'Probe', 'judge'} <= {*dir(infercanary)})\n"
+    )
+    assert run([*trees, *folders(OF_EXPORTER)], script) == "regressed\nTrue True True\n"
+
+
+def test_the_probes_tree_alone(libraries: Path) -> None:
+    path = [PROBE, libraries]
+    script = (
+        "import infercanary, infercanary.probe; print(infercanary.Probe.__name__, infercanary.__version__)"
+    )
+    assert run(path, script) == "Probe 0+unknown\n"
+    done = python(path, "-m", "infercanary", "--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "infercanary 0+unknown\n", "")
+    done = python(path, "-m", "infercanary", "compare", "old", "new")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "infercanary: `compare` needs the module `infercanary.compare`; install it with pip install "
+        "'infercanary[exporter]'\n"
+    )
+
+
+def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> None:
+    package = tmp_path / "tree" / "infercanary"
+    package.mkdir(parents=True)
+    shutil.copy(PROBE / "infercanary" / "__init__.py", package)
+    shutil.copytree(PROBE / "infercanary" / "contract", package / "contract")
+    script = (
+        "import infercanary\n"
+        "from infercanary.judge import compare\n"
+        "print(compare([1.0, 1.01, 0.99] * 5, [1.0, 1.01, 0.99] * 5).verdict)\n"
+        "try: infercanary.Probe\n"
+        "except ModuleNotFoundError as error: print(error.name)\n"
+    )
+    path = [tmp_path / "tree", EXPORTER, *folders(OF_EXPORTER)]
+    assert run(path, script) == "equivalent\ninfercanary.probe\n"
+
+
+def test_importing_it_imports_nothing_else(libraries: Path) -> None:
+    script = (
+        "import sys, infercanary\n"
+        "print([name for name in ('click', 'msgspec', 'yaml', 'numpy', 'importlib.metadata') if name in sys.modules])\n"
+        "print([name for name in sys.modules if name.startswith('infercanary.')])\n"
+        "print(hasattr(infercanary, 'no_such_name'))\n"
+    )
+    assert run([PROBE, EXPORTER, libraries], script) == "[]\n[]\nFalse\n"
+
+
+def test_every_package_says_that_it_is_typed() -> None:
+    packages = [
+        file.parent for tree in (PROBE, EXPORTER) for file in tree.glob("infercanary/*/__init__.py")
+    ] + [PROBE / "infercanary"]
+    assert len(packages) > 8
+    assert [str(each) for each in packages if not (each / "py.typed").is_file()] == []
