@@ -3,24 +3,35 @@ PYTHON ?= python3
 ARGS ?=
 # Processes that tests run in; with 0 in this one: make test WORKERS=0 ARGS="-s -k name"
 WORKERS ?= 4
+# Of the stack's tests: the shared stack in one, containers of their own in the other
+STACK_WORKERS ?= 2
 # A smaller torch without CUDA: make demo TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH_INDEX_URL ?=
 PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt \
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test lint format docs dashboards bench clean
+.PHONY: help demo venv test test-stack campaign coverage lint format docs dashboards images bench clean
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where installed) on this machine; ARGS="--duration 60"
 	@.venv/bin/infercanary demo $(ARGS)
 
 venv: .venv/dev ## everything, into .venv
 
-test: .venv/dev ## all tests; those that need Docker are skipped, in one line, where there is none; ARGS="-k name"
-	.venv/bin/python -m pytest --numprocesses=$(WORKERS) $(ARGS)
+test: .venv/dev ## all tests that need no Docker; ARGS="-k name" for a part
+	.venv/bin/python -m pytest -m "not stack and not campaign" --numprocesses=$(WORKERS) $(ARGS)
+
+test-stack: .venv/dev ## tests with real containers: Docker with Compose v2, and the stack's ports; ARGS="-k name" for a part
+	.venv/bin/python -m pytest -m "stack and not campaign" --numprocesses=$(STACK_WORKERS) $(ARGS) tests/stack
+
+campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: benchmarks/results/campaign.md
+	.venv/bin/python tests/campaign.py $(ARGS)
+
+coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by package
+	.venv/bin/python tests/coverage_by_package.py run $(ARGS)
 
 lint: .venv/dev ## ruff, mypy --strict, the import contracts
 	.venv/bin/ruff check .
@@ -40,6 +51,9 @@ docs: .venv/dev ## docs/metrics.md, from the declarations of the metrics
 
 dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and from Prometheus' rules
 	.venv/bin/python -m grafana.generate
+
+images: ## the images of the Compose file, which test-stack builds otherwise
+	DOCKER_BUILDKIT=0 docker compose --profile broken build --quiet
 
 bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/exposition.py

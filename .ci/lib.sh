@@ -5,7 +5,7 @@
 step() {
   local started=$SECONDS
   "$@"
-  echo "${0##*/}: $1: $((SECONDS - started)) s"
+  echo "${0##*/}: $*: $((SECONDS - started)) s"
 }
 
 # apt_install COMMAND PACKAGE...: has the packages where there is no such command.

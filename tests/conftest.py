@@ -1,9 +1,11 @@
-"""For all tests: which run side by side (pytest-xdist), and in which order."""
+"""Which tests run side by side (pytest-xdist), in which order, and which need an idle machine: see docs/testing.md."""
 
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -13,36 +15,64 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# What measures latency to judge it has the machine to itself.
-QUIET = [
-    "tests/integration/exporter/test_ab.py",
-    *(f"tests/stack/test_{what}.py" for what in ("ab", "dashboards", "causes", "ghosts", "compose")),
-]
-# One after the other: there is one stack, and the demo likes its ports.
-CHAIN = ["tests/integration/demo/test_demo.py", "tests/stack/test_ways.py", *QUIET]
+# One Compose stack a session: its tests run in one process, in this order. What only reads goes first, what restarts
+# and replaces containers after it.
+SHARED_STACK = PurePosixPath("tests/stack")
+STACK_ORDER = ("test_ways", "test_dashboards", "test_ghosts", "test_compose")
 
 
-def _path(nodeid: str) -> str:
-    return nodeid.partition("::")[0]
+def _path(nodeid: str) -> PurePosixPath:
+    return PurePosixPath(nodeid.partition("::")[0])
+
+
+def _scope(nodeid: str) -> str:
+    """Tests of one scope run in one process, one after the other: those of the shared stack, and those of a file."""
+    path = _path(nodeid)
+    return str(SHARED_STACK if path.parent == SHARED_STACK else path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The chain first: it takes longest."""
-    place = {path: number for number, path in enumerate(CHAIN)}
-    items.sort(key=lambda item: place.get(_path(item.nodeid), len(CHAIN)))
+    """The shared stack first, then the longest files; files with quiet tests last, for these wait for all others."""
+    seconds: dict[PurePosixPath, float] = {}
+    quiet = set()
+    for item in items:
+        path = _path(item.nodeid)
+        if mark := item.get_closest_marker("takes"):
+            seconds[path] = mark.args[0]
+        if item.get_closest_marker("quiet"):
+            quiet.add(path)
+
+    def key(item: pytest.Item) -> tuple[bool, bool, float]:
+        path = _path(item.nodeid)
+        if path.parent == SHARED_STACK:
+            return False, False, STACK_ORDER.index(path.stem)
+        return True, path in quiet, -seconds.get(path, 0.0)
+
+    items.sort(key=key)
+
+
+@contextmanager
+def _lock(item: pytest.Item, name: str, kind: int) -> Iterator[None]:
+    with (item.config.cache.mkdir("quiet") / name).open("w") as file:  # type: ignore[union-attr]
+        fcntl.flock(file, kind)
+        yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """A quiet test waits until no other runs, in whichever process; the others share, and so come first."""
-    with (item.config.cache.mkdir("quiet") / "lock").open("w") as lock:  # type: ignore[union-attr]
-        fcntl.flock(lock, fcntl.LOCK_EX if _path(item.nodeid) in QUIET else fcntl.LOCK_SH)
+    """A quiet test runs while no other does, in whichever process; no other starts while one waits."""
+    if item.get_closest_marker("quiet"):
+        with _lock(item, "door", fcntl.LOCK_EX), _lock(item, "room", fcntl.LOCK_EX):
+            return (yield)
+    with _lock(item, "door", fcntl.LOCK_SH):
+        pass
+    with _lock(item, "room", fcntl.LOCK_SH):
         return (yield)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Files side by side, the tests of one after each other, for what they share is made once; and the chain.
+    """Scopes side by side.
 
     Not xdist's own groups: 3.8 writes them into a name that pytest 9.2 does not read.
     """
@@ -50,8 +80,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            path = _path(nodeid)
-            return "chain" if path in CHAIN else path
+            return _scope(nodeid)
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

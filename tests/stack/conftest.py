@@ -27,20 +27,30 @@ def _missing() -> str | None:
 HERE = Path(__file__).parent
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what is here, and skip it where there is no Docker; in CI that is a failure."""
-    mine = [item for item in items if item.path.parent == HERE]
-    if not mine or config.option.collectonly:
-        return
-    why = _missing()
-    if why and os.environ.get("CI"):
-        pytest.exit(
-            f"the stack tests need Docker with Compose v2, and CI may not skip them: {why}", returncode=1
-        )
-    for item in mine:
-        item.add_marker(pytest.mark.stack)
-        if why:
-            item.add_marker(pytest.mark.skip(reason=f"the stack tests need Docker with Compose v2: {why}"))
+class _Docker:
+    """Skips what is selected of this folder where there is no Docker; in CI that is a failure."""
+
+    @pytest.hookimpl(trylast=True)  # after -m, which deselects
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        mine = [item for item in items if HERE in item.path.parents]
+        if not mine or config.option.collectonly or not (why := _missing()):
+            return
+        reason = f"the stack tests need Docker with Compose v2: {why}"
+        if os.environ.get("CI"):
+            pytest.exit(f"{reason}; CI may not skip them", returncode=1)
+        for item in mine:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(_Docker())
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m, which reads it
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.stack)
 
 
 @pytest.hookimpl(wrapper=True)

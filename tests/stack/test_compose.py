@@ -39,6 +39,7 @@ def test_both_services_are_up_with_their_identity(stack: Stack) -> None:
         assert info["container_id"] and full_id.startswith(info["container_id"])
 
 
+@pytest.mark.quiet
 def test_prometheus_sees_the_latency_that_a_client_measures(stack: Stack) -> None:
     """Within 10 %, over the same minute: a shared machine may be slower in the next.
 

@@ -26,6 +26,8 @@ from grafana import empty
 from grafana.prometheus import Answer, Prometheus
 from grafana.queries import Query, queries
 
+pytestmark = pytest.mark.quiet
+
 UPGRADED, SIBLING = "classify", "moderate"
 PORTS = {UPGRADED: 8001, SIBLING: 8002}
 # More would fill a machine of two cores with canaries.

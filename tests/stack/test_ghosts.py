@@ -321,6 +321,7 @@ def test_no_secret_is_told(ghosts: Ghosts) -> None:
     assert [place for place, text in places.items() if SECRET in text] == []
 
 
+@pytest.mark.quiet
 def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
     """Sleeps, so that a shared machine's noise is not what is judged; the restart teaches how much starts differ."""
     ghosts.runs("steady", 26)
@@ -368,6 +369,7 @@ def upgraded(ghosts: Ghosts) -> float:
     return since
 
 
+@pytest.mark.quiet
 def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
     told = ghosts.alert("InferCanaryImageRegressed", "shop", seconds=240)
     runs = ghosts.stack.value("infercanary_judged_runs", service="shop")
@@ -384,6 +386,7 @@ def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
     assert re.search("; compute phase; (controls |no control moved;)", told.text), told.text
 
 
+@pytest.mark.quiet
 def test_c_a_noisy_neighbour(ghosts: Ghosts, upgraded: float) -> None:
     told = ghosts.alert("InferCanaryNoisyNeighbour", "crowded")
     assert told.labels["layer"] == "host"

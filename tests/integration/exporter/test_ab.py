@@ -30,7 +30,7 @@ from infercanary.ab.turn import Needed, StartFailed, take
 from infercanary.command.settings import UsageError
 
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
-WORK = Path(__file__).parents[2] / "stack" / "ab"
+WORK = Path(__file__).parents[2] / "stack/alone/ab"
 
 
 @pytest.fixture

@@ -131,6 +131,7 @@ def begun() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         child.communicate()
 
 
+@pytest.mark.quiet
 def test_the_same_image_is_not_called_slower(images: Callable[..., str], settings: str) -> None:
     ended = ab(BASE, BASE, "--config", settings, *QUICK, "--json", "--cpus", "1", "--memory", "512m")
     assert ended.code in (0, 3), ended

@@ -20,6 +20,8 @@ from harness import OWN_LABEL, PROJECT, compose, eventually, get, remove_contain
 
 from infercanary.contract.report import Report, Run, decode
 
+pytestmark = pytest.mark.quiet
+
 IMAGE = "infercanary-example:dev"
 QUIET_RUNS, DISTURBED_RUNS = 4, 6
 

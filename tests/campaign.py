@@ -1,0 +1,101 @@
+"""Run the tests that take longer than CI may (mark ``campaign``), one by one, and keep their table.
+
+``make campaign`` skips what the table says passed at this commit, so it goes on where it was stopped: commit first.
+``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` everything once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "benchmarks/results/campaign.md"
+HEAD = """# Campaign
+
+Tests that take longer than CI may: repeats and long runs of what CI does once. `make campaign` runs them one by one and
+writes this table; what passed at the present commit is not run again, so it goes on where it was stopped.
+
+| test | result | commit | seconds | day |
+|---|---|---|---:|---|
+"""
+
+
+class Row(NamedTuple):
+    """How a test ended, and at which commit."""
+
+    test: str
+    result: str
+    commit: str
+    seconds: str
+    day: str
+
+    def __str__(self) -> str:
+        return f"| {' | '.join(self)} |\n"
+
+
+def read(text: str) -> dict[str, Row]:
+    """The rows of the table, by test."""
+    rows = [line.strip("| \n").split(" | ") for line in text.splitlines() if line.startswith("| tests/")]
+    return {row[0]: Row(*row) for row in rows}
+
+
+def write(rows: dict[str, Row]) -> None:
+    """The table, sorted by test."""
+    TABLE.write_text(HEAD + "".join(str(row) for _, row in sorted(rows.items())))
+
+
+def collected(options: list[str]) -> list[str]:
+    """The tests of the campaign, by pytest's ids."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "campaign", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 5):
+        raise SystemExit(done.stdout + done.stderr)
+    return [line for line in done.stdout.splitlines() if "::" in line]
+
+
+def commit() -> str:
+    """The last commit that changed more than the table, with `+changes` where files differ from it."""
+    but_the_table = ("--", ".", f":!{TABLE.relative_to(ROOT)}")
+    log = ["git", "log", "-1", "--format=%h", "--abbrev=10", *but_the_table]
+    short = subprocess.check_output(log, cwd=ROOT, text=True).strip()
+    changed = subprocess.check_output(["git", "status", "--porcelain", *but_the_table], cwd=ROOT, text=True)
+    return f"{short}+changes" if changed else short
+
+
+def main() -> int:
+    """Run what did not pass at this commit; 1 where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")
+    parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
+    arguments = parser.parse_args()
+    rows = read(TABLE.read_text()) if TABLE.exists() else {}
+    now = commit()
+    tests = collected(["-k", arguments.k] if arguments.k else [])
+    if not arguments.k:
+        rows = {test: row for test, row in rows.items() if test in tests}  # others are gone
+    failed = 0
+    for number, test in enumerate(tests, 1):
+        row = rows.get(test)
+        if row and (row.result, row.commit) == ("passed", now) and "+" not in now and not arguments.again:
+            print(f"{number}/{len(tests)} {test}: passed before at {now}")
+            continue
+        print(f"{number}/{len(tests)} {test}", flush=True)
+        begin = time.monotonic()
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "campaign", "--numprocesses=0", test]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        failed += code != 0
+        took = f"{time.monotonic() - begin:.0f}"
+        day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        rows[test] = Row(test, "failed" if code else "passed", now, took, day)
+        write(rows)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
