@@ -38,6 +38,15 @@ _LINK = re.compile(
     rf'\{{\{{ with query "{_LINKS}" \}}\}}\{{\{{ \. \| first \| label "(\w+)" \}}\}}\{{\{{ end \}}\}}'
 )
 
+_SENTENCE = re.compile(
+    r'\{\{ with printf "topk\(1, timestamp\(infercanary_verdict_info\{instance=%q,service=%q,canary=%q\}\)\)" '
+    r"\$labels\.instance \$labels\.service \$labels\.canary \| query -\}\}\s*"
+    r'\{\{ \. \| first \| label "sentence" \}\}'
+)
+"""How Prometheus' annotations read the judge's sentence: by a query."""
+_OF_S = "{{ with $values.S }}{{ .Labels.sentence }}"
+"""How Grafana's do: by the rule's own query S."""
+
 Rule = Mapping[str, Any]
 
 
@@ -95,16 +104,17 @@ def _rule(rule: Rule, shared: bool, links: Mapping[str, str]) -> Rule:
         if "$" in str(text):
             raise ValueError(f"{name}: Grafana reads the $ of label {key} as a variable of its environment")
     severity = labels["severity"] if shared else ""
+    annotations = _annotations(rule.get("annotations") or {}, name, links)
     made: dict[str, Any] = {
         "uid": uid(name, severity),
         "title": f"{name} ({severity})" if severity else name,
         "condition": "C",
-        "data": [*_data(rule["expr"])],
+        "data": [*_data(rule["expr"], annotations)],
         "noDataState": "OK",
         "execErrState": "Error",
         "for": rule.get("for", "0s"),
         "missing_series_evals_to_resolve": 1,
-        "annotations": _annotations(rule.get("annotations") or {}, name, links),
+        "annotations": annotations,
         "labels": labels,
     }
     if "keep_firing_for" in rule:
@@ -122,7 +132,7 @@ def uid(name: str, severity: str = "") -> str:
 def _annotations(texts: Mapping[str, str], name: str, links: Mapping[str, str]) -> dict[str, str]:
     made = {key: template(text, name, links) for key, text in texts.items()}
     for key, text in made.items():
-        # Grafana cannot ask Prometheus within a text; the numbers that Prometheus' sentence has are on the dashboard.
+        # Grafana cannot ask Prometheus within a text; the numbers that Prometheus' text has are on the dashboard.
         if re.search(r"\bquery\b", "".join(re.findall(r"\{\{.*?\}\}", text))):
             made[key] = f"{made['summary']}. The numbers are on the dashboard: {made['dashboard_url']}"
     return made
@@ -132,19 +142,33 @@ def template(text: str, name: str, links: Mapping[str, str]) -> str:
     """An annotation as Grafana expands it: its `$value` is a list of all values, the query's own is in `$values`."""
     if "${" in text:
         raise ValueError(f"{name}: Grafana reads ${{ in an annotation as a variable of its environment")
-    text = _LINK.sub(lambda found: links[found[1]], text)
+    text = _SENTENCE.sub(_OF_S, _LINK.sub(lambda found: links[found[1]], text))
     return re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
 
 
-def _data(expression: str) -> Iterator[Rule]:
-    yield _node(
-        "A",
-        UID,
-        {"datasource": {"type": "prometheus", "uid": UID}, "expr": expression.strip(), "instant": True},
-    )
+def _data(expression: str, annotations: Mapping[str, str]) -> Iterator[Rule]:
+    yield _query("A", expression.strip())
     yield _expression("B", type="math", expression="is_number($A) || is_nan($A) || is_inf($A)")
     above = {"evaluator": {"type": "gt", "params": [0]}}
     yield _expression("C", type="threshold", expression="B", conditions=[above])
+    if any(_OF_S in text for text in annotations.values()):
+        yield _query("S", sentence_of(expression.strip()))
+
+
+def sentence_of(expression: str) -> str:
+    """The alert's own series with the judge's sentence as one more label.
+
+    Grafana gives an alert the values of all queries whose labels contain the alert's own
+    (https://github.com/grafana/grafana/blob/main/pkg/services/ngalert/eval/eval.go, "matching labels"), and only of
+    those: without `cause`, say, the sentence would not be found.
+    """
+    newest = "topk by (instance, service, canary) (1, timestamp(infercanary_verdict_info)) ^ 0"
+    return f"(\n{expression}\n) * on (instance, service, canary) group_left (sentence) {newest}"
+
+
+def _query(reference: str, expression: str) -> Rule:
+    model = {"datasource": {"type": "prometheus", "uid": UID}, "expr": expression, "instant": True}
+    return _node(reference, UID, model)
 
 
 def _expression(reference: str, **model: Any) -> Rule:

@@ -378,12 +378,13 @@ def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
     # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
     by = r"by (the image|host and image)"
     assert re.search(rf"shop: resnet18 is [\d.]+% slower since the upgrade, {by}", told.text), told.text
-    changed = r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: (image|host and image) \("
+    changed = r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: (image;|host \+.* image \+)"
     assert re.search(changed, told.text), told.text
-    assert SLOW in told.text
+    compared = ghosts.stack.samples("infercanary_upgrade_info", service="shop")
+    assert {labels["candidate_image"].partition(" ")[0] for labels, _ in compared} == {SLOW}
     assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", told.text), told.text
     # Which control feels it a little differs from machine to machine.
-    assert re.search("; compute phase; (controls |no control moved;)", told.text), told.text
+    assert "; compute phase; controls " in told.text, told.text
 
 
 @pytest.mark.quiet

@@ -260,6 +260,18 @@ def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
     assert f"### {name}\n" in RUNBOOKS, "docs/runbooks.md has no heading for it"
 
 
+def test_a_sentence_is_never_a_label_of_an_alert() -> None:
+    """A new wording would resolve the alert and fire it again; upgrades.yml shows that it goes on."""
+    assert [rule for rule in RULES if re.search(r"infercanary_verdict_info|\bsentence\b", rule["expr"])] == []
+    assert [alert for alert in ALERTS if "sentence" in str(alert["labels"])] == []
+    fired = [e for case in CASES for e in case["exp_alerts"]]
+    assert [e for e in fired if "sentence" in e["exp_labels"]] == []
+    reads = [a for a in ALERTS if "infercanary_verdict_info" in a["annotations"]["description"]]
+    assert len(reads) == 6
+    for alert in reads:
+        assert len(re.findall(r"\bquery\b", alert["annotations"]["description"])) == 1
+
+
 def test_trouble_of_a_host_names_the_service_that_feels_it() -> None:
     """Alertmanager inhibits by both: without the service it would silence nothing."""
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]

@@ -45,7 +45,7 @@ def test_they_are_prometheus_rules() -> None:
 
 def test_a_series_that_is_there_fires_and_one_that_is_not_does_not() -> None:
     for rule in MADE:
-        query, present, threshold = rule["data"]
+        query, present, threshold, *_ = rule["data"]
         assert (query["refId"], present["refId"], threshold["refId"]) == ("A", "B", rule["condition"])
         assert query["model"]["instant"]
         assert present["model"]["expression"] == "is_number($A) || is_nan($A) || is_inf($A)"
@@ -94,10 +94,34 @@ def test_texts_are_templates_that_grafana_expands() -> None:
             '{{ with query "infercanary:links:info" }}{{ . | first | label "grafana" }}{{ end }}/d/x',
             "http://there/d/x",
         ),
+        (
+            '{{ with printf "topk(1, timestamp(infercanary_verdict_info{instance=%q,service=%q,canary=%q}))" '
+            "$labels.instance $labels.service $labels.canary | query -}} "
+            '{{ . | first | label "sentence" }}{{ else }}None.{{ end }}',
+            "{{ with $values.S }}{{ .Labels.sentence }}{{ else }}None.{{ end }}",
+        ),
     ],
 )
 def test_a_template(given: str, made: str) -> None:
     assert alerting.template(given, "A", {"grafana": "http://there"}) == made
+
+
+def test_a_rule_whose_text_has_the_sentence_asks_for_it_and_does_not_decide_by_it() -> None:
+    reading = [rule for rule in MADE if "$values.S" in rule["annotations"]["description"]]
+    assert {rule["title"].split(" ")[0] for rule in reading} == {
+        "InferCanaryImageRegressed",
+        "InferCanaryRegressionUnexplained",
+        "InferCanaryHostRegressed",
+        "InferCanaryLatencyImproved",
+        "InferCanaryCpuFallback",
+    }
+    for rule in MADE:
+        *deciding, last = rule["data"]
+        assert (last["refId"] == "S") == (rule in reading), rule["title"]
+        assert not any("verdict_info" in str(node) or "$S" in str(node) for node in deciding)
+        if rule in reading:
+            assert last["model"]["expr"] == alerting.sentence_of(rule["data"][0]["model"]["expr"])
+            assert last["model"]["instant"]
 
 
 def test_what_grafana_would_read_as_its_environment_is_refused() -> None:

@@ -1,0 +1,47 @@
+"""The queries of Grafana's own alert rules, run by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_query_for_the_sentence_has_the_labels_of_its_alert_and_the_sentence(tmp_path: Path) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8"))
+    rules = {rule["uid"]: rule for group in made["groups"] for rule in group["rules"]}
+    data = {node["refId"]: node["model"] for node in rules["infercanary-image-regressed-warning"]["data"]}
+    shown = yaml.safe_load((ROOT / "prometheus/tests/upgrades.yml").read_text(encoding="utf-8"))
+    [scenario] = [test for test in shown["tests"] if test["name"] == "a slower image, rolled back"]
+    [sentence] = {
+        alert["exp_annotations"]["description"]
+        for case in scenario["alert_rule_test"]
+        for alert in case["exp_alerts"]
+        if case["alertname"] == "InferCanaryImageRegressed"
+    }
+    alert = '{instance="node-1:9797",service="search",canary="resnet",cause="image"}'
+    with_sentence = alert.replace("}", f',sentence="{sentence}"}}')
+    tests = [
+        {
+            "eval_time": "75m",
+            "expr": data[letter]["expr"],
+            "exp_samples": [{"labels": labels, "value": 0.1243}],
+        }
+        for letter, labels in (("A", alert), ("S", with_sentence))
+    ]
+    file = tmp_path / "test.yml"
+    document = {
+        "rule_files": [str(ROOT / "prometheus/rules/*.yml")],
+        "evaluation_interval": "1m",
+        "tests": [{**scenario, "alert_rule_test": [], "promql_expr_test": tests}],
+    }
+    file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
