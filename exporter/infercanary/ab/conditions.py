@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from infercanary.command.settings import UsageError, load
+from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.contract.report import DEFAULT_PORT
 
 INTERVAL_SECONDS = 0.5
@@ -24,7 +25,6 @@ INTERVAL_SECONDS = 0.5
 
 _PACE = {"INFERCANARY_INTERVAL_SECONDS": f"{INTERVAL_SECONDS:g}", "INFERCANARY_DUTY_CAP": "1"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CPUSET = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*")
 _SHAPE = re.compile(r"([1-9]\d{0,8})(x[1-9]\d{0,8})*(:[a-z0-9_]+)?")
 _LEAST_MEMORY = 6 << 20  # Docker's own
 
@@ -67,13 +67,9 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
             return {**request, "device_ids": self.gpus.removeprefix("device=").split(",")}
         return {**request, "count": -1 if self.gpus == "all" else int(self.gpus)}
 
-    def cpu_numbers(self) -> set[int]:
+    def cpu_numbers(self) -> frozenset[int]:
         """Those of ``cpuset``."""
-        found: set[int] = set()
-        for part in self.cpuset.split(","):
-            first, _, last = part.partition("-")
-            found |= set(range(int(first), int(last or first) + 1)) if first else set()
-        return found
+        return numbers(parse_cpus(self.cpuset))
 
 
 def cpus(number: float | None) -> float | None:
@@ -85,8 +81,10 @@ def cpus(number: float | None) -> float | None:
 
 def cpuset(text: str) -> str:
     """Of ``--cpuset-cpus``. Raises :class:`UsageError`."""
-    if text and not _CPUSET.fullmatch(text):
-        raise UsageError(f"--cpuset-cpus {text}: give numbers of CPUs, such as 0-3 or 0,2")
+    try:
+        parse_cpus(text)
+    except ValueError:
+        raise UsageError(f"--cpuset-cpus {text}: give numbers of CPUs, such as 0-3 or 0,2") from None
     return text
 
 

@@ -30,6 +30,7 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import StartFailed
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import DEFAULT_PORT
+from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import ENABLE_LABEL, PORT_LABEL, SOCKET_LABEL
 
 LABEL = "infercanary.ab"
@@ -294,7 +295,7 @@ def _place() -> str:
 def last_line(text: bytes) -> str:
     """The last line that says something, in printable characters."""
     lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
-    return "".join(c if c.isprintable() else "?" for c in lines[-1].strip())[:_LINE] if lines else ""
+    return printable(lines[-1].strip(), _LINE) if lines else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def python(path: str) -> str:
     return str(Path(path).absolute())
 
 
-def _confined(cpus: set[int]) -> Callable[[], None]:
+def _confined(cpus: Set[int]) -> Callable[[], None]:
     return lambda: os.sched_setaffinity(0, cpus)
 
 

@@ -12,29 +12,16 @@ import numpy as np
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
+from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.report import Run
 from infercanary.judge.causes import Start
 from infercanary.judge.model import Generation, Sample, kept
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """A line as the probe writes it: a run, or the components of an environment."""
-
-    boot_id: str
-    environment: str
-    run: Run | None = None
-    components: dict[str, str] | None = None
-    outputs: dict[str, tuple[float, ...]] = {}
-
-
-_decoder = msgspec.json.Decoder(Entry)
-_MARK = b'{"boot_id"'
-
-
 def is_journal(data: bytes) -> bool:
     """Whether the first line is one of a journal, whole or torn."""
     first = next((line for line in io.BytesIO(data) if line.strip()), b"").strip()
-    if first.startswith(_MARK):
+    if first.startswith(MARK):
         return True
     try:
         entry = msgspec.json.decode(first)
@@ -43,19 +30,19 @@ def is_journal(data: bytes) -> bool:
     return isinstance(entry, dict) and {"boot_id", "environment"} <= entry.keys()
 
 
-def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Entry]]:
+def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
     """Each line and where it is. Lines that a crash tore are left out, and told in ``notes``."""
     torn = 0
     for at, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
         try:
-            yield f"{place}:{at}", _decoder.decode(line)
+            yield f"{place}:{at}", decode(line)
         except msgspec.ValidationError as error:
             raise UsageError(
                 f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
             ) from None
-        except (msgspec.DecodeError, RecursionError):
+        except msgspec.DecodeError:
             # What a killed process or a lost write leaves: the beginning of a line, or zeros.
             if not line.lstrip().startswith((b"{", b"\0")):
                 raise UsageError(
@@ -67,7 +54,10 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, En
 
 
 def recording(
-    places: Sequence[str], lines: Iterator[tuple[str, Entry]], notes: list[str], ids: Sequence[str] = ()
+    places: Sequence[str],
+    lines: Iterator[tuple[str, JournalEntry]],
+    notes: list[str],
+    ids: Sequence[str] = (),
 ) -> Recording:
     """The starts in ``lines``; with ``ids``, of those boots and environments only whose ids begin so."""
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}

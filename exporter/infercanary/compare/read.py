@@ -8,9 +8,10 @@ from pathlib import Path
 from infercanary.command.settings import UsageError
 from infercanary.compare import journal
 from infercanary.compare.content import STANDARD_INPUT, content, named
-from infercanary.compare.journal import Entry, entries, is_journal
+from infercanary.compare.journal import entries, is_journal
 from infercanary.compare.recording import RecordedRuns, Recording, listed, shown
 from infercanary.compare.table import MAX_POINTS, numbers
+from infercanary.contract.journal import JournalEntry
 
 
 def read(
@@ -60,7 +61,9 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
     return {canary: recording.canaries[canary]}
 
 
-def _lines(texts: dict[str, bytes], apart: Collection[str], notes: list[str]) -> Iterator[tuple[str, Entry]]:
+def _lines(
+    texts: dict[str, bytes], apart: Collection[str], notes: list[str]
+) -> Iterator[tuple[str, JournalEntry]]:
     beside = {Path(path).absolute() for path in apart}
     for path, text in texts.items():
         older = Path(path).with_name(Path(path).name + ".1") if path != STANDARD_INPUT else None

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from infercanary.contract.text import printable, shortened
 from infercanary.judge.causes import Start
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -58,8 +59,7 @@ class Recording(NamedTuple):
 
 def shown(text: str, limit: int = 60) -> str:
     """A name out of someone's file, safe for a terminal and not too long for a line."""
-    printable = "".join(c if c.isprintable() else "?" for c in text)
-    return printable if len(printable) <= limit else printable[: limit - 1] + "…"
+    return shortened(printable(text), limit)
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:

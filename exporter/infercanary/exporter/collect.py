@@ -21,6 +21,7 @@ import structlog
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure, PollError, fetch, open_session
 from infercanary.contract.report import Family, Metric, Run
+from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COLD_START_METRICS
 from infercanary.exporter.config import Config
 from infercanary.exporter.discovery import Container
@@ -408,7 +409,7 @@ class Collector:
         self.show(probe)
 
     def _failed(self, probe: Probe, reason: Failure, detail: str) -> None:
-        detail = "".join(character if character.isprintable() else " " for character in detail)[:300]
+        detail = printable(detail, 300, " ")
         if probe.up or not probe.polled:
             log.warning(
                 "probe is down", **probe.identity, url=probe.container.url, reason=reason, error=detail

@@ -24,6 +24,7 @@ import requests
 import structlog
 
 from infercanary.contract.report import DEFAULT_PORT, Family, Metric
+from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import (
     ENABLE_LABEL,
     PORT_LABEL,
@@ -187,7 +188,7 @@ def _name(listed: Listed) -> str:
 
 
 def _label(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)[:256]
+    return printable(text, 256)
 
 
 def _digest(reference: str, digests: Sequence[str]) -> str:

@@ -7,10 +7,10 @@ containers are compared within a millisecond.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
+from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family, Metric
 
 SHARED = Metric(
@@ -26,8 +26,6 @@ SHARED = Metric(
 _NAME = "infercanary_cgroup_cpuset_info"
 _LABELS = ("cpus",)
 _MAX_LIST = 4096
-_MAX_CPUS = 8192  # the most that Linux can be built for (NR_CPUS)
-_PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?", re.ASCII)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -44,14 +42,10 @@ def cpu_bits(text: str) -> int:
     """The CPUs of a kernel list as bits; 0 where it names none, is malformed, or claims what no machine has."""
     if len(text) > _MAX_LIST:
         return 0
-    bits = 0
-    for part in text.split(","):
-        found = _PART.fullmatch(part)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if not first <= last < _MAX_CPUS:
-            return 0
-        bits |= (1 << last + 1) - (1 << first)
-    return bits
+    try:
+        return parse_cpus(text)
+    except ValueError:
+        return 0
 
 
 def shared_cpus(cpusets: Mapping[K, int]) -> dict[K, int]:

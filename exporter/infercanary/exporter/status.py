@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
+from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import Answer
@@ -256,7 +257,4 @@ def _age(seconds: float) -> str:
 
 def _text(value: str, most: int = 200) -> str:
     """``value`` for HTML, cut to ``most`` characters, and without what could reorder or hide text."""
-    cut = value if len(value) <= most else value[: most - 1] + "…"
-    return html.escape(
-        "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in cut)
-    )
+    return html.escape(printable(shortened(value, most), replacement=REPLACEMENT))

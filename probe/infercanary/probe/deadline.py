@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
+from infercanary.contract.text import printable
+
 T = TypeVar("T")
 
 Calls: TypeAlias = "queue.SimpleQueue[tuple[Callable[[], Any], queue.SimpleQueue[Any]] | None]"
@@ -142,10 +144,5 @@ def one_line(error: BaseException) -> str:
         text = str(error).strip()
     except BaseException as broken:
         text = f"(its text cannot be read: {type(broken).__name__})"
-    first = printable(text.partition("\n")[0], 200)
+    first = printable(text.partition("\n")[0], 200, " ")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
-
-
-def printable(text: str, most: int) -> str:
-    """The first ``most`` characters of ``text``, with a space for each that a terminal or a log would not show."""
-    return "".join(c if c.isprintable() else " " for c in text[:most])

@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from infercanary.contract.report import Metric
+from infercanary.contract.text import printable
 
 ENVIRONMENT = Metric(
     "infercanary_environment_info",
@@ -114,12 +115,8 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
             continue
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
     found |= engines
-    return {name: _printable(value) for name, value in sorted(found.items())}
-
-
-def _printable(value: str | None) -> str:
-    """One short line: variables and versions may hold anything, and one bad character would cost the whole family."""
-    return "".join(c if c.isprintable() else "?" for c in str(value))[:_MAX_LENGTH]
+    # Variables and versions may hold anything, and one bad character would cost the whole family.
+    return {name: printable(str(value), _MAX_LENGTH) for name, value in sorted(found.items())}
 
 
 def _os_name() -> str:

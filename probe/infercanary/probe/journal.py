@@ -6,7 +6,6 @@ a run that names the environment it ran in.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 from collections import deque
@@ -16,6 +15,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from infercanary.contract.journal import JournalEntry, decode, encode, environment_id
 from infercanary.contract.report import Metric, Run
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
 
@@ -33,19 +33,6 @@ MAX_BYTES = 16 << 20
 _DEADLINE_SECONDS = 1.0
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line: a run, or the components of the environment that ``environment`` is the id of.
-
-    Beside those are the fingerprints of this boot's reference outputs, by canary, as far as they are known by then.
-    """
-
-    boot_id: str
-    environment: str
-    run: Run | None = None
-    components: dict[str, str] | None = None
-    outputs: dict[str, tuple[float, ...]] = {}
-
-
 class Journal:
     """Appends to the file in a thread of its own: a disk that hangs must not hold up the probe."""
 
@@ -55,7 +42,6 @@ class Journal:
         self._path = path
         self._boot_id = boot_id
         self._max_bytes = max_bytes
-        self._encoder = msgspec.json.Encoder()
         self._worker = Worker("infercanary-journal")
         self._environment = ""
         self._outputs: Mapping[str, tuple[float, ...]] = {}
@@ -106,11 +92,13 @@ class Journal:
         if size > self._max_bytes // 2:
             os.replace(self._path, _older(self._path))
             size = 0
-        entries = [Entry(self._boot_id, environment, run=run) for run in runs]
+        entries = [JournalEntry(self._boot_id, environment, run=run) for run in runs]
         if environment != self._environment or outputs != self._outputs or size == 0:
-            said = Entry(self._boot_id, environment, components=dict(components), outputs=dict(outputs))
+            said = JournalEntry(
+                self._boot_id, environment, components=dict(components), outputs=dict(outputs)
+            )
             entries.insert(0, said)
-        lines = b"".join(self._encoder.encode(entry) + b"\n" for entry in entries)
+        lines = b"".join(encode(entry) for entry in entries)
         with self._path.open("ab") as file:
             # A process that was killed in the middle of a line must not spoil the next one.
             if size and not _ends_with_newline(self._path):
@@ -119,22 +107,15 @@ class Journal:
         self._environment, self._outputs = environment, outputs
 
 
-def environment_id(components: Mapping[str, str]) -> str:
-    """A short name for an environment: the same for the same components."""
-    text = "\n".join(f"{component}\t{value}" for component, value in sorted(components.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def read(path: Path) -> Iterator[Entry]:
+def read(path: Path) -> Iterator[JournalEntry]:
     """The entries of the journal at ``path``, oldest first; lines that are none (torn by a crash) are left out."""
-    decoder = msgspec.json.Decoder(Entry)
     for file in (_older(path), path):
         if not file.exists():
             continue
         with file.open("rb") as lines:
             for line in lines:
                 try:
-                    yield decoder.decode(line)
+                    yield decode(line)
                 except msgspec.DecodeError:
                     continue
 

@@ -19,6 +19,7 @@ import click
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric, Report, Run, decode
+from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
 from infercanary.probe import controls, record
 from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
@@ -105,7 +106,7 @@ def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -
     blocks.append(list(_warnings(report, runs, known, interval_seconds, width)))
     text = "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block) + "\n"
     # Names and messages come out of other people's code, and this goes to a terminal.
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text.replace("\xa0", " "))
+    return "\n".join(map(printable, text.replace("\xa0", " ").split("\n")))
 
 
 def last_runs(report: Report) -> dict[str, Run]:

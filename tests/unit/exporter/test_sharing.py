@@ -20,7 +20,6 @@ from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
 from infercanary.probe.samplers.cgroup import CPUSET_INFO
-from infercanary.probe.samplers.cpus import cpu_list
 
 
 @pytest.mark.parametrize(
@@ -54,12 +53,6 @@ def test_what_is_no_list_or_claims_too_much_is_ignored(text: str) -> None:
     begin = time.perf_counter()
     assert cpu_bits(text) == 0
     assert time.perf_counter() - begin < 1
-
-
-@given(st.sets(st.integers(0, 8191), min_size=1, max_size=200))
-def test_probe_and_exporter_read_the_same_list_alike(cpus: set[int]) -> None:
-    text = ",".join(map(str, sorted(cpus)))[:4096].rpartition(",")[0] or "0"
-    assert cpu_bits(text) == sum(1 << cpu for cpu in cpu_list(text))
 
 
 def test_shared_cpus() -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import CgroupSampler, granted_cpus
-from infercanary.probe.samplers.cpus import cpu_list
 
 
 def tree(root: Path, files: dict[str, str]) -> None:
@@ -324,17 +323,3 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no cgroup is mounted at"):
         list(CgroupSampler(tmp_path, tmp_path / "proc").sample())
     assert granted_cpus(tmp_path, tmp_path / "proc") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [("0", {0}), ("0-3", {0, 1, 2, 3}), ("0-1,8,10-11\n", {0, 1, 8, 10, 11}), ("", set()), ("\n", set())],
-)
-def test_cpu_lists(text: str, cpus: set[int]) -> None:
-    assert cpu_list(text) == cpus
-
-
-@pytest.mark.parametrize("text", ["x", "-1", "1-", "1,", ",", "1 2", "0-4294967295", "1-2-3", "²", "1\n2"])
-def test_what_is_no_cpu_list(text: str) -> None:
-    with pytest.raises(ValueError, match="no CPU and no range"):
-        cpu_list(text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from infercanary.contract.report import Family, Metric
+from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.judge.drift import Creep
 from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import STATES, Judgement, Trials
@@ -295,10 +296,10 @@ def families(
 
 def label_text(text: str, most_bytes: int = SENTENCE_BYTES) -> str:
     """``text`` as a label's value: printable, and of at most ``most_bytes`` bytes of UTF-8, cut between characters."""
-    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    encoded = printable.encode()
+    shown = printable(text, replacement=REPLACEMENT)
+    encoded = shown.encode()
     if len(encoded) <= most_bytes:
-        return printable
+        return shown
     cut = encoded[: most_bytes - len("…".encode())].decode(
         errors="ignore"
     )  # a character cut in two is left out

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family, Metric
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.cpus import cpu_list
 
 QUOTA = Metric(
     "infercanary_cgroup_cpu_quota_cores",
@@ -189,7 +189,7 @@ class CgroupSampler:
         yield from (metric.family(value) for metric, value in cgroup.facts().items() if value is not None)
         text, cpus = _cpuset(cgroup.cpuset())
         if cpus:
-            yield CPUSET.family(len(cpus))
+            yield CPUSET.family(cpus)
             if len(text) <= _MAX_LABEL:
                 yield CPUSET_INFO.family({(text,): 1})
         for metric, waited in cgroup.pressure().items():
@@ -204,7 +204,7 @@ def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
     except Unavailable:
         return None
     _, cpus = _cpuset(cgroup.cpuset())
-    return min(filter(None, (cgroup.quota(), len(cpus))), default=None)
+    return min(filter(None, (cgroup.quota(), cpus)), default=None)
 
 
 class _V2(NamedTuple):
@@ -335,12 +335,12 @@ def _lineage(mount: Path, path: str) -> _Lineage:
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
-def _cpuset(texts: Iterable[str]) -> tuple[str, frozenset[int]]:
-    """The first list that is given, and its CPUs; none where it is no list."""
+def _cpuset(texts: Iterable[str]) -> tuple[str, int]:
+    """The first list that is given, and how many CPUs it names; 0 where it is no list."""
     text = next(filter(None, texts), "")
     with suppress(ValueError):
-        return text, cpu_list(text)
-    return "", frozenset()
+        return text, parse_cpus(text).bit_count()
+    return "", 0
 
 
 def _waited(files: Mapping[str, str], kind: str) -> dict[tuple[str, ...], float]:

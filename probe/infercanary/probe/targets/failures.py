@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 from infercanary.command.settings import UsageError
-from infercanary.probe.deadline import printable
+from infercanary.contract.text import printable
 
 Reason = Literal[
     "raised",
@@ -41,7 +41,7 @@ class Failure(Exception):
         if reason not in REASONS:
             raise ValueError(f"`{reason}` is no reason of a failure; there are {', '.join(REASONS)}")
         self.reason = reason
-        super().__init__(printable(text, 400))
+        super().__init__(printable(text, 400, " "))
 
 
 class NoCuda(UsageError):

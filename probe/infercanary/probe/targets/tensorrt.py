@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.text import printable
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import NoCuda, register
@@ -304,7 +305,7 @@ def complaints_log(trt: Any) -> Any:
             self.complaints: deque[str] = deque(maxlen=_COMPLAINTS)
 
         def log(self, severity: Any, msg: str) -> None:
-            text = "".join(c if c.isprintable() else " " for c in msg)[:300]
+            text = printable(msg, 300, " ")
             if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
                 self.complaints.append(text)
                 log.info("TensorRT: %s", text)

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe.deadline import one_line, printable
+from infercanary.contract.text import printable
+from infercanary.probe.deadline import one_line
 from infercanary.probe.targets import Failure, Reason, Unsized
 from infercanary.probe.targets.wire.connection import Answer, Connection, untimed
 from infercanary.probe.timing import Phase
@@ -191,7 +192,7 @@ class Server:
         said = self.said(body, 200)
         text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
         if 300 <= answer.status < 400:
-            where = printable(self.hide(str(answer.headers.get("Location", "nowhere"))), 200)
+            where = printable(self.hide(str(answer.headers.get("Location", "nowhere"))), 200, " ")
             raise Failure(
                 reason, f"{text} to {where}; redirects are not followed: put the right address in url"
             )
@@ -205,7 +206,9 @@ class Server:
 
     def said(self, body: bytes, most: int) -> str:
         """The first characters of ``body``; a secret in it is hidden first, since half of one would not be found."""
-        return printable(self.hide(body[: most + _MAX_SECRET_BYTES].decode("utf-8", "replace")).strip(), most)
+        return printable(
+            self.hide(body[: most + _MAX_SECRET_BYTES].decode("utf-8", "replace")).strip(), most, " "
+        )
 
     def close(self) -> None:
         """Close the connection."""

@@ -1,0 +1,57 @@
+"""The format of a journal: a line of JSON for each run, and one for each environment that runs name.
+
+A probe writes it, so that runs survive a crash; ``infercanary compare`` and ``scan`` read it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+
+from infercanary.contract.report import Run
+
+MARK = b'{"boot_id"'
+"""The beginning of every line."""
+
+
+class JournalEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line: a run, or the components of the environment whose id ``environment`` is.
+
+    Beside the components are the fingerprints of this boot's reference outputs, by canary, as far as they are known.
+    """
+
+    boot_id: str
+    environment: str
+    run: Run | None = None
+    components: dict[str, str] | None = None
+    outputs: dict[str, tuple[float, ...]] = {}
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(JournalEntry)
+
+
+def encode(entry: JournalEntry) -> bytes:
+    """The line of ``entry``, with its line end."""
+    return _encoder.encode(entry) + b"\n"
+
+
+def decode(line: bytes) -> JournalEntry:
+    """The entry in ``line``.
+
+    Raises:
+        msgspec.ValidationError: it is JSON, and no entry.
+        msgspec.DecodeError: it is no JSON: a crash tore it, or it is of another file.
+    """
+    try:
+        return _decoder.decode(line)
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+
+
+def environment_id(components: Mapping[str, str]) -> str:
+    """A short name for an environment: the same for the same components."""
+    text = "\n".join(f"{component}\t{value}" for component, value in sorted(components.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

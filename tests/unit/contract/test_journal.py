@@ -1,0 +1,49 @@
+"""The format of a journal: what a probe wrote is what compare reads."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from infercanary.contract.journal import MARK, JournalEntry, decode, encode, environment_id
+from infercanary.contract.report import Run
+
+RUN = Run(1, "c", 100.0, 100.5, "ok", (0.01, 0.011), {"compute": 0.01}, ("late",))
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        JournalEntry("boot", "id", run=RUN),
+        JournalEntry("boot", "id", components={"torch": "2.13"}, outputs={"c": (1.0, 2.0)}),
+    ],
+)
+def test_a_line_is_read_as_it_was_written(entry: JournalEntry) -> None:
+    line = encode(entry)
+    assert decode(line) == entry
+    assert line.startswith(MARK)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert None not in json.loads(line).values(), "what is not there takes no room"
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        (b'{"boot_id":"a"}', msgspec.ValidationError),
+        (b"[1]", msgspec.ValidationError),
+        (b'{"boot_id":"a","environ', msgspec.DecodeError),
+        (b"\0\0", msgspec.DecodeError),
+        (b'{"boot_id":"a","environment":"b","x":' + 100_000 * b"[", msgspec.DecodeError),
+    ],
+)
+def test_what_is_no_line(line: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        decode(line)
+    assert isinstance(caught.value, msgspec.DecodeError)
+
+
+def test_the_id_is_of_the_components_not_of_their_order() -> None:
+    assert environment_id({"a": "1", "b": "2"}) == environment_id({"b": "2", "a": "1"})
+    assert environment_id({"a": "1", "b": "2"}) != environment_id({"a": "1", "b": "3"})
