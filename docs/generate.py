@@ -19,7 +19,7 @@ from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS,
 from infercanary.exporter.judging.metrics import CAUSES
 from infercanary.judge.stages import STATES
 from infercanary.probe import record, sweep
-from infercanary.probe.samplers import available, cgroup
+from infercanary.probe.samplers import cgroup, registered
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.targets import REASONS
 
@@ -140,8 +140,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gc_collections_total", "generation"): ("0", "1", "2"),
     ("cgroup_pressure_waiting_seconds_total", "resource"): cgroup._RESOURCES,
     ("cgroup_pressure_stalled_seconds_total", "resource"): cgroup._RESOURCES,
-    ("sampler_success", "sampler"): tuple(sampler.name for sampler in available()),
-    ("sampler_duration_seconds", "sampler"): tuple(sampler.name for sampler in available()),
+    ("sampler_success", "sampler"): tuple(registered()),
+    ("sampler_duration_seconds", "sampler"): tuple(registered()),
     ("nvml_state", "state"): faults.STATES,
     ("gpu_clock_event_active", "reason"): tuple(fast._REASON_BITS),
     ("gpu_clock_event_seconds_total", "reason"): tuple(fast.event_fields("999").values()),

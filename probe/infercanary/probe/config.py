@@ -36,6 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     timeout_seconds: Positive = 30.0
     open_timeout_seconds: Positive = 600.0
     controls: bool = True
+    samplers: dict[str, bool] = {}
     journal: str | None = None
     journal_bytes: Annotated[int, Meta(ge=65536)] = 16777216
 
@@ -60,6 +61,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
             timeout_seconds=config.timeout_seconds,
             open_timeout_seconds=config.open_timeout_seconds,
             controls=config.controls,
+            samplers=config.samplers,
             journal=config.journal,
             journal_bytes=config.journal_bytes,
             sweeps={

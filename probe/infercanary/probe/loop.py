@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -28,8 +29,9 @@ from infercanary.probe.pace import pace
 from infercanary.probe.ring import Ring
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Pool
-from infercanary.probe.samplers import PATIENCE_SECONDS, SUCCESS, Guard, Sampler, Unavailable, available
+from infercanary.probe.samplers import Sampler, Unavailable, make_samplers
 from infercanary.probe.samplers.threads import Place
+from infercanary.probe.sampling import PATIENCE_SECONDS, SUCCESS, Guard
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.serve import Server
 from infercanary.probe.start import since_start
@@ -123,7 +125,7 @@ class Probe:
     ``controls``         measure the controls after each run: a few milliseconds, which the duty cap covers.
     ``journal``          a file to which each run is appended as a line of JSON; at most ``journal_bytes``, rotated.
     ``sweeps``           name → what to sweep of that canary (:class:`Sweep`), within the duty cap; none by default.
-    ``samplers``         None for all built-in ones.
+    ``samplers``         name → whether it is on, where that is not its default; or samplers, instead of ours.
     ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
                          the very threads that serve. Otherwise canaries run in a thread of the probe's own.
     ``on_hang``          called, from the probe's thread, when a canary holds a thread of that pool past its deadline.
@@ -147,7 +149,7 @@ class Probe:
         journal: str | os.PathLike[str] | None = None,
         journal_bytes: int = MAX_BYTES,
         sweeps: Mapping[str, Sweep] | None = None,
-        samplers: Iterable[Sampler] | None = None,
+        samplers: Mapping[str, bool] | Iterable[Sampler] = MappingProxyType({}),
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
     ) -> None:
@@ -190,7 +192,11 @@ class Probe:
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]
         self._controls = Controls(self._tally) if controls else None
-        chosen = available(self._compute_threads, self._places) if samplers is None else samplers
+        chosen = (
+            make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
+            if isinstance(samplers, Mapping)
+            else samplers
+        )
         self._guards = [Guard(sampler, self._tally) for sampler in chosen]
         self._journal: Journal | None = None
         found: list[Run] = []

@@ -23,10 +23,10 @@ from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
 from infercanary.probe import controls, record
 from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
-from infercanary.probe.samplers import SUCCESS
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
+from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
 from infercanary.probe.targets.wire.told import SERVER

@@ -326,7 +326,7 @@ def test_arguments_that_cannot_be_meant_are_refused_at_once(settings: dict[str, 
 
 
 def test_without_canaries_it_still_samples(started: Any) -> None:
-    probe = started({}, samplers=None)
+    probe = started({}, samplers={})
     until(lambda: (fetch(probe.address).value("infercanary_process_threads") or 0) >= 1)
 
 

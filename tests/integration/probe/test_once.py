@@ -65,7 +65,7 @@ def test_a_torch_canary_and_the_machine_that_it_ran_on(tmp_path: Path) -> None:
     assert re.search(r"^controls on cpu: .*\n  cpu_spin\S* +[\d.]+ [µm]s +[\d.]+ GFLOP/s$", out, re.MULTILINE)
     assert f"\nenvironment\n  torch        {torch.__version__}\n  CUDA         " in out
     assert re.search(r"^  threads      64, on [\d.]+ granted CPUs?$", out, re.MULTILINE)
-    assert re.search(r"^samplers\n  working      .*threads, cgroup", out, re.MULTILINE)
+    assert re.search(r"^samplers\n  working      cgroup, .*threads", out, re.MULTILINE)
     assert "  - oversubscribed: 64 computing threads on " in out
     assert max(map(len, out.splitlines())) <= 80
     assert said.startswith("loading and warming up every canary")

@@ -12,11 +12,11 @@ from infercanary.contract.vocabulary import CANARY_STATES, TAGS
 from infercanary.probe import controls, record
 from infercanary.probe.loop import DUTY_CAP, INTERVAL
 from infercanary.probe.once import last_runs, render
-from infercanary.probe.samplers import SUCCESS
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
+from infercanary.probe.sampling import SUCCESS
 
 AT = 1785160991.0
 

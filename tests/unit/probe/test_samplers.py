@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
+from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
+from infercanary.probe import Probe, samplers
+from infercanary.probe.config import read
 from infercanary.probe.histogram import Tally
-from infercanary.probe.samplers import Guard, SampleFailed, Unavailable, available
+from infercanary.probe.samplers import SampleFailed, Unavailable, make_samplers
+from infercanary.probe.samplers.threads import ThreadSampler
+from infercanary.probe.sampling import Guard
 
 VALUE = Metric("infercanary_value", "gauge", "V.")
 
@@ -175,11 +182,135 @@ def test_a_sampler_that_fails_half_way_shows_nothing() -> None:
 def test_built_in_samplers_work_or_say_why_not(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     names = []
-    for sampler in available():
+    for sampler in make_samplers():
         tally = Tally()
         guard = Guard(sampler, tally, deadline=30, patience=30)
         guard.sample()
         names.append(sampler.name)
         assert bool(guard.families) or any(sampler.name in r.getMessage() for r in caplog.records)
         guard.close(30)
-    assert names == ["threads", "cgroup", "garbage", "stalls", "nvml"]
+    assert names == ["cgroup", "garbage", "stalls", "threads", "nvml"]
+
+
+def names(switches: dict[str, bool]) -> list[str]:
+    return [sampler.name for sampler in make_samplers(switches)]
+
+
+def test_each_can_be_switched_off() -> None:
+    every = names({})
+    for name in every:
+        assert names({name: False}) == [other for other in every if other != name]
+        assert names({name: True}) == every
+    assert names(dict.fromkeys(every, False)) == []
+
+
+def test_an_unknown_one_is_a_line_with_those_that_exist() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_samplers({"nvmll": False})
+    assert str(caught.value) == (
+        "samplers: no sampler `nvmll`; there are cgroup, garbage, nvml, stalls, threads; or package.module:attribute"
+    )
+
+
+NEW = """
+from infercanary.contract.report import Metric
+from infercanary.probe.samplers import register
+
+LOAD = Metric("infercanary_load_average", "gauge", "L.")
+
+
+@register(default=%s)
+class LoadSampler:
+    name = "load"
+
+    def sample(self):
+        yield LOAD.family(1.0)
+"""
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Puts a file beside the samplers."""
+    monkeypatch.setattr(samplers, "_registered", dict(samplers._registered))
+    monkeypatch.setattr(samplers, "__path__", [*samplers.__path__, str(tmp_path)])
+
+    def add_(text: str) -> None:
+        (tmp_path / "load.py").write_text(text)
+
+    yield add_
+    sys.modules.pop("infercanary.probe.samplers.load", None)
+    vars(samplers).pop("load", None)
+
+
+def test_a_new_file_is_a_new_sampler(add: Callable[[str], None]) -> None:
+    add(NEW % True)
+    assert "load" in names({})
+    assert "load" not in names({"load": False})
+
+
+def test_one_may_be_off_until_it_is_asked_for(add: Callable[[str], None]) -> None:
+    add(NEW % False)
+    assert "load" not in names({})
+    assert "load" in names({"load": True})
+
+
+def test_a_name_is_taken_once(add: Callable[[str], None]) -> None:
+    add(NEW.replace('"load"', '"stalls"') % True)
+    with pytest.raises(ValueError, match="two samplers are named `stalls`"):
+        make_samplers()
+
+
+def test_threads_know_the_gpus_cpus_by_nvml_as_long_as_that_is_on() -> None:
+    both = {sampler.name: sampler for sampler in make_samplers()}
+    nvml, threads = both["nvml"], both["threads"]
+    assert isinstance(nvml, samplers.KnowsLocalCpus) and isinstance(threads, ThreadSampler)
+    nvml.local_cpus = {"0": frozenset({1})}
+    assert threads._local_cpus() == {"0": frozenset({1})}
+    alone = make_samplers({"nvml": False})[-1]
+    assert isinstance(alone, ThreadSampler)
+    assert alone._local_cpus() == {}
+
+
+class Nameless:
+    def sample(self) -> Iterable[Family]:
+        return ()
+
+
+def broken() -> None:
+    raise ValueError("no such device")
+
+
+def test_ones_own_is_named_as_a_target_is() -> None:
+    assert names({f"{__name__}:Scripted": True, "nvml": False})[-1] == "scripted"
+    assert "scripted" not in names({f"{__name__}:Scripted": False})
+
+
+@pytest.mark.parametrize(
+    ("reference", "text"),
+    [
+        ("no_such_module:X", "no module `no_such_module`; install it"),
+        (f"{__name__}:VALUE", "is not callable; name a class or a function that makes a sampler"),
+        (f"{__name__}:broken", "cannot be made: ValueError: no such device"),
+        (f"{__name__}:Nameless", "gave a Nameless, which is no sampler: it needs `name` and `sample()`"),
+        (f"{__name__}:Twin", "two are named `stalls`; give yours another name"),
+    ],
+)
+def test_what_is_no_sampler(reference: str, text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make_samplers({reference: True})
+    assert str(caught.value).startswith("samplers: ")
+    assert text in str(caught.value)
+
+
+class Twin(Scripted):
+    name = "stalls"
+
+
+def test_a_probe_takes_switches_and_samplers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no sampler `x`"):
+        Probe({}, samplers={"x": True})
+    path = tmp_path / "probe.yaml"
+    canaries = "canaries: {c: {target: torch, options: {model: 'm:f', inputs: [{shape: [1]}]}}}"
+    path.write_text(f"{canaries}\nsamplers: {{nvml: false, thread: true}}\n")
+    with pytest.raises(UsageError, match="samplers: no sampler `thread`"):
+        read(path)

@@ -1,59 +1,66 @@
 """Samplers: what the container, its threads and its GPUs were doing around a run.
 
-A new one is one file here with its metrics and a ``sample()``, and its line in :func:`available`. The guard gives
-each its success and duration metrics and a deadline, and keeps its failures from touching the others.
+A sampler is one module of this package, which registers it by name::
+
+    @register()
+    class LoadSampler:
+        name = "load"
+
+        def sample(self) -> Iterable[Family]:
+            yield LOAD.family(os.getloadavg()[0])
+
+It then has its switch in ``probe.yaml`` (``samplers: {load: false}``), its success and duration metrics and a deadline,
+and its failures touch no other sampler (:mod:`infercanary.probe.sampling`).
 """
 
 from __future__ import annotations
 
-import logging
-import math
+import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Mapping
-from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from infercanary.contract.report import Family, Metric
-from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
-from infercanary.probe.histogram import Tally
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Family
 
 if TYPE_CHECKING:
     from infercanary.probe.samplers.threads import Place
 
-log = logging.getLogger("infercanary.probe")
-
-SUCCESS = Metric(
-    "infercanary_sampler_success",
-    "gauge",
-    "1 if the sampler's last sample succeeded, else 0.",
-    ("sampler",),
-    reading="0: its metrics are missing, and the probe's log says why. For `nvml` on a host without a driver "
-    "it is 1.",
-)
-DURATION = Metric(
-    "infercanary_sampler_duration_seconds",
-    "gauge",
-    "Time that the sampler's last sample took.",
-    ("sampler",),
-    reading="A run waits for 0.1 s at most: above that its sample comes too late, and tags may be missing. "
-    "From 5 s on it counts as hanging.",
-)
-# A round waits so long for its samples, all of them together, and then begins without those that are late: less than
-# the jitter of a slot even at two rounds a second.
-PATIENCE_SECONDS = 0.1
-_DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used yet may take seconds to wake up
-
 
 class Sampler(Protocol):
-    """Takes one sample of something.
-
-    It may have ``hanging``, families to show while it hangs, and ``close()``, called in its own thread in the end.
-    """
+    """Takes one sample of something, in a thread of its own."""
 
     name: str
 
     def sample(self) -> Iterable[Family]:
         """The families now. Counters are cumulative; what cannot be known is left out. May raise, may hang."""
         ...
+
+
+@runtime_checkable
+class HasHangingFamilies(Protocol):
+    """A sampler that has something to show while it hangs."""
+
+    hanging: tuple[Family, ...]
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A sampler that holds something."""
+
+    def close(self) -> None:
+        """Let go of it. Called once, in the sampler's own thread, in the end."""
+        ...
+
+
+@runtime_checkable
+class KnowsLocalCpus(Protocol):
+    """A sampler that knows which CPUs are near each GPU."""
+
+    local_cpus: dict[str, frozenset[int]]
+    """GPU → the host's CPUs on its NUMA node, as last known; replaced as a whole, never changed."""
 
 
 class Unavailable(Exception):
@@ -68,110 +75,133 @@ class SampleFailed(Exception):
         self.families = tuple(families)
 
 
-class Guard:
-    """Runs one sampler beside the probe's loop and keeps its last families.
+@dataclass(frozen=True)
+class SamplerContext:
+    """What a sampler may ask of its probe; each is callable at any time, from any thread."""
 
-    A sample that fails takes its families with it: stale numbers beside green health are worse than none. One that
-    is late is waited for with ``patience`` and collected the next time; from ``deadline`` on it hangs, and what it
-    still answers is thrown away.
+    compute_threads: Callable[[], int | None] = lambda: None
+    """How many threads the canaries' engines compute with; None while that is not known."""
+    places: Callable[[], Mapping[str, Place]] = dict
+    """Canary → where the thread of its last run was; without those that are not known."""
+    local_cpus: Callable[[], Mapping[str, frozenset[int]]] = dict
+    """GPU → the CPUs on its NUMA node; without those that are not known."""
+
+
+@runtime_checkable
+class NeedsContext(Protocol):
+    """A class of samplers that ask something of their probe."""
+
+    def for_probe(self, context: SamplerContext) -> Sampler:
+        """Make one; a class method."""
+        ...
+
+
+class Registered(NamedTuple):
+    """A built-in sampler."""
+
+    name: str
+    kind: Callable[[], Sampler] | NeedsContext
+    default: bool
+    """Whether it is on where the settings do not name it."""
+    is_slow: bool
+    """It may take long, and is sampled after the others: they share what a run waits for."""
+
+
+K = TypeVar("K", bound="type[Sampler]")
+
+_registered: dict[str, Registered] = {}
+
+
+def register(*, default: bool = True, is_slow: bool = False) -> Callable[[K], K]:
+    """Make a class of samplers known by its ``name``. It is made without arguments, or by :class:`NeedsContext`.
+
+    Args:
+        default: Whether it is on where the settings do not name it.
+        is_slow: Whether it is sampled after the others.
+
+    Returns:
+        A decorator that gives back what it gets.
+
+    Raises:
+        ValueError: Another module has registered that name (from the decorator).
     """
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        tally: Tally,
-        deadline: float = _DEADLINE_SECONDS,
-        patience: float = PATIENCE_SECONDS,
-    ) -> None:
-        self.families: tuple[Family, ...] = ()
-        self._sampler = sampler
-        self._tally = tally
-        self._deadline = deadline
-        self._patience = patience
-        self._worker = Worker(f"infercanary-{sampler.name}")
-        self._begun: float | None = None
-        self._took = 0.0
-        self._hangs = False
-        self._complaint = ""
+    def registering(kind: K) -> K:
+        ours = Registered(kind.name, kind, default, is_slow)
+        if _registered.setdefault(kind.name, ours) != ours:
+            raise ValueError(f"two samplers are named `{kind.name}`")
+        return kind
 
-    def sample(self, patience: float = math.inf) -> None:
-        """Take a sample, or go on waiting for the one before; never raises. It waits ``patience`` seconds or less."""
-        if self._begun is not None and not self._collect(0.0):
-            return
-        self._begun = perf_counter()
-        try:
-            self._worker.begin(self._take)
-        except RuntimeError as error:  # the host is out of threads, or about to exit
-            self._begun = None
-            self._settle((), one_line(error))
-            return
-        self._collect(min(patience, self._patience, self._deadline))
-
-    def _take(self) -> tuple[Family, ...]:
-        begin = perf_counter()
-        try:
-            return tuple(self._sampler.sample())
-        finally:
-            self._took = perf_counter() - begin
-
-    def _collect(self, seconds: float) -> bool:
-        """Settle the sample that was begun, if it ends within ``seconds``; whether the thread is free again."""
-        assert self._begun is not None
-        families: tuple[Family, ...] = ()
-        complaint, level = "", logging.WARNING
-        try:
-            families = self._worker.result(seconds)
-        except DeadlineExceeded:
-            if not self._hangs and (waited := perf_counter() - self._begun) >= self._deadline:
-                self._hangs, self._took = True, waited
-                self._settle(
-                    getattr(self._sampler, "hanging", ()), f"hangs: no answer within {self._deadline:g} s"
-                )
-            return False
-        except Unavailable as error:
-            complaint, level = str(error), logging.INFO
-        except SampleFailed as error:
-            complaint, families = str(error), error.families
-        except BaseException as error:
-            complaint = one_line(error)
-        if not self._hangs:  # else it is of long ago
-            self._settle(families, complaint, level)
-        self._begun, self._hangs = None, False
-        return True
-
-    def _settle(self, families: tuple[Family, ...], complaint: str, level: int = logging.WARNING) -> None:
-        self.families = families
-        if complaint != self._complaint:
-            if complaint:
-                log.log(level, "sampler %s: %s", self._sampler.name, complaint)
-            else:
-                log.info("sampler %s: works again", self._sampler.name)
-        self._complaint = complaint
-        self._tally.set(SUCCESS, not complaint, self._sampler.name)
-        self._tally.set(DURATION, self._took, self._sampler.name)
-
-    @property
-    def cpu_seconds(self) -> float:
-        """CPU time that the samples took."""
-        return self._worker.cpu_seconds
-
-    def close(self, seconds: float) -> bool:
-        """End its thread; whether that was within ``seconds``."""
-        return self._worker.stop(seconds, getattr(self._sampler, "close", None))
+    return registering
 
 
-def available(
-    compute_threads: Callable[[], int | None] = lambda: None, places: Callable[[], Mapping[str, Place]] = dict
+def registered() -> Mapping[str, Registered]:
+    """Every built-in sampler by name, in the order in which they are sampled."""
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+    ordered = sorted(_registered.values(), key=lambda each: (each.is_slow, each.name))
+    return MappingProxyType({each.name: each for each in ordered})
+
+
+def make_samplers(
+    switches: Mapping[str, bool] = MappingProxyType({}),
+    *,
+    compute_threads: Callable[[], int | None] = lambda: None,
+    places: Callable[[], Mapping[str, Place]] = dict,
 ) -> list[Sampler]:
-    """The built-in samplers, with what canaries tell to that of the threads (its docstring)."""
-    from infercanary.probe.samplers.cgroup import CgroupSampler
-    from infercanary.probe.samplers.garbage import GarbageSampler
-    from infercanary.probe.samplers.nvml import NvmlSampler
-    from infercanary.probe.samplers.stalls import StallSampler
-    from infercanary.probe.samplers.threads import ThreadSampler
+    """Make the samplers of a probe.
 
-    nvml = NvmlSampler()
-    threads = ThreadSampler(
-        local_cpus=lambda: nvml.local_cpus, compute_threads=compute_threads, places=places
-    )
-    return [threads, CgroupSampler(), GarbageSampler(), StallSampler(), nvml]
+    Args:
+        switches: Name of a built-in sampler → whether it is on, where that is not its default; or
+            ``package.module:attribute`` of a class or function of your own, that makes one without arguments.
+        compute_threads: See :class:`SamplerContext`.
+        places: See :class:`SamplerContext`.
+
+    Returns:
+        Those that are on, in the order in which they are to be sampled.
+
+    Raises:
+        UsageError: A name that no sampler has, or one of your own that is none.
+    """
+    built_in = registered()
+    for name in switches:
+        if name not in built_in and ":" not in name:
+            known = ", ".join(sorted(built_in))
+            raise UsageError(f"samplers: no sampler `{name}`; there are {known}; or package.module:attribute")
+    made: list[Sampler] = []
+
+    def local_cpus() -> Mapping[str, frozenset[int]]:
+        return next((each.local_cpus for each in made if isinstance(each, KnowsLocalCpus)), {})
+
+    context = SamplerContext(compute_threads, places, local_cpus)
+    kinds = [each.kind for each in built_in.values() if switches.get(each.name, each.default)]
+    made += [kind.for_probe(context) if isinstance(kind, NeedsContext) else kind() for kind in kinds]
+    made += [_own(name) for name, is_on in switches.items() if is_on and name not in built_in]
+    names = [each.name for each in made]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"samplers: two are named `{name}`; give yours another name")
+    return made
+
+
+def _own(reference: str) -> Sampler:
+    """The user's own sampler that ``reference`` names. Raises :class:`UsageError`."""
+    from infercanary.probe.deadline import one_line
+    from infercanary.probe.targets import attribute
+
+    try:
+        factory = attribute(reference)
+        if not callable(factory):
+            raise UsageError(
+                f"`{reference}` is not callable; name a class or a function that makes a sampler"
+            )
+        made: Sampler = factory()
+    except UsageError as error:
+        raise UsageError(f"samplers: {error}") from None
+    except Exception as error:
+        raise UsageError(f"samplers: `{reference}` cannot be made: {one_line(error)}") from None
+    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "sample", None)):
+        raise UsageError(
+            f"samplers: `{reference}` gave a {type(made).__name__}, which is no sampler: it needs `name` and `sample()`"
+        )
+    return made

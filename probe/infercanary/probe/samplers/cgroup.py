@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family, Metric
-from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers import Unavailable, register
 
 QUOTA = Metric(
     "infercanary_cgroup_cpu_quota_cores",
@@ -174,6 +174,7 @@ _Facts = Mapping[Metric, "float | None"]
 _Lineage = list[Path]  # a cgroup and its ancestors, as far as they are visible
 
 
+@register()
 class CgroupSampler:
     """Reads this process's cgroup; found anew at each sample, since a container may be moved."""
 

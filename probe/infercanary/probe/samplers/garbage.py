@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from time import perf_counter
 
 from infercanary.contract.report import Family, Metric
+from infercanary.probe.samplers import register
 
 PAUSE = Metric(
     "infercanary_gc_pause_seconds_total",
@@ -42,6 +43,7 @@ class _Pauses:
 _pauses = _Pauses()
 
 
+@register()
 class GarbageSampler:
     """Reads what the collector did since the first sample; it is never switched off, nor called."""
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 
 from infercanary.contract.report import Family, Metric
+from infercanary.probe.samplers import register
 
 STALLED = Metric(
     "infercanary_stalled_seconds_total",
@@ -25,6 +26,7 @@ _TICK_SECONDS = 0.25
 _STALL_SECONDS = 0.5  # far above what a CPU quota (100 ms periods) or a full run queue adds to a sleep
 
 
+@register()
 class StallSampler:
     """Has a thread that wakes up four times a second, from the first sample on until :meth:`close`."""
 

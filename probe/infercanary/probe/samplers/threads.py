@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.contract.report import Family, Metric
-from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers import SamplerContext, Unavailable, register
 from infercanary.probe.samplers.cgroup import granted_cpus
 
 THREADS = Metric(
@@ -196,6 +196,7 @@ class _Seen(NamedTuple):
     moves: int | None = None
 
 
+@register()
 class ThreadSampler:
     """Reads /proc of this process.
 
@@ -224,6 +225,13 @@ class ThreadSampler:
         self._seen: dict[str, _Seen] = {}  # the one looked at longest ago comes first
         self._queued_ns = 0
         self._moves = 0
+
+    @classmethod
+    def for_probe(cls, context: SamplerContext) -> ThreadSampler:
+        """See :class:`~infercanary.probe.samplers.NeedsContext`."""
+        return cls(
+            local_cpus=context.local_cpus, compute_threads=context.compute_threads, places=context.places
+        )
 
     def sample(self) -> Iterable[Family]:
         """See :class:`~infercanary.probe.samplers.Sampler`."""

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from infercanary.probe.histogram import Tally
-from infercanary.probe.samplers import Guard
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
+from infercanary.probe.sampling import Guard
 
 said: list[str] = []
 minutes = 0

@@ -17,7 +17,7 @@ import pynvml
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import Worker
-from infercanary.probe.samplers import SampleFailed
+from infercanary.probe.samplers import SampleFailed, register
 from infercanary.probe.samplers.nvml import fast, slow
 from infercanary.probe.samplers.nvml.calls import GPU_GONE, LIBRARY_GONE, Found, Nvml, text
 from infercanary.probe.samplers.nvml.faults import STATE, advice, state, state_of
@@ -49,6 +49,7 @@ _SLOW_SECONDS = 60.0
 _NAMES_SECONDS = 2.0
 
 
+@register(is_slow=True)  # a GPU that nothing has used yet may take seconds to wake up
 class NvmlSampler:
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 

@@ -1,0 +1,127 @@
+"""How samplers are run: each in a thread of its own, with a deadline, a success and a duration."""
+
+from __future__ import annotations
+
+import logging
+import math
+from time import perf_counter
+
+from infercanary.contract.report import Family, Metric
+from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
+from infercanary.probe.histogram import Tally
+from infercanary.probe.samplers import Closable, HasHangingFamilies, SampleFailed, Sampler, Unavailable
+
+log = logging.getLogger("infercanary.probe")
+
+SUCCESS = Metric(
+    "infercanary_sampler_success",
+    "gauge",
+    "1 if the sampler's last sample succeeded, else 0.",
+    ("sampler",),
+    reading="0: its metrics are missing, and the probe's log says why. For `nvml` on a host without a driver "
+    "it is 1.",
+)
+DURATION = Metric(
+    "infercanary_sampler_duration_seconds",
+    "gauge",
+    "Time that the sampler's last sample took.",
+    ("sampler",),
+    reading="A run waits for 0.1 s at most: above that its sample comes too late, and tags may be missing. "
+    "From 5 s on it counts as hanging.",
+)
+# A round waits so long for its samples, all of them together, and then begins without those that are late: less than
+# the jitter of a slot even at two rounds a second.
+PATIENCE_SECONDS = 0.1
+_DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used yet may take seconds to wake up
+
+
+class Guard:
+    """Runs one sampler beside the probe's loop and keeps its last families.
+
+    A sample that fails takes its families with it: stale numbers beside green health are worse than none. One that
+    is late is waited for with ``patience`` and collected the next time; from ``deadline`` on it hangs, and what it
+    still answers is thrown away.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        tally: Tally,
+        deadline: float = _DEADLINE_SECONDS,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.families: tuple[Family, ...] = ()
+        self._sampler = sampler
+        self._tally = tally
+        self._deadline = deadline
+        self._patience = patience
+        self._worker = Worker(f"infercanary-{sampler.name}")
+        self._begun: float | None = None
+        self._took = 0.0
+        self._hangs = False
+        self._complaint = ""
+
+    def sample(self, patience: float = math.inf) -> None:
+        """Take a sample, or go on waiting for the one before; never raises. It waits ``patience`` seconds or less."""
+        if self._begun is not None and not self._collect(0.0):
+            return
+        self._begun = perf_counter()
+        try:
+            self._worker.begin(self._take)
+        except RuntimeError as error:  # the host is out of threads, or about to exit
+            self._begun = None
+            self._settle((), one_line(error))
+            return
+        self._collect(min(patience, self._patience, self._deadline))
+
+    def _take(self) -> tuple[Family, ...]:
+        begin = perf_counter()
+        try:
+            return tuple(self._sampler.sample())
+        finally:
+            self._took = perf_counter() - begin
+
+    def _collect(self, seconds: float) -> bool:
+        """Settle the sample that was begun, if it ends within ``seconds``; whether the thread is free again."""
+        assert self._begun is not None
+        families: tuple[Family, ...] = ()
+        complaint, level = "", logging.WARNING
+        try:
+            families = self._worker.result(seconds)
+        except DeadlineExceeded:
+            if not self._hangs and (waited := perf_counter() - self._begun) >= self._deadline:
+                self._hangs, self._took = True, waited
+                shown = self._sampler.hanging if isinstance(self._sampler, HasHangingFamilies) else ()
+                self._settle(shown, f"hangs: no answer within {self._deadline:g} s")
+            return False
+        except Unavailable as error:
+            complaint, level = str(error), logging.INFO
+        except SampleFailed as error:
+            complaint, families = str(error), error.families
+        except BaseException as error:
+            complaint = one_line(error)
+        if not self._hangs:  # else it is of long ago
+            self._settle(families, complaint, level)
+        self._begun, self._hangs = None, False
+        return True
+
+    def _settle(self, families: tuple[Family, ...], complaint: str, level: int = logging.WARNING) -> None:
+        self.families = families
+        if complaint != self._complaint:
+            if complaint:
+                log.log(level, "sampler %s: %s", self._sampler.name, complaint)
+            else:
+                log.info("sampler %s: works again", self._sampler.name)
+        self._complaint = complaint
+        self._tally.set(SUCCESS, not complaint, self._sampler.name)
+        self._tally.set(DURATION, self._took, self._sampler.name)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the samples took."""
+        return self._worker.cpu_seconds
+
+    def close(self, seconds: float) -> bool:
+        """End its thread; whether that was within ``seconds``."""
+        closing = self._sampler.close if isinstance(self._sampler, Closable) else None
+        return self._worker.stop(seconds, closing)
