@@ -29,7 +29,7 @@ from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
-from infercanary.probe.targets.wire.told import SERVER
+from infercanary.probe.targets.wire.timing_headers import SERVER
 
 log = logging.getLogger("infercanary.probe")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shutil
@@ -16,12 +15,12 @@ from typing import Any
 import pytest
 from faulty import Faulty
 from real_servers import environment, free_port, serving
+from server_targets import kserve_target, openai_target
 from watching import Seen, fetch, until
 
 from infercanary.probe import HostClock
-from infercanary.probe.targets import Failure, registered
-from infercanary.probe.targets.kserve import PARTS, KserveTarget
-from infercanary.probe.targets.openai import OpenaiTarget
+from infercanary.probe.targets import Failure, parameters, registered
+from infercanary.probe.targets.kserve import PARTS
 
 _REPEATS = 100
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # this machine has other work
@@ -184,14 +183,14 @@ def told(target: Any) -> list[float]:
 def test_the_phases_are_the_whole(
     server: Faulty, request: pytest.FixtureRequest, name: str, keep_alive: bool
 ) -> None:
-    target = KserveTarget(request.getfixturevalue(name), "dense", keep_alive=keep_alive)
+    target = kserve_target(request.getfixturevalue(name), "dense", keep_alive=keep_alive)
     shares = [sum(timing.phases.values()) / timing.wall for timing in timings(target)]
     assert 0.98 <= statistics.median(shares) <= 1.0
     assert max(shares) <= 1.0
 
 
 def test_the_phases_of_a_stream_are_the_whole(server: Faulty, transformers: str) -> None:
-    target = OpenaiTarget(f"{transformers}/v1", "./tiny", prompt="Once upon a time", max_tokens=16)
+    target = openai_target(f"{transformers}/v1", "./tiny", prompt="Once upon a time", max_tokens=16)
     target.open()
     found = [HostClock().measure(target.run) for _ in range(10)]
     assert statistics.median(sum(t.phases.values()) / t.wall for t, _ in found[1:]) == pytest.approx(
@@ -208,9 +207,9 @@ def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encodi
 ) -> None:
     """Three independent ways for a tensor: JSON by MLServer, JSON and binary by Triton. They agree on each number."""
     targets = {
-        "mlserver": KserveTarget(mlserver, "dense"),
-        "triton-json": KserveTarget(triton, "dense", binary=False),
-        "triton-binary": KserveTarget(triton, "dense"),
+        "mlserver": kserve_target(mlserver, "dense"),
+        "triton-json": kserve_target(triton, "dense", binary=False),
+        "triton-binary": kserve_target(triton, "dense"),
     }
     for target in targets.values():
         target.open()
@@ -225,7 +224,7 @@ def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encodi
 
 
 def test_tritons_own_times_are_within_what_is_measured_from_outside(server: Faulty, triton: str) -> None:
-    target = KserveTarget(triton, "dense")
+    target = kserve_target(triton, "dense")
     target.open()
     for _ in range(20):
         HostClock().measure(target.run)
@@ -241,9 +240,9 @@ def test_a_canary_of_each_in_a_probe(
     server: Faulty, started: Any, mlserver: str, triton: str, transformers: str
 ) -> None:
     canaries = {
-        "mlserver": KserveTarget(mlserver, "dense"),
-        "triton": KserveTarget(triton, "dense"),
-        "llm": OpenaiTarget(transformers, "./tiny", prompt="Once", api="completions", max_tokens=8),
+        "mlserver": kserve_target(mlserver, "dense"),
+        "triton": kserve_target(triton, "dense"),
+        "llm": openai_target(transformers, "./tiny", prompt="Once", api="completions", max_tokens=8),
     }
     probe = started(canaries)
 
@@ -266,9 +265,9 @@ def test_an_unknown_model_and_a_server_without_binary_data(
 ) -> None:
     for url in (mlserver, triton):
         with pytest.raises(Failure, match=r"the model `nothing` is not ready: 40[04] ") as failure:
-            KserveTarget(url, "nothing", ready_seconds=0).open()
+            kserve_target(url, "nothing", ready_seconds=0).open()
         assert failure.value.reason == "not_ready"
-    target = KserveTarget(mlserver, "dense", binary=True)
+    target = kserve_target(mlserver, "dense", binary=True)
     target.open()
     with pytest.raises(Failure) as failure:
         HostClock().measure(target.run)
@@ -341,4 +340,4 @@ def test_the_pages_name_the_options_and_reasons_that_there_are(page: str) -> Non
     named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", text, re.MULTILINE))))
     factory = registered(page.removesuffix(".md"))
     assert factory is not None
-    assert set(inspect.signature(factory).parameters) <= named
+    assert (taken := parameters(factory)) is not None and set(taken) <= named

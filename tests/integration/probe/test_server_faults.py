@@ -13,24 +13,22 @@ from typing import Any
 
 import pytest
 from faulty import Faulty
+from server_targets import http_target, kserve_target, openai_target
 from watching import MODULES, Seen, fetch, until
 
 from infercanary.probe import HostClock
 from infercanary.probe.targets import REASONS, Failure
-from infercanary.probe.targets.http import HttpTarget
-from infercanary.probe.targets.kserve import KserveTarget
-from infercanary.probe.targets.openai import OpenaiTarget
 
 QUICK: dict[str, Any] = {"timeout_seconds": 0.6, "ready_seconds": 0, "max_response_bytes": 200_000}
 
 
 def made(kind: str, server: Faulty, **options: Any) -> Any:
     if kind == "kserve":
-        return KserveTarget(server.url, "double", **QUICK | options)
+        return kserve_target(server.url, "double", **QUICK | options)
     if kind == "openai":
-        return OpenaiTarget(f"{server.url}/v1", "m", prompt="Say it", **QUICK | options)
+        return openai_target(f"{server.url}/v1", "m", prompt="Say it", **QUICK | options)
     expect = {"json": {"score": 0.5}, "values": "/more"}
-    return HttpTarget(f"{server.url}/score?a=b", json={"n": 1}, expect=expect, **QUICK | options)
+    return http_target(f"{server.url}/score?a=b", json={"n": 1}, expect=expect, **QUICK | options)
 
 
 def once(target: Any) -> list[float]:
@@ -126,7 +124,7 @@ def test_nothing_listens(server: Faulty, kind: str) -> None:
 
 
 def test_a_name_that_no_one_has(server: Faulty) -> None:
-    target = HttpTarget("http://no-such-host.invalid/", **QUICK)
+    target = http_target("http://no-such-host.invalid/", **QUICK)
     with pytest.raises(Failure, match=r"the host `no-such-host\.invalid` is not found") as failure:
         target.open()
     assert failure.value.reason == "unreachable"
@@ -144,7 +142,7 @@ def test_a_server_that_takes_no_connection(server: Faulty) -> None:
             each.connect_ex(("127.0.0.1", port))
         begin = time.monotonic()
         with pytest.raises(Failure, match=r"it timed out \(timeout_seconds\)") as failure:
-            HttpTarget(f"http://127.0.0.1:{port}/", **QUICK).open()
+            http_target(f"http://127.0.0.1:{port}/", **QUICK).open()
         assert failure.value.reason == "unreachable"
         assert time.monotonic() - begin < 5
         for each in fill:
@@ -173,7 +171,7 @@ def test_opening_waits_until_something_listens(keep_alive: bool) -> None:
     late: list[Faulty] = []
     ready = threading.Timer(0.5, lambda: late.append(Faulty(port=port)))
     ready.start()
-    target = HttpTarget(f"http://127.0.0.1:{port}/", **QUICK | {"ready_seconds": 30}, keep_alive=keep_alive)
+    target = http_target(f"http://127.0.0.1:{port}/", **QUICK | {"ready_seconds": 30}, keep_alive=keep_alive)
     target.open()
     assert once(target) == [200.0]
     target.close()
@@ -233,7 +231,7 @@ def test_a_server_that_is_killed_and_comes_back(started: Any) -> None:
         port = free.getsockname()[1]
     process = start()
     try:
-        probe = started({"c": KserveTarget(f"http://127.0.0.1:{port}", "double", **QUICK)})
+        probe = started({"c": kserve_target(f"http://127.0.0.1:{port}", "double", **QUICK)})
         until(lambda: fetch(probe.address).state("c") == "steady")
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -261,7 +259,7 @@ def test_a_server_that_is_there_late_is_asked_again_soon(
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     options = {**QUICK, "ready_seconds": 1.0}
-    probe = started({"c": HttpTarget(f"http://127.0.0.1:{port}/", **options)})
+    probe = started({"c": http_target(f"http://127.0.0.1:{port}/", **options)})
     until(lambda: failures(fetch(probe.address)).get("unreachable", 0) >= 2)
     with Faulty(port=port):
         until(lambda: fetch(probe.address).runs("c", "ok") >= 1)

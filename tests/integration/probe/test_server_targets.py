@@ -16,15 +16,13 @@ from typing import Any
 
 import pytest
 from faulty import INPUT, OUTPUT, Faulty
+from server_targets import http_target, kserve_target, openai_target
 from watching import fetch, until
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import HostClock
 from infercanary.probe.targets import Failure, openai
-from infercanary.probe.targets.http import HttpTarget
-from infercanary.probe.targets.kserve import KserveTarget
-from infercanary.probe.targets.openai import OpenaiTarget
-from infercanary.probe.targets.wire.server import Server
+from infercanary.probe.targets.wire.server import Server, ServerOptions
 from infercanary.probe.timing import Timing
 
 QUICK: dict[str, Any] = {"timeout_seconds": 5, "ready_seconds": 0}
@@ -48,7 +46,7 @@ def inferences(server: Faulty) -> list[tuple[str, dict[str, str], bytes]]:
 
 
 def test_one_connection_is_kept_and_made_before_what_is_timed(server: Faulty) -> None:
-    target = opened(KserveTarget(server.url, "double", **QUICK))
+    target = opened(kserve_target(server.url, "double", **QUICK))
     timings = [measured(target)[0] for _ in range(5)]
     target.prepare()
     timings.append(measured(target)[0])
@@ -58,7 +56,7 @@ def test_one_connection_is_kept_and_made_before_what_is_timed(server: Faulty) ->
 
 
 def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:
-    target = opened(HttpTarget(server.url, keep_alive=False, **QUICK))
+    target = opened(http_target(server.url, keep_alive=False, **QUICK))
     for _ in range(3):
         assert set(measured(target)[0].phases) == {"connect", "send", "wait", "receive"}
     assert server.connections == 4, "and one to see that the server is there"
@@ -67,7 +65,7 @@ def test_without_keep_alive_each_repeat_connects(server: Faulty) -> None:
 
 def test_a_connection_that_the_server_closes_while_it_is_idle_is_made_again(server: Faulty) -> None:
     """Also where the server closes it at the moment in which it is used, which no client can see beforehand."""
-    target = opened(HttpTarget(server.url, **QUICK))
+    target = opened(http_target(server.url, **QUICK))
     server.fault = "closes_unannounced"
     for _ in range(20):
         assert measured(target)[1]
@@ -76,7 +74,7 @@ def test_a_connection_that_the_server_closes_while_it_is_idle_is_made_again(serv
 
 def test_ipv6_and_other_addresses_of_one_host(server: Faulty) -> None:
     """`localhost` may be ::1 first, where nothing listens."""
-    target = opened(HttpTarget(f"http://localhost:{server.port}/score", **QUICK))
+    target = opened(http_target(f"http://localhost:{server.port}/score", **QUICK))
     assert target.values(measured(target)[1]) == [200.0]
     assert server.requests[-1][1]["host"] == f"localhost:{server.port}"
 
@@ -97,7 +95,7 @@ def test_an_address_from_which_nothing_comes_back_leaves_time_for_the_next(
             for address in (listener.getsockname(), ("127.0.0.1", server.port))
         ]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        target = opened(HttpTarget("http://two-addresses/score", **QUICK | {"timeout_seconds": 2}))
+        target = opened(http_target("http://two-addresses/score", **QUICK | {"timeout_seconds": 2}))
         assert target.values(measured(target)[1]) == [200.0]
         target.close()
         for each in fill:
@@ -121,19 +119,19 @@ def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
 def test_tls_with_a_certificate_that_is_trusted_or_is_not(server: Faulty, tmp_path: Path) -> None:
     pem, context = certificate(tmp_path)
     with Faulty(tls=context) as trusted:
-        target = opened(KserveTarget(trusted.url, "double", ca_file=str(pem), **QUICK))
+        target = opened(kserve_target(trusted.url, "double", ca_file=str(pem), **QUICK))
         for _ in range(3):
             timing, result = measured(target)
             assert "connect" not in timing.phases
             assert len(target.values(result)) == 4
         assert trusted.connections == 1
-        fresh = opened(HttpTarget(trusted.url, ca_file=str(pem), keep_alive=False, **QUICK))
+        fresh = opened(http_target(trusted.url, ca_file=str(pem), keep_alive=False, **QUICK))
         assert "connect" in measured(fresh)[0].phases
         with pytest.raises(Failure, match=r"its certificate is not trusted \(.*; ca_file\)") as failure:
-            HttpTarget(trusted.url, **QUICK).open()
+            http_target(trusted.url, **QUICK).open()
         assert failure.value.reason == "unreachable"
     with pytest.raises(UsageError, match=r"ca_file: `/no/such\.pem` cannot be read"):
-        HttpTarget("https://127.0.0.1:1", ca_file="/no/such.pem", **QUICK).open()
+        http_target("https://127.0.0.1:1", ca_file="/no/such.pem", **QUICK).open()
 
 
 # Headers ------------------------------------------------------------------------------------------------------------
@@ -147,7 +145,7 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
     headers = {"Authorization": {"file": str(token), "prefix": "Bearer "}, "X-Tenant": "search"}
     server.extensions = []
     with caplog.at_level(logging.DEBUG):
-        probe = started({"c": KserveTarget(server.url, "double", headers=headers, **QUICK)})
+        probe = started({"c": kserve_target(server.url, "double", headers=headers, **QUICK)})
         until(lambda: fetch(probe.address).state("c") == "steady")
         assert inferences(server)[-1][1]["authorization"] == "Bearer first-token-4711"
         assert inferences(server)[-1][1]["x-tenant"] == "search"
@@ -157,7 +155,7 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
     (detail,) = {run.detail for run in seen.report.runs if run.outcome == "raised"}
     assert detail.endswith('401 Status: {"error": "no user has Bearer wrong"}')  # too short to be a secret
     token.write_text("second-token-4711")
-    target = opened(HttpTarget(server.url, headers=headers, expect={"status": 404}, **QUICK))
+    target = opened(http_target(server.url, headers=headers, expect={"status": 404}, **QUICK))
     with pytest.raises(Failure):
         measured(target)
     told = repr(target.environment()) + caplog.text + json.dumps([run.detail for run in seen.report.runs])
@@ -166,7 +164,7 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
 
 def test_what_a_server_repeats_of_a_secret_is_hidden(server: Faulty, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-1234567890")
-    target = OpenaiTarget(f"{server.url}/v1", "m", prompt="Say it", key_file=str(tmp_path / "key"), **QUICK)
+    target = openai_target(f"{server.url}/v1", "m", prompt="Say it", key_file=str(tmp_path / "key"), **QUICK)
     target = opened(target)
     assert server.requests[-1][1]["authorization"] == "Bearer sk-1234567890"
     original = Faulty._error
@@ -197,7 +195,7 @@ def test_a_file_that_holds_no_token(tmp_path: Path, content: str | None, words: 
     path = tmp_path / "token"
     if content is not None:
         path.write_text(content)
-    target = HttpTarget("http://127.0.0.1:1", headers={"Authorization": {"file": str(path)}}, **QUICK)
+    target = http_target("http://127.0.0.1:1", headers={"Authorization": {"file": str(path)}}, **QUICK)
     with pytest.raises(UsageError, match=rf"^headers.Authorization: `{path}` {words}"):
         target.open()
 
@@ -207,7 +205,7 @@ def test_a_file_that_holds_no_token(tmp_path: Path, content: str | None, words: 
 
 @pytest.mark.parametrize("binary", [True, False, None])
 def test_tensors_go_and_come_in_either_encoding(server: Faulty, binary: bool | None) -> None:
-    target = opened(KserveTarget(server.url, "double", binary=binary, seed=3, **QUICK))
+    target = opened(kserve_target(server.url, "double", binary=binary, seed=3, **QUICK))
     _, result = measured(target)
     line, headers, body = inferences(server)[-1]
     assert line == "POST /v2/models/double/infer HTTP/1.1"
@@ -228,13 +226,13 @@ def test_tensors_go_and_come_in_either_encoding(server: Faulty, binary: bool | N
 
 
 def test_a_server_behind_a_path_with_a_version_and_an_odd_name(server: Faulty) -> None:
-    target = opened(KserveTarget(f"{server.url}/gate/", "a b/ü", version=7, **QUICK))
+    target = opened(kserve_target(f"{server.url}/gate/", "a b/ü", version=7, **QUICK))
     measured(target)
     assert inferences(server)[-1][0] == "POST /gate/v2/models/a%20b%2F%C3%BC/versions/7/infer HTTP/1.1"
 
 
 def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
-    target = opened(KserveTarget(server.url, "double", **QUICK))
+    target = opened(kserve_target(server.url, "double", **QUICK))
     for _ in range(3):
         measured(target)
     told = {reading.labels: reading.value for reading in target.readings()}
@@ -252,7 +250,7 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
     server.heads = ['Server-Timing: queue;dur=1.5, model;desc="a, b";dur=20', "x-inference-time: 18"]
     url = f"{server.url}/score"
     target = opened(
-        HttpTarget(url, **QUICK) if kind == "http" else KserveTarget(server.url, "double", **QUICK)
+        http_target(url, **QUICK) if kind == "http" else kserve_target(server.url, "double", **QUICK)
     )
     for milliseconds in (4, 2, 3):
         server.heads[1] = f"x-inference-time: {milliseconds}"
@@ -284,13 +282,13 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
 def test_inputs_that_cannot_be_made(server: Faulty, inputs: Any, model: dict[str, Any], words: str) -> None:
     server.model |= model
     with pytest.raises(UsageError, match=f"^{words}"):
-        KserveTarget(server.url, "double", inputs=inputs, **QUICK).open()
+        kserve_target(server.url, "double", inputs=inputs, **QUICK).open()
 
 
 def test_inputs_that_the_user_gives(server: Faulty) -> None:
     server.model |= {"inputs": [INPUT | {"shape": [-1, 4]}], "outputs": [OUTPUT | {"shape": [-1, -1]}]}
     inputs = [{"shape": [1, 4], "data": [[1.5, 2], [3, 4]], "parameters": {"content_type": "np"}}]
-    target = opened(KserveTarget(server.url, "double", inputs=inputs, binary=False, **QUICK))
+    target = opened(kserve_target(server.url, "double", inputs=inputs, binary=False, **QUICK))
     assert target.values(measured(target)[1]) == [3.0, 4.0, 6.0, 8.0]
     (given,) = json.loads(inferences(server)[-1][2])["inputs"]
     assert given["parameters"] == {"content_type": "np"}
@@ -302,7 +300,7 @@ def test_inputs_that_the_user_gives(server: Faulty) -> None:
 def test_a_server_without_metadata_is_asked_all_the_same(server: Faulty) -> None:
     server.model = {"error": "unknown"}
     target = opened(
-        KserveTarget(
+        kserve_target(
             server.url, "double", inputs=[{"name": "x", "shape": [1, 4], "dtype": "float32"}], **QUICK
         )
     )
@@ -345,7 +343,7 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
     server: Faulty, api: Any, has_usage: bool
 ) -> None:
     server.has_usage = has_usage
-    target = opened(OpenaiTarget(server.url, "m", prompt="Say it", api=api, max_tokens=4, seed=7, **QUICK))
+    target = opened(openai_target(server.url, "m", prompt="Say it", api=api, max_tokens=4, seed=7, **QUICK))
     timing, completion = measured(target)
     assert (completion.text, completion.tokens) == ("Once upon a time", 4)
     assert set(timing.phases) == {"send", "first_token", "tokens"}
@@ -373,7 +371,7 @@ def test_another_text_or_another_count_is_another_output(
     server: Faulty, started: Any, words: list[str]
 ) -> None:
     """The second is the same text in fewer tokens."""
-    probe = started({"c": OpenaiTarget(server.url, "m", prompt="Say it", **QUICK)})
+    probe = started({"c": openai_target(server.url, "m", prompt="Say it", **QUICK)})
     until(lambda: fetch(probe.address).value("infercanary_output_error_ratio", "c") == 0.0)
     assert fetch(probe.address).value("infercanary_output_tokens", "c") == 4
     server.words = words
@@ -385,7 +383,7 @@ def test_another_text_or_another_count_is_another_output(
 
 def test_more_keys_and_messages_of_a_request(server: Faulty) -> None:
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Say it"}]
-    target = opened(OpenaiTarget(server.url, "m", messages=messages, body={"ignore_eos": True}, **QUICK))
+    target = opened(openai_target(server.url, "m", messages=messages, body={"ignore_eos": True}, **QUICK))
     measured(target)
     asked = json.loads(inferences(server)[-1][2])
     assert (asked["messages"], asked["ignore_eos"]) == (messages, True)
@@ -396,19 +394,19 @@ def test_more_keys_and_messages_of_a_request(server: Faulty) -> None:
 
 def test_the_numbers_that_an_answer_holds(server: Faulty, tmp_path: Path) -> None:
     expect = {"json": {"labels": ["a", "b"]}, "values": ["/more", "/score"]}
-    target = opened(HttpTarget(f"{server.url}/score?k=1", expect=expect, **QUICK))
+    target = opened(http_target(f"{server.url}/score?k=1", expect=expect, **QUICK))
     assert target.values(measured(target)[1]) == [1.0, 2.0, 3.0, 0.5]
     assert server.requests[-1][0] == "GET /score?k=1 HTTP/1.1"
     body = tmp_path / "request.bin"
     body.write_bytes(bytes(range(256)))
-    target = opened(HttpTarget(server.url, body_file=str(body), **QUICK))
+    target = opened(http_target(server.url, body_file=str(body), **QUICK))
     assert target.values(measured(target)[1]) == [200.0]
     assert server.requests[-1][::2] == ("POST / HTTP/1.1", bytes(range(256)))
     for values, words in (
         ("/none", "nothing at `/none`"),
         ("/labels", "something else than numbers at `/labels`"),
     ):
-        target = opened(HttpTarget(server.url, expect={"values": values}, **QUICK))
+        target = opened(http_target(server.url, expect={"values": values}, **QUICK))
         with pytest.raises(Failure, match=words) as failure:
             target.values(measured(target)[1])
         assert failure.value.reason == "wrong_shape"
@@ -416,7 +414,7 @@ def test_the_numbers_that_an_answer_holds(server: Faulty, tmp_path: Path) -> Non
 
 def test_a_body_that_must_be_exact(server: Faulty) -> None:
     exact = '{"score": 0.5, "labels": ["a", "b"], "more": [[1, 2], [3]]}'
-    target = opened(HttpTarget(server.url, expect={"body": exact}, **QUICK))
+    target = opened(http_target(server.url, expect={"body": exact}, **QUICK))
     assert target.values(measured(target)[1]) == [200.0]
     server.fault = "wrong_answer"
     with pytest.raises(Failure, match=r'the body is not the expected one, but: \{"score": 0.9') as failure:
@@ -426,13 +424,13 @@ def test_a_body_that_must_be_exact(server: Faulty) -> None:
 
 def test_a_status_that_is_expected(server: Faulty) -> None:
     server.fault = "error"
-    target = opened(HttpTarget(server.url, body="x", expect={"status": 500}, **QUICK))
+    target = opened(http_target(server.url, body="x", expect={"status": 500}, **QUICK))
     assert target.values(measured(target)[1]) == [500.0]
 
 
 def test_null_among_numbers_is_not_finite(server: Faulty) -> None:
     server.model = {"scores": [1.0, None, 3.0]}
-    target = opened(HttpTarget(f"{server.url}/v2/models/m", expect={"values": "/scores"}, **QUICK))
+    target = opened(http_target(f"{server.url}/v2/models/m", expect={"values": "/scores"}, **QUICK))
     assert math.isnan(target.values(measured(target)[1])[-1])
 
 
@@ -441,7 +439,7 @@ def reasoned(shows: bool, tokens: int, hidden: int | None) -> float | None:
     now = iter(range(5, 100))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(openai, "perf_counter", lambda: float(next(now)))
-        stream = openai._Stream(Server("http://h:1", None, 1, 1, True, None, 1 << 20))
+        stream = openai._Stream(Server(ServerOptions(url="http://h:1")))
         for number in range(4):
             delta = {"reasoning_content": "hm"} if shows and number < 2 else {"content": "word"}
             stream.take(json.dumps({"choices": [{"delta": delta}]}))

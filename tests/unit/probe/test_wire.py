@@ -22,9 +22,9 @@ from infercanary.probe.runner import Runner
 from infercanary.probe.targets import REASONS, Failure, Reading
 from infercanary.probe.targets.http import _missing, _numbers, _parsed
 from infercanary.probe.targets.wire.events import events
-from infercanary.probe.targets.wire.server import Server
+from infercanary.probe.targets.wire.server import Server, ServerOptions
 from infercanary.probe.targets.wire.tensors import (
-    TensorSpec,
+    KserveInput,
     drawn,
     dtype_of,
     from_bytes,
@@ -34,7 +34,7 @@ from infercanary.probe.targets.wire.tensors import (
     to_bytes,
     to_json,
 )
-from infercanary.probe.targets.wire.told import from_heads, server_times
+from infercanary.probe.targets.wire.timing_headers import header_readings, header_times
 from infercanary.probe.timing import HostClock, Phase
 
 DTYPES = [
@@ -58,7 +58,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", [*DTYPES, "BF16"])
 def test_a_drawn_tensor_comes_back_from_both_encodings(dtype: str) -> None:
-    spec = TensorSpec(high=100)
+    spec = KserveInput(high=100)
     tensor = drawn("x", dtype, (3, 7), spec, 5, "inputs[0]")
     sent = [float(value) for value in tensor.values]
     assert len(set(sent)) > (1 if dtype == "BOOL" else 10)
@@ -72,9 +72,9 @@ def test_a_drawn_tensor_comes_back_from_both_encodings(dtype: str) -> None:
 
 def test_what_is_drawn_is_the_same_for_ever() -> None:
     """Another draw would be another output, and look like an upgrade's fault."""
-    floats = drawn("x", "FP32", (4,), TensorSpec(), 0, "").values
+    floats = drawn("x", "FP32", (4,), KserveInput(), 0, "").values
     assert list(floats) == [0.0963716, -0.0585001, -0.989426, -0.575358]
-    assert list(drawn("x", "INT64", (6,), TensorSpec(high=1000), 1, "").values) == [
+    assert list(drawn("x", "INT64", (6,), KserveInput(high=1000), 1, "").values) == [
         134,
         847,
         763,
@@ -82,18 +82,18 @@ def test_what_is_drawn_is_the_same_for_ever() -> None:
         495,
         449,
     ]
-    many = list(drawn("x", "FP32", (20_000,), TensorSpec(), 2, "").values)
+    many = list(drawn("x", "FP32", (20_000,), KserveInput(), 2, "").values)
     assert sum(many) / 20_000 == pytest.approx(0, abs=0.03)
     assert sum(value * value for value in many) / 20_000 == pytest.approx(1, abs=0.05)
 
 
 def test_integers_fit_their_type() -> None:
-    assert max(drawn("x", "INT8", (5000,), TensorSpec(high=10**9), 0, "").values) == 127
-    assert max(drawn("x", "UINT8", (5000,), TensorSpec(high=10**9), 0, "").values) == 255
+    assert max(drawn("x", "INT8", (5000,), KserveInput(high=10**9), 0, "").values) == 127
+    assert max(drawn("x", "UINT8", (5000,), KserveInput(high=10**9), 0, "").values) == 255
 
 
 def test_texts() -> None:
-    tensor = drawn("x", "BYTES", (2,), TensorSpec(data=["ä", ""]), 0, "")
+    tensor = drawn("x", "BYTES", (2,), KserveInput(data=["ä", ""]), 0, "")
     assert to_bytes(tensor) == b"\x02\0\0\0\xc3\xa4\0\0\0\0"
     assert list(from_bytes("x", "BYTES", (2,), to_bytes(tensor)).values) == ["ä".encode(), b""]
     assert to_json(tensor) == ["ä", ""]
@@ -231,7 +231,7 @@ def test_a_part_of_json(expected: Any, told: Any, place: str | None) -> None:
 
 
 def server(url: str, **headers: Any) -> Server:
-    made = Server(url, headers, 1, 0, True, None, 1024)
+    made = Server(ServerOptions(url=url, headers=headers))
     made.open()
     return made
 
@@ -370,14 +370,14 @@ def test_the_times_in_a_head(lines: dict[str, str], told: dict[str, float]) -> N
     head = Message()
     for name, value in lines.items():
         head[name] = value
-    assert server_times(head) == pytest.approx(told)
+    assert header_times(head) == pytest.approx(told)
 
 
 @given(st.text(max_size=300))
 def test_whatever_a_head_says_is_no_error(text: str) -> None:
     head = Message()
     head["Server-Timing"] = text.replace("\r", " ").replace("\n", " ")
-    assert all(0 <= seconds <= 86_400 for seconds in server_times(head).values())
+    assert all(0 <= seconds <= 86_400 for seconds in header_times(head).values())
 
 
 def test_parts_are_those_of_all_answers_and_few() -> None:
@@ -386,6 +386,6 @@ def test_parts_are_those_of_all_answers_and_few() -> None:
         head = Message()
         head["Server-Timing"] = ", ".join(f"p{n};dur={number}" for n in range(20)) + f", only{number};dur=1"
         heads.append(head)
-    told = from_heads(heads)
+    told = header_readings(heads)
     assert len(told) == 8 and {reading.value for reading in told} == {0.001}
-    assert from_heads([]) == from_heads([*heads, Message()]) == []
+    assert header_readings([]) == header_readings([*heads, Message()]) == []

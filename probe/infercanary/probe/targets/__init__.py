@@ -9,7 +9,15 @@ package is named ``package.module:attribute``, and needs no registration.
 """
 
 from infercanary.probe.targets.failures import REASONS, Failure, NoCuda, Reason, Unsized
-from infercanary.probe.targets.registry import attribute, make, names, register, registered
+from infercanary.probe.targets.registry import (
+    TakesOptions,
+    attribute,
+    make,
+    names,
+    parameters,
+    register,
+    registered,
+)
 from infercanary.probe.targets.target import (
     Calibrates,
     CountsSamples,
@@ -40,12 +48,14 @@ __all__ = [
     "ReportsBusy",
     "Resizable",
     "RunsOnDevice",
+    "TakesOptions",
     "Target",
     "TracksPeakMemory",
     "Unsized",
     "attribute",
     "make",
     "names",
+    "parameters",
     "register",
     "registered",
 ]

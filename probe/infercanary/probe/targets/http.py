@@ -14,10 +14,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import Failure, Reading, register
-from infercanary.probe.targets.wire.connection import Answer
-from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document
-from infercanary.probe.targets.wire.told import from_heads, heads
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.targets.wire.connection import Response
+from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, document
+from infercanary.probe.targets.wire.timing_headers import header_readings, recent_headers
+from infercanary.probe.timing import Phase
 
 _MAX_VALUES = 1024
 _MAX_BODY_BYTES = 64 << 20
@@ -37,40 +37,35 @@ class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: str | tuple[str, ...] = ()
 
 
+class HttpOptions(ServerOptions, frozen=True, kw_only=True):
+    """The options of ``target: http``; ``url`` is the whole address."""
+
+    method: str | None = None
+    """POST where there is a body, else GET."""
+    body: str | None = None
+    """The body as text; at most one of this, ``body_file`` and ``json``."""
+    body_file: str | None = None
+    """A file that holds the body."""
+    json: Any | UnsetType = UNSET
+    """What is sent as JSON."""
+    expect: Mapping[str, Any] | None = None
+    """What the answer must be: see :class:`Expect`; by default a status of 200."""
+
+
 @register("http")
-class HttpTarget(OverHttp):
-    """Sends one fixed request.
+class HttpTarget(ServerTarget):
+    """Sends one fixed request. Phases: ``connect``, ``send``, ``wait``, ``receive``."""
 
-    ``url``      the whole address; ``method`` is POST where there is a body, else GET.
-    ``body``, ``body_file``, ``json``  at most one: text, the file that holds it, or what is sent as JSON.
-    ``expect``   see :class:`Expect`; by default a status of 200.
-    ``timeout_seconds``  for one exchange, from connecting to the last byte.
-    ``ready_seconds``    how long opening waits until a connection can be made.
-    ``keep_alive``       whether the connection is kept between requests; if not, each repeat makes its own.
+    options_type = HttpOptions
 
-    ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
-    has them. Phases: ``connect``, ``send``, ``wait``, ``receive``.
-    """
+    def __init__(self, options: HttpOptions) -> None:
+        """Check the options.
 
-    def __init__(
-        self,
-        url: str,
-        method: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        body: str | None = None,
-        body_file: str | None = None,
-        json: Any | UnsetType = UNSET,
-        expect: Mapping[str, Any] | None = None,
-        timeout_seconds: float = 10.0,
-        ready_seconds: float = 60.0,
-        keep_alive: bool = True,
-        ca_file: str | None = None,
-        max_response_bytes: int = MAX_RESPONSE_BYTES,
-    ) -> None:
-        self.clock = HostClock()
-        self._server = Server(
-            url, headers, timeout_seconds, ready_seconds, keep_alive, ca_file, max_response_bytes
-        )
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        super().__init__(options)
+        method, body, body_file, json = options.method, options.body, options.body_file, options.json
         if sum(given not in (None, UNSET) for given in (body, body_file, json)) > 1:
             raise UsageError("body: give one of body, body_file and json")
         for key, value in {"body": body, "body_file": body_file}.items():
@@ -83,34 +78,34 @@ class HttpTarget(OverHttp):
         if self._method in ("CONNECT", "TRACE"):
             raise UsageError(f"method: `{method}` asks for no answer of the server's; use GET or POST")
         self._text, self._file, self._json = body, body_file, json
-        self._expect = convert({} if expect is None else expect, Expect, "expect")
+        self._expect = convert({} if options.expect is None else options.expect, Expect, "expect")
         values = self._expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
         self._request = b""
-        self._heads = heads()
+        self._headers = recent_headers()
 
     def open(self) -> None:
         """Read the body, and wait until the server can be connected to."""
         self._body = self._read_body()
         self._server.open()
-        self._server.until_ready(self._server.reach)
+        self._server.until_ready(self._server.connection.reach)
         self._make_request()
 
     def prepare(self) -> None:
         """Before each run: tokens are read again, and the connection is made, if the server closed it."""
-        self._heads = heads()
+        self._headers = recent_headers()
         self._server.refresh()
         self._make_request()
-        self._server.connect()
+        self._server.connection.open()
 
     def run(self, phase: Phase) -> bytes:
         """One request; the body of its answer."""
-        answer: Answer = self._server.ask(self._method, self._request, phase)
+        answer: Response = self._server.connection.ask(self._method, self._request, phase)
         with phase("receive"):
             body = answer.read()
         if answer.status != self._expect.status:
             self._server.refuse(f"the answer is not {self._expect.status}", answer, body)
-        self._heads.append(answer.headers)
+        self._headers.append(answer.headers)
         return body
 
     def values(self, result: bytes) -> list[float]:
@@ -134,7 +129,7 @@ class HttpTarget(OverHttp):
 
     def readings(self) -> list[Reading]:
         """The server's own times, where its answers' headers say them."""
-        return from_heads(self._heads)
+        return header_readings(self._headers)
 
     def environment(self) -> dict[str, str]:
         """Nothing: what answers there is not known."""

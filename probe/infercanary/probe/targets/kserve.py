@@ -6,7 +6,7 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -14,11 +14,11 @@ import msgspec
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import Failure, Reading, register
-from infercanary.probe.targets.wire.connection import Answer
-from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
+from infercanary.probe.targets.wire.connection import Response
+from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, document, whole
 from infercanary.probe.targets.wire.tensors import (
+    KserveInput,
     Tensor,
-    TensorSpec,
     drawn,
     dtype_of,
     from_bytes,
@@ -27,8 +27,8 @@ from infercanary.probe.targets.wire.tensors import (
     to_bytes,
     to_json,
 )
-from infercanary.probe.targets.wire.told import SERVER, from_heads, heads
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.targets.wire.timing_headers import SERVER, header_readings, recent_headers
+from infercanary.probe.timing import Phase
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
 _LENGTH = "Inference-Header-Content-Length"
@@ -82,42 +82,36 @@ class _Stats(msgspec.Struct):
     model_stats: list[_ModelStats]
 
 
+class KserveOptions(ServerOptions, frozen=True, kw_only=True):
+    """The options of ``target: kserve``; ``url`` is what comes before ``/v2`` in the server's addresses."""
+
+    model: str
+    """The model's name."""
+    version: str | int | None = None
+    """Of the model; without one the server chooses."""
+    inputs: Sequence[Any] | None = None
+    """One :class:`~infercanary.probe.targets.wire.tensors.KserveInput` each. What is left out is taken from the
+    model's metadata; where that leaves a size open (-1) or the input out, ``shape`` is needed."""
+    seed: int = 0
+    """Inputs without ``data`` are drawn from it."""
+    binary: bool | None = None
+    """Whether tensors go as binary data; by default where the server says that it has that extension."""
+
+
 @register("kserve")
-class KserveTarget(OverHttp):
-    """Asks a server for one inference over HTTP, with fixed inputs.
+class KserveTarget(ServerTarget):
+    """Asks a server for one inference, with fixed inputs. Phases: ``connect``, ``send``, ``wait``, ``receive``."""
 
-    ``url``      where the server is; what comes before ``/v2`` in its addresses.
-    ``model``, ``version``  of the model; without a version the server chooses.
-    ``inputs``   ``name``, ``shape``, ``dtype``, ``high`` or ``data``, ``parameters``. What is left out is taken from
-                 the model's metadata; where that leaves a size open (-1) or the input out, ``shape`` is needed.
-    ``binary``   whether tensors go as binary data; by default where the server says that it has that extension.
-    ``timeout_seconds``  for one exchange, from connecting to the last byte.
-    ``ready_seconds``    how long opening waits for a server that is not there or not ready.
-    ``keep_alive``       whether the connection is kept between requests; if not, each repeat makes its own.
+    options_type = KserveOptions
 
-    ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
-    has them. Phases: ``connect``, ``send``, ``wait``, ``receive``.
-    """
+    def __init__(self, options: KserveOptions) -> None:
+        """Check the options.
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        version: str | int | None = None,
-        inputs: Sequence[Any] | None = None,
-        seed: int = 0,
-        binary: bool | None = None,
-        headers: Mapping[str, Any] | None = None,
-        timeout_seconds: float = 10.0,
-        ready_seconds: float = 60.0,
-        keep_alive: bool = True,
-        ca_file: str | None = None,
-        max_response_bytes: int = MAX_RESPONSE_BYTES,
-    ) -> None:
-        self.clock = HostClock()
-        self._server = Server(
-            url, headers, timeout_seconds, ready_seconds, keep_alive, ca_file, max_response_bytes
-        )
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        super().__init__(options)
+        model, version, binary = options.model, options.version, options.binary
         if not isinstance(model, str) or not model:
             raise UsageError(f"model: `{model}` is no name of a model")
         if isinstance(version, bool) or not isinstance(version, (str, int, type(None))) or version == "":
@@ -130,16 +124,16 @@ class KserveTarget(OverHttp):
         self._model = f"{base}/v2/models/{quote(model, safe='')}"
         if version is not None:
             self._model += f"/versions/{quote(str(version), safe='')}"
-        self._specs: list[TensorSpec] | None = None
-        if inputs is not None:
-            entries = convert(inputs, list[Any], "inputs")
-            self._specs = [convert(e, TensorSpec, f"inputs[{i}]") for i, e in enumerate(entries)]
-        self._seed = whole("seed", seed, least=0)
+        self._specs: list[KserveInput] | None = None
+        if options.inputs is not None:
+            entries = convert(options.inputs, list[Any], "inputs")
+            self._specs = [convert(e, KserveInput, f"inputs[{i}]") for i, e in enumerate(entries)]
+        self._seed = whole("seed", options.seed, least=0)
         self._binary = binary
         self._request = b""
         self._shapes: dict[str, tuple[str, tuple[int, ...]]] = {}
         self._totals: dict[str, _Total] | None = None
-        self._heads = heads()
+        self._headers = recent_headers()
 
     def open(self) -> None:
         """Wait until the model is ready, read what the server tells of it, and make the request."""
@@ -162,19 +156,19 @@ class KserveTarget(OverHttp):
         self._make_request()
         self._require_ready()
         self._totals = self._stats() if self._has_stats else None
-        self._heads = heads()
+        self._headers = recent_headers()
 
-    def run(self, phase: Phase) -> tuple[Answer, bytes]:
+    def run(self, phase: Phase) -> tuple[Response, bytes]:
         """One inference."""
-        answer = self._server.ask("POST", self._request, phase)
+        answer = self._server.connection.ask("POST", self._request, phase)
         with phase("receive"):
             body = answer.read()
         if answer.status != 200:
             self._server.refuse(f"inference with {self._name} failed", answer, body)
-        self._heads.append(answer.headers)
+        self._headers.append(answer.headers)
         return answer, body
 
-    def values(self, result: tuple[Answer, bytes]) -> list[float]:
+    def values(self, result: tuple[Response, bytes]) -> list[float]:
         """Evenly spread places of all outputs, by name; a NaN if anything in them is not finite."""
         tensors = self._decoded(*result)
         for tensor in tensors:
@@ -188,7 +182,7 @@ class KserveTarget(OverHttp):
         before = self._totals
         after = self._stats() if before is not None else None
         if before is None or after is None:
-            return from_heads(self._heads)
+            return header_readings(self._headers)
         found = []
         for part in PARTS:
             earlier, later = before.get(part, _Total()), after.get(part, _Total())
@@ -232,7 +226,7 @@ class KserveTarget(OverHttp):
             self._server.refuse(what, answer, body)
         return document(body, kind, what)
 
-    def _entries(self) -> list[tuple[int, TensorSpec, _TensorMetadata | None]]:
+    def _entries(self) -> list[tuple[int, KserveInput, _TensorMetadata | None]]:
         """Each input: its place in the options, what they say of it, and what the server does."""
         known = self._of_model.inputs or []
         if self._specs is None:
@@ -240,7 +234,7 @@ class KserveTarget(OverHttp):
                 raise UsageError(
                     f"inputs: the server does not tell those of {self._name}; give name, shape and dtype of each"
                 )
-            return [(i, TensorSpec(), tensor) for i, tensor in enumerate(known)]
+            return [(i, KserveInput(), tensor) for i, tensor in enumerate(known)]
         by_name = {tensor.name: tensor for tensor in known}
         entries = []
         for i, spec in enumerate(self._specs):
@@ -253,7 +247,9 @@ class KserveTarget(OverHttp):
             entries.append((i, spec, known[i] if spec.name is None else by_name.get(spec.name)))
         return entries
 
-    def _input(self, i: int, spec: TensorSpec, told: _TensorMetadata | None) -> tuple[Tensor, dict[str, Any]]:
+    def _input(
+        self, i: int, spec: KserveInput, told: _TensorMetadata | None
+    ) -> tuple[Tensor, dict[str, Any]]:
         name = spec.name or (told.name if told is not None else "")
         text = spec.dtype or (told.datatype if told is not None else None)
         if text is None:
@@ -295,7 +291,7 @@ class KserveTarget(OverHttp):
     def _make_request(self) -> None:
         self._request = self._server.request("POST", f"{self._model}/infer", self._body, self._lengths)
 
-    def _decoded(self, answer: Answer, body: bytes) -> list[Tensor]:
+    def _decoded(self, answer: Response, body: bytes) -> list[Tensor]:
         """The outputs, whichever way the server sent each."""
         length = answer.headers.get(_LENGTH)
         if length is not None and not (length.isascii() and length.isdigit() and int(length) <= len(body)):

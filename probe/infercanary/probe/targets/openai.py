@@ -19,8 +19,8 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.events import events
-from infercanary.probe.targets.wire.server import MAX_RESPONSE_BYTES, OverHttp, Server, document, whole
-from infercanary.probe.timing import HostClock, Phase
+from infercanary.probe.targets.wire.server import Server, ServerOptions, ServerTarget, document, whole
+from infercanary.probe.timing import Phase
 
 BETWEEN_TOKENS = Metric(
     "infercanary_between_tokens_seconds",
@@ -78,60 +78,55 @@ class Completion(NamedTuple):
     """Seconds from one token to the next; None where there are not two that came apart."""
 
 
+class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
+    """The options of ``target: openai``; ``url`` is the API's, with its version: ``http://HOST:8000/v1``."""
+
+    model: str
+    """The model's name."""
+    prompt: str | None = None
+    """Text; with ``api: chat`` what the user says."""
+    messages: Sequence[Any] | None = None
+    """Instead of a prompt: a list of ``role`` and ``content``."""
+    api: Literal["chat", "completions"] = "chat"
+    max_tokens: int = 32
+    """The most to ask for. A model that ends earlier makes a shorter run; see ``body``."""
+    seed: int = 0
+    """The server's, for sampling."""
+    body: Mapping[str, Any] | None = None
+    """More keys of the request, such as ``ignore_eos: true``; they replace those made here."""
+    key_file: str | None = None
+    """A file with the API key, read again before each run; it is in no message, log or report."""
+    timeout_seconds: float = 20.0
+
+
 @register("openai")
-class OpenaiTarget(OverHttp):
+class OpenaiTarget(ServerTarget):
     """Streams one completion of a fixed prompt, at temperature 0.
 
-    ``url``         of the API, with its version: ``http://HOST:8000/v1``.
-    ``prompt``      text; with ``api: chat`` what the user says. Or ``messages``, a list of ``role`` and ``content``.
-    ``max_tokens``  the most to ask for. A model that ends earlier makes a shorter run; see ``body``.
-    ``key_file``    a file with the API key, read again before each run; it is in no message, log or report.
-    ``body``        more keys of the request, such as ``ignore_eos: true``; they replace those made here.
-    ``timeout_seconds``  for one exchange, from connecting to the last byte.
-    ``ready_seconds``    how long opening waits for a server that is not there or still loads (status 503).
-    ``keep_alive``       whether the connection is kept between requests; if not, each repeat makes its own.
-
-    ``headers``, ``ca_file`` and ``max_response_bytes`` are as :class:`~infercanary.probe.targets.wire.server.Server`
-    has them. Phases: ``connect``, ``send``, ``first_token`` (until the first text is there), ``tokens`` (the rest).
+    Phases: ``connect``, ``send``, ``first_token`` (until the first text is there), ``tokens`` (the rest).
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        prompt: str | None = None,
-        messages: Sequence[Any] | None = None,
-        api: Literal["chat", "completions"] = "chat",
-        max_tokens: int = 32,
-        seed: int = 0,
-        body: Mapping[str, Any] | None = None,
-        key_file: str | None = None,
-        headers: Mapping[str, Any] | None = None,
-        timeout_seconds: float = 20.0,
-        ready_seconds: float = 60.0,
-        keep_alive: bool = True,
-        ca_file: str | None = None,
-        max_response_bytes: int = MAX_RESPONSE_BYTES,
-    ) -> None:
-        self.clock = HostClock()
-        if key_file is not None:
-            if any(name.lower() == "authorization" for name in headers or {} if isinstance(name, str)):
-                raise UsageError("key_file: headers has Authorization already; keep one")
-            headers = {**(headers or {}), "Authorization": {"file": key_file, "prefix": "Bearer "}}
-        self._server = Server(
-            url, headers, timeout_seconds, ready_seconds, keep_alive, ca_file, max_response_bytes
-        )
+    options_type = OpenaiOptions
+
+    def __init__(self, options: OpenaiOptions) -> None:
+        """Check the options.
+
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        super().__init__(_with_key(options))
+        model, api = options.model, options.api
         if not isinstance(model, str) or not model:
             raise UsageError(f"model: `{model}` is no name of a model")
         if api not in ("chat", "completions"):
             raise UsageError(f"api: `{api}` is neither chat nor completions")
-        more = convert({} if body is None else body, dict[str, Any], "body")
+        more = convert({} if options.body is None else options.body, dict[str, Any], "body")
         request = {
             "model": model,
-            **_asked(api, prompt, messages),
-            "max_tokens": whole("max_tokens", max_tokens, least=1),
+            **_asked(api, options.prompt, options.messages),
+            "max_tokens": whole("max_tokens", options.max_tokens, least=1),
             "temperature": 0,
-            "seed": whole("seed", seed, least=0),
+            "seed": whole("seed", options.seed, least=0),
             "stream": True,
             "stream_options": {"include_usage": True},
             **more,
@@ -155,12 +150,14 @@ class OpenaiTarget(OverHttp):
         """Before each run: the key is read again, and the connection is made, if the server closed it."""
         self._server.refresh()
         self._make_request()
-        self._server.connect()
+        self._server.connection.open()
         self._seen = []
 
     def run(self, phase: Phase) -> Completion:
         """One completion."""
-        answer = self._server.ask("POST", self._request, phase, wait="first_token", receive="first_token")
+        answer = self._server.connection.ask(
+            "POST", self._request, phase, wait="first_token", receive="first_token"
+        )
         if answer.status != 200:
             self._server.refuse("the completion failed", answer, answer.read())
         stream = _Stream(self._server)
@@ -269,6 +266,17 @@ class _Stream:
         came = tokens if self._shows_reasoning else tokens - self._reasoned
         apart = self._pieces > 1 and came > 1
         return Completion(self.text, tokens, (self._last - self._first) / (came - 1) if apart else None)
+
+
+def _with_key(options: OpenaiOptions) -> OpenaiOptions:
+    """The options with the key as a header like any other."""
+    if options.key_file is None:
+        return options
+    headers = options.headers or {}
+    if any(name.lower() == "authorization" for name in headers if isinstance(name, str)):
+        raise UsageError("key_file: headers has Authorization already; keep one")
+    key = {"file": options.key_file, "prefix": "Bearer "}
+    return msgspec.structs.replace(options, headers={**headers, "Authorization": key})
 
 
 def _asked(api: str, prompt: str | None, messages: Sequence[Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
@@ -14,6 +14,15 @@ from infercanary.probe.targets.target import Target
 
 Factory = Callable[..., Target]
 F = TypeVar("F", bound=Factory)
+
+
+@runtime_checkable
+class TakesOptions(Protocol):
+    """A target class whose constructor takes one struct instead of keyword arguments."""
+
+    options_type: type[Any]
+    """The struct; it is made of the keys under ``options``."""
+
 
 _PACKAGE = __name__.rpartition(".")[0]
 _registered: dict[str, Factory] = {}
@@ -114,9 +123,13 @@ def make(target: str, options: Mapping[str, Any]) -> Target:
         UsageError: There is no such target, or the options do not fit it.
     """
     factory = _factory(target)
-    _check_options(factory, options)
+    _check_options(parameters(factory), options)
     try:
-        made = factory(**options)
+        made = (
+            factory(factory.options_type(**options))
+            if isinstance(factory, TakesOptions)
+            else factory(**options)
+        )
     except UsageError as error:
         raise UsageError(f"options: {error}") from None
     except Exception as error:
@@ -153,17 +166,23 @@ def _modules() -> Iterator[str]:
     return (f"{_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(path) if not module.ispkg)
 
 
-def _check_options(factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
+    """Return the options that a target takes, by name; None where it is written in C and has no signature."""
     try:
-        parameters = inspect.signature(factory).parameters
-    except ValueError:  # written in C, it has no signature
+        made_of = factory.options_type if isinstance(factory, TakesOptions) else factory
+        return inspect.signature(made_of).parameters
+    except ValueError:
+        return None
+
+
+def _check_options(known: Mapping[str, inspect.Parameter] | None, options: Mapping[str, Any]) -> None:
+    if known is None:
         return
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if not any(p.kind is p.VAR_KEYWORD for p in known.values()):
         for key in options:
-            if key not in parameters:
-                known = ", ".join(parameters) or "none"
-                raise UsageError(f"options: unknown key `{key}`; known keys: {known}")
-    for name, parameter in parameters.items():
+            if key not in known:
+                raise UsageError(f"options: unknown key `{key}`; known keys: {', '.join(known) or 'none'}")
+    for name, parameter in known.items():
         keyed = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if keyed and parameter.default is parameter.empty and name not in options:
             raise UsageError(f"options: the required key `{name}` is missing")

@@ -30,7 +30,7 @@ STORAGE = {
 class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
 
-    Shape and dtype may be left out where the engine says what they are.
+    Shape and dtype may be left out where the engine declares them.
     """
 
     shape: tuple[Annotated[int, Meta(ge=0)], ...] | None = None

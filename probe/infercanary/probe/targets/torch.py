@@ -8,15 +8,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import msgspec
-from msgspec import Meta
+from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.deadline import one_line
 from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import NoCuda, Unsized, attribute, register
+from infercanary.probe.targets.tensors import TensorSpec
 from infercanary.probe.timing import CudaClock, HostClock, Phase
 
 _MAX_VALUES = 1024
@@ -24,14 +22,6 @@ _BATCH_SECONDS = 100e-6
 _BATCH_TRIES = 5
 _MAX_BATCH = 1000
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
-
-
-class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One input, drawn from the seed: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise."""
-
-    shape: tuple[Annotated[int, Meta(ge=0)], ...]
-    dtype: str = "float32"
-    high: Annotated[int, Meta(ge=1)] = 2
 
 
 @register("torch")
@@ -86,7 +76,10 @@ class TorchTarget:
             for i, e in enumerate(entries)
         ]
         for i, entry in enumerate(self._inputs):
-            if not isinstance(entry, TensorSpec) and not hasattr(entry, "dtype"):
+            if isinstance(entry, TensorSpec):
+                if entry.shape is None:
+                    raise UsageError(f"inputs[{i}]: the required key `shape` is missing")
+            elif not hasattr(entry, "dtype"):
                 raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
         self.device = device
         self._mode = mode
@@ -347,10 +340,11 @@ class TorchTarget:
         if not isinstance(entry, TensorSpec):
             return entry
         torch = self._torch
-        dtype = getattr(torch, entry.dtype, None)
+        name = entry.dtype or "float32"
+        dtype = getattr(torch, name, None)
         if not isinstance(dtype, torch.dtype):
             raise UsageError(
-                f"inputs[{index}].dtype: torch has no dtype `{entry.dtype}`; it has float32, bfloat16, int64, …"
+                f"inputs[{index}].dtype: torch has no dtype `{name}`; it has float32, bfloat16, int64, …"
             )
         # Own generator and stream of numbers per input: the host's random state is not touched.
         generator = torch.Generator().manual_seed(self._seed + index)

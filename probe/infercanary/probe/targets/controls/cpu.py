@@ -51,7 +51,7 @@ _STARTS = tuple(float(chain) for chain in range(_SPIN_CHAINS))
 _FACTOR, _SUMMAND = 1.0, 3.0
 
 
-class Step(NamedTuple):
+class CpuRepeat(NamedTuple):
     """One repeat's work, and numbers of what came of it."""
 
     call: Callable[[], Any]
@@ -64,7 +64,7 @@ def _not_open() -> None:
     raise RuntimeError("the control is not open")
 
 
-_CLOSED = Step(_not_open, list)
+_CLOSED = CpuRepeat(_not_open, list)
 
 
 class CpuControl:
@@ -74,7 +74,7 @@ class CpuControl:
         self,
         bottleneck: Bottleneck,
         work: Work,
-        prepare: Callable[[], AbstractContextManager[Step]],
+        prepare: Callable[[], AbstractContextManager[CpuRepeat]],
         code: str,
     ) -> None:
         self.bottleneck: Bottleneck = bottleneck
@@ -82,7 +82,7 @@ class CpuControl:
         self.clock: Clock = HostClock()
         self._prepare = prepare
         self._code = code
-        self._open: AbstractContextManager[Step] | None = None
+        self._open: AbstractContextManager[CpuRepeat] | None = None
         self._step = _CLOSED
         self._running = threading.Lock()
 
@@ -168,17 +168,17 @@ def cpu_controls(code: MachineCode | None) -> dict[str, CpuControl]:
 
 
 @contextmanager
-def _spin(code: MachineCode) -> Iterator[Step]:
+def _spin(code: MachineCode) -> Iterator[CpuRepeat]:
     """Multiplications and additions in 8 independent chains of pairs: more than that does not go faster."""
     constants = [*_STARTS, _FACTOR, _FACTOR, _SUMMAND, _SUMMAND]
     given, out = _doubles(constants), _doubles(_STARTS)
     timed = code.timed("spin", _SPINS, ctypes.addressof(given), ctypes.addressof(out))
-    yield Step(timed, lambda: list(out), timed)
+    yield CpuRepeat(timed, lambda: list(out), timed)
     del given  # until here the routine reads it
 
 
 @contextmanager
-def _python_spin() -> Iterator[Step]:
+def _python_spin() -> Iterator[CpuRepeat]:
     x = 0.0
 
     def spin() -> None:
@@ -187,26 +187,26 @@ def _python_spin() -> Iterator[Step]:
         for _ in range(_PYTHON_SPINS):
             x = x * _FACTOR + _SUMMAND
 
-    yield Step(spin, lambda: [x])
+    yield CpuRepeat(spin, lambda: [x])
 
 
 @contextmanager
-def _copy(code: MachineCode) -> Iterator[Step]:
+def _copy(code: MachineCode) -> Iterator[CpuRepeat]:
     """Sixteen bytes at a time, as any CPU can; libc's ``memcpy`` chooses its way by the CPU and by its version."""
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         timed = code.timed("copy", _address(target), _address(source), _COPY_BYTES)
-        yield Step(timed, lambda: _spread(target), timed)
+        yield CpuRepeat(timed, lambda: _spread(target), timed)
 
 
 @contextmanager
-def _libc_copy() -> Iterator[Step]:
+def _libc_copy() -> Iterator[CpuRepeat]:
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         to, start = _address(target), _address(source)
-        yield Step(lambda: ctypes.memmove(to, start, _COPY_BYTES), lambda: _spread(target))
+        yield CpuRepeat(lambda: ctypes.memmove(to, start, _COPY_BYTES), lambda: _spread(target))
 
 
 @contextmanager
-def _file(code: MachineCode) -> Iterator[Step]:
+def _file(code: MachineCode) -> Iterator[CpuRepeat]:
     """Written to a file in memory, and read: the kernel's way to its page cache and back, without a disk."""
     with _memory(_FILE_BYTES) as source, _memory(_FILE_BYTES) as target, _memory_file() as file:
         calls = Calls(
@@ -215,11 +215,11 @@ def _file(code: MachineCode) -> Iterator[Step]:
             (code.numbers.pwrite64, file, _address(source), _FILE_BYTES, 0, _FILE_BYTES),
             (code.numbers.pread64, file, _address(target), _FILE_BYTES, 0, _FILE_BYTES),
         )
-        yield Step(calls, lambda: _spread(target), calls.timed)
+        yield CpuRepeat(calls, lambda: _spread(target), calls.timed)
 
 
 @contextmanager
-def _python_file() -> Iterator[Step]:
+def _python_file() -> Iterator[CpuRepeat]:
     with _memory(_FILE_BYTES) as source, _memory(_FILE_BYTES) as target, _memory_file() as file:
 
         def write_and_read() -> None:
@@ -227,11 +227,11 @@ def _python_file() -> Iterator[Step]:
                 if os.pwrite(file, source, 0) + os.preadv(file, [target], 0) != 2 * _FILE_BYTES:
                     raise OSError("a file in memory was written or read in part")
 
-        yield Step(write_and_read, lambda: _spread(target))
+        yield CpuRepeat(write_and_read, lambda: _spread(target))
 
 
 @contextmanager
-def _wake(code: MachineCode) -> Iterator[Step]:
+def _wake(code: MachineCode) -> Iterator[CpuRepeat]:
     """Two threads wake each other in turn, each blocked in ``read`` on a pipe of its own: no Python, hence no GIL."""
     read, write, size = code.numbers.read, code.numbers.write, _MESSAGE_BYTES
     message, echoed = int64s(1), int64s(0)
@@ -253,11 +253,11 @@ def _wake(code: MachineCode) -> Iterator[Step]:
             (write, pipes.ask_in, here, size, 0, size),
             (read, pipes.answer_out, here, size, 0, size),
         )
-        yield Step(calls, lambda: [float(message[0])], calls.timed)
+        yield CpuRepeat(calls, lambda: [float(message[0])], calls.timed)
 
 
 @contextmanager
-def _python_wake() -> Iterator[Step]:
+def _python_wake() -> Iterator[CpuRepeat]:
     message, answer = b"\1" * _MESSAGE_BYTES, b""
 
     def echo(pipes: Pipes) -> None:
@@ -272,7 +272,7 @@ def _python_wake() -> Iterator[Step]:
                 os.write(pipes.ask_in, message)
                 answer = os.read(pipes.answer_out, _MESSAGE_BYTES)
 
-        yield Step(ask, lambda: [float(byte) for byte in answer])
+        yield CpuRepeat(ask, lambda: [float(byte) for byte in answer])
 
 
 class Calls:

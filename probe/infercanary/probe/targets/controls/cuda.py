@@ -120,7 +120,7 @@ PTX = f"""
 {_FMA}"""
 
 
-class Step(NamedTuple):
+class CudaBatch(NamedTuple):
     """One execution's work, what enqueues so many of them, and numbers of what came of it."""
 
     work: Work
@@ -131,7 +131,7 @@ class Step(NamedTuple):
 class CudaControl:
     """A control on a GPU: ``prepare`` makes what it needs there, for as long as it is open."""
 
-    def __init__(self, bottleneck: Bottleneck, ordinal: int, prepare: Callable[[Device], Step]) -> None:
+    def __init__(self, bottleneck: Bottleneck, ordinal: int, prepare: Callable[[Device], CudaBatch]) -> None:
         self.bottleneck: Bottleneck = bottleneck
         self.work = Work()
         self.clock: Clock = HostClock()
@@ -188,7 +188,7 @@ class CudaControl:
 class _BatchClock:
     """A clock over batches that tells the times of one execution."""
 
-    def __init__(self, device: Device, clock: Clock, step: Step) -> None:
+    def __init__(self, device: Device, clock: Clock, step: CudaBatch) -> None:
         self._device = device
         self._clock = clock
         self._step = step
@@ -231,7 +231,7 @@ def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, CudaContr
     }
 
 
-def _fma(device: Device, code: MachineCode | None) -> Step:
+def _fma(device: Device, code: MachineCode | None) -> CudaBatch:
     blocks = device.multiprocessors * _FMA_BLOCKS
     out = device.allocate(blocks * _BLOCK * _WORD)
     kernel = device.kernels(PTX)("fma")
@@ -239,10 +239,10 @@ def _fma(device: Device, code: MachineCode | None) -> Step:
         device, code, kernel, blocks, _BLOCK, [out, c_uint(_FMA_ROUNDS), c_float(1), c_float(1)]
     )
     flops = 2 * _FMA_ROUNDS * _FMA_UNROLL * _FMA_CHAINS * blocks * _BLOCK
-    return Step(Work(flops=flops), launches, lambda: array("f", device.read(out.value, _BLOCK * _WORD)))
+    return CudaBatch(Work(flops=flops), launches, lambda: array("f", device.read(out.value, _BLOCK * _WORD)))
 
 
-def _copy(device: Device, code: MachineCode | None) -> Step:
+def _copy(device: Device, code: MachineCode | None) -> CudaBatch:
     source, target = device.allocate(_COPY_BYTES), device.allocate(_COPY_BYTES)
     kernels = device.kernels(PTX)
     fill = _Launches(device, None, kernels("fill"), _COPY_BYTES // _WORD // _BLOCK, _BLOCK, [source])
@@ -255,10 +255,10 @@ def _copy(device: Device, code: MachineCode | None) -> Step:
         ends = [device.read(target.value + at, size) for at in (0, _COPY_BYTES - size)]
         return array("I", b"".join(ends))
 
-    return Step(Work(bytes=2 * _COPY_BYTES), launches, values)
+    return CudaBatch(Work(bytes=2 * _COPY_BYTES), launches, values)
 
 
-def _transfer(device: Device) -> Step:
+def _transfer(device: Device) -> CudaBatch:
     """From pinned memory to the device and back: the bus, and the copy engines."""
     there, here, back = (
         device.allocate(_TRANSFER_BYTES),
@@ -281,12 +281,12 @@ def _transfer(device: Device) -> Step:
         found = (c_uint * len(words)).from_address(back.value or 0)
         return found[:: len(found) // _VALUES]
 
-    return Step(Work(bytes=2 * _TRANSFER_BYTES), enqueue, values)
+    return CudaBatch(Work(bytes=2 * _TRANSFER_BYTES), enqueue, values)
 
 
-def _launch(device: Device, code: MachineCode | None) -> Step:
+def _launch(device: Device, code: MachineCode | None) -> CudaBatch:
     """A kernel that does nothing: how fast the host launches (``launch``), and the device takes them (``compute``)."""
-    return Step(Work(), _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, []), list)
+    return CudaBatch(Work(), _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, []), list)
 
 
 class _Launches:

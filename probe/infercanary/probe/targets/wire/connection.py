@@ -75,7 +75,7 @@ class Connection:
         phase: Phase = untimed,
         wait: str = "wait",
         receive: str = "receive",
-    ) -> Answer:
+    ) -> Response:
         """Send ``request`` and read the head of the answer; its body is the caller's to read.
 
         The phases are ``connect`` (only where a connection is made), ``send``, and as they are named in the arguments:
@@ -116,11 +116,14 @@ class Connection:
 
     def _exchange(
         self, method: str, request: bytes, phase: Phase, wait: str, receive: str, deadline: float
-    ) -> Answer:
+    ) -> Response:
         connected = self._socket
         assert connected is not None
         self._asked = True
-        with phase("send"), self.told("unreachable", "closed the connection while the request was sent"):
+        with (
+            phase("send"),
+            self.failing_as("unreachable", "closed the connection while the request was sent"),
+        ):
             unsent = memoryview(request)
             while unsent:
                 connected.settimeout(_left(deadline))
@@ -128,12 +131,12 @@ class Connection:
             received = _Received(connected, deadline, self._most_bytes)
             response = http.client.HTTPResponse(_Opened(received), method=method)  # type: ignore[arg-type]
         try:
-            with phase(wait), self.told("unreachable", "closed the connection without an answer"):
+            with phase(wait), self.failing_as("unreachable", "closed the connection without an answer"):
                 if not response.fp.peek(1):
                     raise ConnectionResetError
-            with phase(receive), self.told("incomplete", "broke off in the head of its answer"):
+            with phase(receive), self.failing_as("incomplete", "broke off in the head of its answer"):
                 response.begin()
-                return Answer(self, response)
+                return Response(self, response)
         except BaseException:
             response.close()
             raise
@@ -184,8 +187,8 @@ class Connection:
         raise Failure("unreachable", f"no connection to {self._at}: {_why(error)}")
 
     @contextmanager
-    def told(self, broken: Reason, how: str) -> Iterator[None]:
-        """What goes wrong below as a :class:`Failure`; ``broken`` is the reason where the connection breaks."""
+    def failing_as(self, broken: Reason, how: str) -> Iterator[None]:
+        """Raise what goes wrong inside as a :class:`Failure`; ``broken`` is the reason where the connection breaks."""
         try:
             yield
         except (TimeoutError, ssl.SSLWantReadError):
@@ -202,7 +205,7 @@ class Connection:
             raise Failure("malformed", f"{self._at} does not speak HTTP/1.1: {one_line(error)}") from None
 
 
-class Answer:
+class Response:
     """The head of an answer, and its body, to be read once and to its end: only then is the connection used again."""
 
     def __init__(self, connection: Connection, response: http.client.HTTPResponse) -> None:
@@ -215,7 +218,7 @@ class Answer:
     def pieces(self) -> Generator[bytes, None, None]:
         """The body, as it comes. Raises :class:`Failure`."""
         try:
-            with self._connection.told("incomplete", "broke off in the body of its answer"):
+            with self._connection.failing_as("incomplete", "broke off in the body of its answer"):
                 yield from self._chunks() if self._response.chunked else self._bytes()
             self._connection.read_to_the_end(self._response.will_close)
         finally:

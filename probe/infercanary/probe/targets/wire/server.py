@@ -19,18 +19,16 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.contract.text import printable
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets import Failure, Reason, Unsized
-from infercanary.probe.targets.wire.connection import Answer, Connection, untimed
-from infercanary.probe.timing import Phase
+from infercanary.probe.targets.wire.connection import Connection, Response
+from infercanary.probe.timing import HostClock
 
 T = TypeVar("T")
-S = TypeVar("S", bound="OverHttp")
+S = TypeVar("S", bound="ServerTarget")
 
 REASONS: tuple[Reason, ...] = (
     "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large",
 )  # fmt: skip
 """What a server target names beside the reasons that any target has."""
-
-MAX_RESPONSE_BYTES = 64 << 20
 
 _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
@@ -46,37 +44,47 @@ class HeaderFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefix: str = ""
 
 
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options that every target for a server takes; each such target adds its own in a struct derived from this."""
+
+    url: str
+    """``http://`` or ``https://``, with a path where the server is behind one."""
+    headers: Mapping[str, Any] | None = None
+    """Name → value, or ``{file: PATH, prefix: TEXT}``. Files are read again before each run, for tokens that are
+    rotated; what was in them is in no message, in no log and in no report."""
+    timeout_seconds: float = 10.0
+    """For one exchange, from connecting to the last byte."""
+    ready_seconds: float = 60.0
+    """How long opening waits for a server that is not there, or not ready."""
+    keep_alive: bool = True
+    """Whether the connection is kept between requests; if not, each repeat makes its own."""
+    ca_file: str | None = None
+    """Certificates (PEM) to trust instead of the system's."""
+    max_response_bytes: int = 64 << 20
+    """A larger answer is a failure (``too_large``)."""
+
+
 class Server:
-    """A server, and the one connection to it. Raises :class:`UsageError` for options that cannot be meant.
+    """A server, and the one connection to it."""
 
-    ``url``      ``http://`` or ``https://``, with a path where the server is behind one.
-    ``headers``  name → value, or ``{file: PATH, prefix: TEXT}``. Files are read again before each run, for tokens that
-                 are rotated; what was in them is in no message, in no log and in no report.
-    ``ca_file``  certificates (PEM) to trust instead of the system's.
-    """
+    def __init__(self, options: ServerOptions) -> None:
+        """Check the options; connect to nothing yet.
 
-    def __init__(
-        self,
-        url: str,
-        headers: Mapping[str, Any] | None,
-        timeout_seconds: float,
-        ready_seconds: float,
-        keep_alive: bool,
-        ca_file: str | None,
-        max_response_bytes: int,
-    ) -> None:
-        self.host, self._port, self._is_tls, self.path = _parsed(url)
-        given = convert({} if headers is None else headers, dict[str, Any], "headers")
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        self.host, self._port, self._is_tls, self.path = _parsed(options.url)
+        given = convert({} if options.headers is None else options.headers, dict[str, Any], "headers")
         self._headers = {name: _header(name, value) for name, value in given.items()}
-        self._seconds = seconds("timeout_seconds", timeout_seconds)
-        self._ready_seconds = seconds("ready_seconds", ready_seconds, least=0.0)
-        if not isinstance(keep_alive, bool):
-            raise UsageError(f"keep_alive: `{keep_alive}` is neither true nor false")
-        self._keep_alive = keep_alive
-        if ca_file is not None and not (isinstance(ca_file, str) and self._is_tls):
+        self._seconds = seconds("timeout_seconds", options.timeout_seconds)
+        self._ready_seconds = seconds("ready_seconds", options.ready_seconds, least=0.0)
+        if not isinstance(options.keep_alive, bool):
+            raise UsageError(f"keep_alive: `{options.keep_alive}` is neither true nor false")
+        self._keep_alive = options.keep_alive
+        self._ca_file = options.ca_file
+        if self._ca_file is not None and not (isinstance(self._ca_file, str) and self._is_tls):
             raise UsageError("ca_file: name a file, and an https:// address in url")
-        self._ca_file = ca_file
-        self._most_bytes = whole("max_response_bytes", max_response_bytes, least=1024)
+        self._most_bytes = whole("max_response_bytes", options.max_response_bytes, least=1024)
         self._sent: dict[str, str] = {}
         self._hidden: list[str] = []
         self._connection: Connection | None = None
@@ -130,13 +138,11 @@ class Server:
         self._sent = sent
         self._hidden = sorted((text for text in hidden if len(text) >= _LEAST_HIDDEN), key=len, reverse=True)
 
-    def connect(self) -> None:
-        """Make the connection ready, so that the next request finds it as a client's pool would. Raises Failure."""
-        self._connected().open()
-
-    def reach(self) -> None:
-        """As :meth:`connect`, also where each exchange makes a connection of its own. Raises Failure."""
-        self._connected().reach()
+    @property
+    def connection(self) -> Connection:
+        """The one connection, made when it is first used; :meth:`open` comes before."""
+        assert self._connection is not None, "open() comes first"
+        return self._connection
 
     def until_ready(self, check: Callable[[], None]) -> None:
         """Call ``check`` until it raises no more, for ``ready_seconds`` at most. Raises what it raised last.
@@ -171,23 +177,12 @@ class Server:
         lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in own.values()), "", ""]
         return "\r\n".join(lines).encode("latin-1") + body
 
-    def ask(
-        self,
-        method: str,
-        request: bytes,
-        phase: Phase = untimed,
-        wait: str = "wait",
-        receive: str = "receive",
-    ) -> Answer:
-        """See :meth:`Connection.ask`."""
-        return self._connected().ask(method, request, phase, wait, receive)
-
-    def get(self, path: str) -> tuple[Answer, bytes]:
+    def get(self, path: str) -> tuple[Response, bytes]:
         """The answer to a GET of ``path``, and its body."""
-        answer = self.ask("GET", self.request("GET", path))
+        answer = self.connection.ask("GET", self.request("GET", path))
         return answer, answer.read()
 
-    def refuse(self, what: str, answer: Answer, body: bytes, reason: Reason = "error_answer") -> NoReturn:
+    def refuse(self, what: str, answer: Response, body: bytes, reason: Reason = "error_answer") -> NoReturn:
         """Raise the :class:`Failure` for an answer that says no: its status, and the first words of its body."""
         said = self.said(body, 200)
         text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
@@ -216,20 +211,25 @@ class Server:
             self._connection.close()
         self._sent, self._hidden = {}, []
 
-    def _connected(self) -> Connection:
-        assert self._connection is not None, "open() comes first"
-        return self._connection
-
     def _authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self._port == (443 if self._is_tls else 80) else f"{host}:{self._port}"
 
 
-class OverHttp:
-    """What every target for a server has: why its runs fail, and connections apart for a sweep."""
+class ServerTarget:
+    """What every target for a server has: its options, why its runs fail, and a connection for each part of a sweep."""
 
+    options_type: type[ServerOptions] = ServerOptions
     reasons = REASONS
-    _server: Server
+
+    def __init__(self, options: ServerOptions) -> None:
+        """Check the options that all of them have.
+
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
+        self.clock = HostClock()
+        self._server = Server(options)
 
     def sized(self: S, batch: int) -> S:
         """The same request on a connection of its own, for a sweep."""

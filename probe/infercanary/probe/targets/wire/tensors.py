@@ -29,7 +29,7 @@ _OTHER_NAMES = {"float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat
 _MAX_ELEMENTS = 1 << 24
 
 
-class TensorSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KserveInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input: its values are ``data``, or drawn from the seed (integers in ``[0, high)``).
 
     What is left out is taken from what the server tells of the model.
@@ -60,7 +60,7 @@ def dtype_of(text: str, place: str) -> str:
     return name
 
 
-def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: TensorSpec, seed: int, place: str) -> Tensor:
+def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed: int, place: str) -> Tensor:
     """The input that ``spec`` describes. Raises :class:`UsageError`."""
     count = math.prod(shape)
     if count > _MAX_ELEMENTS:

@@ -1,4 +1,4 @@
-"""What a server says of its own time in the head of an answer.
+"""What a server reports of its own time in the headers of an answer.
 
 - ``Server-Timing``, the standard: https://www.w3.org/TR/server-timing/
 - ``x-queue-time``, ``x-inference-time`` and others, of Hugging Face's Text Embeddings Inference and Text Generation
@@ -42,29 +42,43 @@ _ENTRY = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,40})\s*((?:;[^,;\"]*(?:\
 _DURATION = re.compile(r";\s*dur\s*=\s*\"?([0-9]{1,12}(?:\.[0-9]{0,12})?)\"?\s*(?=;|$)", re.IGNORECASE)
 
 
-def heads() -> deque[Message]:
-    """Room for the heads of a run's answers. Bounded: nobody reads those of a sweep's targets."""
+def recent_headers() -> deque[Message]:
+    """Return an empty queue for the headers of a run's answers.
+
+    It is bounded, since nobody reads those of a sweep's targets.
+    """
     return deque(maxlen=64)
 
 
-def server_times(head: Message) -> dict[str, float]:
-    """Part → seconds, of one answer; of what is no time nothing is said."""
+def header_times(headers: Message) -> dict[str, float]:
+    """Read the server's own times from the headers of one answer; what is no time is left out.
+
+    Returns:
+        Part → seconds.
+    """
     found: dict[str, float] = {}
-    for line in head.get_all("Server-Timing") or ():
+    for line in headers.get_all("Server-Timing") or ():
         for name, parameters in _ENTRY.findall(str(line)[:4096]):
             if duration := _DURATION.search(parameters):
                 _note(found, name, duration[1])
     for header, part in _PLAIN.items():
-        if (value := head.get(header)) is not None and re.fullmatch(
+        if (value := headers.get(header)) is not None and re.fullmatch(
             r"[0-9]{1,12}(\.[0-9]{0,12})?", value.strip()
         ):
             _note(found, part, value)
     return found
 
 
-def from_heads(kept: Iterable[Message]) -> list[Reading]:
-    """The median of each part over the answers of a run, of those that every answer told; eight parts at most."""
-    each = [server_times(head) for head in kept]
+def header_readings(kept: Iterable[Message]) -> list[Reading]:
+    """Summarize the server's own times over the answers of a run.
+
+    Args:
+        kept: The headers of each answer.
+
+    Returns:
+        The median of each part that every answer reports; eight parts at most.
+    """
+    each = [header_times(headers) for headers in kept]
     names = [name for name in each[0] if all(name in times for times in each)] if each else []
     return [
         Reading(SERVER, median(times[name] for times in each), (name,)) for name in sorted(names)[:_MAX_PARTS]
