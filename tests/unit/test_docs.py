@@ -182,3 +182,24 @@ def test_the_index_has_every_page() -> None:
     listed = {(index.parent / link).resolve() for link in _links(index)}
     pages = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"} - {index}
     assert pages <= listed, "docs/README.md has a line for each page"
+
+
+def test_the_map_of_packages_has_each_import() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \[(\w+)\]\(\.\./(\S+)\) \|.*\| (.+?) \|$", page, re.MULTILINE)
+    packages = {
+        p.parent.name
+        for tree in ("probe", "exporter")
+        for p in ROOT.glob(f"{tree}/infercanary/*/__init__.py")
+    }
+    assert {name for name, _, _ in rows} == packages
+    for name, path, allowed in rows:
+        if name == "command":  # imports each command's package when that command is called
+            continue
+        sources = [p.read_text(encoding="utf-8") for p in (ROOT / path).rglob("*.py")]
+        used = {
+            m
+            for text in sources
+            for m in re.findall(r"^\s*(?:from|import) infercanary\.(\w+)", text, re.MULTILINE)
+        }
+        assert used - {name} <= set(re.findall(r"`(\w+)`", allowed)), name
