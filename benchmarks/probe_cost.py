@@ -67,7 +67,7 @@ class Idle:
 
 
 class Reports:
-    """What an exporter would be told: asks with its cursor, and keeps the last values without labels."""
+    """What an exporter would receive: asks with its cursor, and keeps the last values without labels."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -88,12 +88,12 @@ class Reports:
 
 
 @contextmanager
-def probe(port: int, *, at_once: bool) -> Iterator[tuple[psutil.Process, Reports]]:
-    """A probe in a process of its own, once its canary ran; ``at_once`` without waits between runs."""
+def probe(port: int, *, without_pauses: bool) -> Iterator[tuple[psutil.Process, Reports]]:
+    """A probe in a process of its own, once its canary ran; ``without_pauses`` with no waits between runs."""
     with tempfile.TemporaryDirectory() as folder:
         journal = f"{folder}/journal.jsonl"
-        if at_once:
-            command = [sys.executable, __file__, "at-once", str(port), journal]
+        if without_pauses:
+            command = [sys.executable, __file__, "without-pauses", str(port), journal]
         else:
             config = Path(folder) / "probe.yaml"
             canaries = {"idle": {"target": "probe_cost:Idle"}}
@@ -122,7 +122,7 @@ def probe(port: int, *, at_once: bool) -> Iterator[tuple[psutil.Process, Reports
             child.wait(20)
 
 
-def run_at_once(port: int, journal: str) -> None:
+def run_without_pauses(port: int, journal: str) -> None:
     """Run for good, without controls, which would take most of the time; settings files have no such interval."""
     served = Probe(
         {"idle": Idle(0.0, threads=1)},
@@ -139,9 +139,9 @@ def run_at_once(port: int, journal: str) -> None:
 
 def cpu(seconds: float, port: int) -> bool:
     """Whether the goal was met."""
-    with probe(port, at_once=False) as (process, reports):
+    with probe(port, without_pauses=False) as (process, reports):
         reports.poll()
-        begin, used, told = time.monotonic(), _cpu(process), dict(reports.values)
+        begin, used, before = time.monotonic(), _cpu(process), dict(reports.values)
         while time.monotonic() - begin < seconds:
             time.sleep(_POLL_SECONDS)
             reports.poll()
@@ -149,7 +149,7 @@ def cpu(seconds: float, port: int) -> bool:
         threads = process.num_threads()
 
     def grown(name: str) -> float:
-        return reports.values[name] - told[name]
+        return reports.values[name] - before[name]
 
     own = grown("infercanary_probe_cpu_seconds_total")
     print(f"default schedule, {elapsed:.0f} s, {grown('infercanary_runs_total'):.0f} runs, {threads} threads")
@@ -164,15 +164,15 @@ def cpu(seconds: float, port: int) -> bool:
 def memory(runs: int, port: int) -> bool:
     """Whether the goal was met."""
     readings: list[tuple[int, int]] = []  # runs, bytes
-    told = 0
-    with probe(port, at_once=True) as (process, reports):
+    shown = 0
+    with probe(port, without_pauses=True) as (process, reports):
         begin = time.monotonic()
         while reports.runs < runs:
             time.sleep(0.5)
             reports.poll()
             readings.append((reports.runs, process.memory_info().rss))
-            if reports.runs >= runs * told / 20:
-                told += 1
+            if reports.runs >= runs * shown / 20:
+                shown += 1
                 print(f"{readings[-1][0]:7} runs  {readings[-1][1] / 2**20:7.2f} MiB", flush=True)
         elapsed = time.monotonic() - begin
     second, last = _fifth(readings, 1), _fifth(readings, 4)
@@ -198,8 +198,8 @@ def _cpu(process: psutil.Process) -> float:
 
 def main() -> None:
     """Measure both, one after the other."""
-    if sys.argv[1:2] == ["at-once"]:
-        run_at_once(int(sys.argv[2]), sys.argv[3])
+    if sys.argv[1:2] == ["without-pauses"]:
+        run_without_pauses(int(sys.argv[2]), sys.argv[3])
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

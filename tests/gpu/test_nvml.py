@@ -148,20 +148,20 @@ def test_it_can_be_let_go_of_and_taken_up_again() -> None:
         sampler.close()
 
 
-def test_a_sample_is_in_time_and_its_cost_is_told(sample: Sample) -> None:
+def test_a_sample_is_in_time_and_its_cost_is_reported(sample: Sample) -> None:
     sample()  # initialises NVML
-    seconds, told = [], []
+    seconds, inside = [], []
     for _ in range(20):
         begin = time.perf_counter()
         found = values(sample())
         seconds.append(time.perf_counter() - begin)
         calls = found["infercanary_nvml_call_seconds"]
-        told.append(calls[("nvmlDeviceGetFieldValues",)])
+        inside.append(calls[("nvmlDeviceGetFieldValues",)])
     print(f"a sample: {statistics.median(seconds) * 1e3:.2f} ms, at most {max(seconds) * 1e3:.2f} ms")
     for (call,), cost in sorted(calls.items(), key=lambda each: -each[1]):
         print(f"{cost * 1e3:8.3f} ms  {call}")
     assert statistics.median(seconds) < PATIENCE_SECONDS, "a run would begin without it"
-    assert all(0 < cost < each for cost, each in zip(told, seconds, strict=True))
+    assert all(0 < cost < each for cost, each in zip(inside, seconds, strict=True))
     assert 0 <= found["infercanary_nvml_field_seconds"][()] < 1
     assert {"nvmlInit", "nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEnergyConsumption"} <= {
         c for (c,) in calls

@@ -51,7 +51,7 @@ def test_threads_have_streams_of_their_own() -> None:
     assert several.rate == pytest.approx(4 / several.latency, rel=0.3)
 
 
-def test_a_batch_that_does_not_fit_is_told_and_leaves_nothing() -> None:
+def test_a_batch_that_does_not_fit_is_reported_and_leaves_nothing() -> None:
     weight = torch.ones(1, device="cuda")
     target = TorchTarget(lambda x: x.expand(x.shape[0], 2**36) + weight, [{"shape": [1, 1]}], device="cuda")
     # Not opened by a run: at the batch of 1 it takes 256 GiB already.

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -85,6 +86,7 @@ def run(tree: Path) -> Run:
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
     def begin(commands: str) -> str:
+        commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
         commands = re.sub(r"^make ", "make --old-file=.venv/dev ", commands, flags=re.MULTILINE)
         done = subprocess.run(
             ["bash", "-euc", commands], cwd=tree, env=environment, capture_output=True, text=True, timeout=120
@@ -95,14 +97,23 @@ def run(tree: Path) -> Run:
     return begin
 
 
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
 def follow(title: str, tree: Path, run: Run) -> tuple[list[str], str]:
-    """Does what the recipe says.
+    """Does what the recipe says; servers get ports of their own.
 
     Returns:
         The paths that it touches, and what its commands printed.
     """
     touched, printed = [], ""
+    ports = {port: free_port() for port in ("8000", "9797", "9798")}
     for step in recipe(title):
+        for port, ours in ports.items():
+            step = step._replace(text=re.sub(rf"\b{port}\b", ours, step.text))
         path = tree / step.path
         if step.verb == "Run":
             printed += run(step.text)
@@ -138,6 +149,15 @@ def test_a_target(tree: Path, run: Run) -> None:
     assert is_tidy(tree, code, its_test)
 
 
+def test_a_sampler(tree: Path, run: Run) -> None:
+    [code, its_test, docs, settings], printed = follow("A sampler", tree, run)
+    assert (docs, settings) == ("docs/probe.md", "probe.yaml")
+    assert "passed" in printed
+    assert 'infercanary_process_open_files"' in printed
+    assert "### `infercanary_process_open_files`" in (tree / "docs/metrics.md").read_text(encoding="utf-8")
+    assert is_tidy(tree, code, its_test)
+
+
 def test_a_metric(tree: Path, run: Run) -> None:
     [code, again, its_test], printed = follow("A metric", tree, run)
     assert code == again
@@ -166,3 +186,11 @@ def test_a_panel(tree: Path, run: Run) -> None:
     made = json.loads((tree / "grafana/dashboards/json/gpu-host.json").read_text(encoding="utf-8"))
     assert "Full garbage collections" in {panel.get("title") for panel in made["panels"]}
     assert is_tidy(tree, code)
+
+
+def test_a_discovery(tree: Path, run: Run) -> None:
+    [code, its_test, docs, *_], printed = follow("A discovery", tree, run)
+    assert docs == "docs/exporter.md"
+    assert "1 passed" in printed
+    assert re.search(r'^infercanary_up\{.*service="search"', printed, re.MULTILINE), printed
+    assert is_tidy(tree, code, its_test)
