@@ -48,7 +48,7 @@ from infercanary.judge.statistics import FEWEST
     type=int,
     default=12,
     show_default=True,
-    help="Starts of each image, at most; one more where the last shows a change first.",
+    help="Starts of each image, at most; one more if the last is the first to show a change.",
 )
 @click.option("--runs", type=int, default=12, show_default=True, help="Runs of each start.")
 @click.option(
@@ -57,7 +57,7 @@ from infercanary.judge.statistics import FEWEST
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long it may take in all.",
+    help="How long the whole experiment may take.",
 )
 @click.option(
     "--start-timeout",
@@ -72,28 +72,28 @@ from infercanary.judge.statistics import FEWEST
     "config",
     default="",
     metavar="FILE",
-    help="Run `infercanary probe` with this probe.yaml in both images, not what they run.",
+    help="Run `infercanary probe` with this probe.yaml in both images, instead of their own command.",
 )
 @click.option(
     "--model",
     default="",
     metavar="MODEL",
-    help="Likewise, with one canary of torch: module:factory, or a .pt or .pt2 file in the image.",
+    help="The same with one canary of torch: module:factory, or a .pt or .pt2 file in the image.",
 )
 @click.option(
     "--input",
     "inputs",
     multiple=True,
     metavar="SHAPE",
-    help="Of --model: 1x3x224x224, 1x128:int64; may be repeated.",
+    help="An input of --model: 1x3x224x224, 1x128:int64; may be repeated.",
 )
-@click.option("--canary", default="", metavar="NAME", help="This canary only.")
+@click.option("--canary", default="", metavar="NAME", help="Compare this canary only.")
 @click.option(
     "--command",
     "command_",
     default="",
     metavar="TEXT",
-    help="What to run in both images, not their own command.",
+    help="Run this in both images, instead of their own command.",
 )
 @click.option("--cpus", type=float, metavar="NUMBER", help="As of docker run.")
 @click.option("--cpuset-cpus", default="", metavar="LIST", help="As of docker run.")
@@ -107,7 +107,7 @@ from infercanary.judge.statistics import FEWEST
     "--host-python",
     default="",
     metavar="PATH",
-    help="A is this interpreter on this host, and IMAGE_B the only image: a manual install against a container.",
+    help="Compare a manual install with a container: A is this interpreter on this host, and one image is given, B.",
 )
 @options.as_json
 @options.report
@@ -134,12 +134,12 @@ def command(
 ) -> int:
     """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why.
 
-    Both are started in turn, A B B A A B B A and so on, one container at a time and each a fresh one, under the same
-    limits. Each start gives some runs of its canaries; starts are what is counted. It ends as soon as the answer is
-    clear, and else at --restarts or --budget.
+    Both are started in turn, A B B A A B B A and so on: one fresh container at a time, with the same limits. Each start
+    gives some runs of its canaries, and counts as one replicate. The experiment ends as soon as the answer is clear,
+    or at --restarts or --budget.
 
-    An image starts its own server, with the probe in it, and is asked on port 9798 (or the one of its label
-    infercanary.port). With --config or --model its command is replaced by the probe.
+    An image starts its own server, which runs the probe; its report is read on port 9798 (or the port of its label
+    infercanary.port). With --config or --model, the probe is started instead of the image's command.
 
     Nothing that it started is left behind.
     """
@@ -150,7 +150,7 @@ def command(
     options.between("--start-timeout", start_timeout, 1, 86_400, "give seconds from 1 to 86400")
     settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")
     if host_python and settings is None:
-        raise UsageError("--host-python: needs --config or --model: what to run on the host")
+        raise UsageError("--host-python: needs --config or --model, which say what to run on the host")
     if host_python and (cpus is not None or memory or volume or gpus not in ("", "all")):
         raise UsageError(
             "--host-python: --cpus, --memory, --volume and single GPUs cannot be kept on the host; leave them out, "
@@ -186,7 +186,7 @@ def command(
 
 
 class _Containers:
-    """A side that is an image."""
+    """An arm that is an image."""
 
     def __init__(self, daemon: Daemon, image: InspectedImage, same: Conditions, prefix: str) -> None:
         self.name = image.name
@@ -206,7 +206,7 @@ def _experiment(
     interruption: Interruption,
     progress: Progress,
 ) -> tuple[Result, tuple[ArmSummary, ArmSummary]]:
-    """Run it, and leave nothing behind."""
+    """Run the experiment, and remove everything that it started."""
     identity = uuid.uuid4().hex[:12]
     with ExitStack() as stack:
         daemon = Daemon(identity, plan.budget)
@@ -240,7 +240,7 @@ def _experiment(
 
 @contextmanager
 def _swept(daemon: Daemon, reaper: Reaper) -> Iterator[None]:
-    """Whatever an experiment ends with, its containers are removed; where Docker does not answer, by the reaper."""
+    """Remove the experiment's containers however it ends; where Docker does not answer, the reaper does it later."""
     try:
         yield
     except Exception:
@@ -252,7 +252,7 @@ def _swept(daemon: Daemon, reaper: Reaper) -> Iterator[None]:
 
 
 def _sides(images: Sequence[str], host_python: str) -> tuple[str, str]:
-    """The images' names; nothing stands for the host."""
+    """Return the images' names; an empty name is the host."""
     if host_python and len(images) == 1:
         return "", images[0]
     if host_python:
@@ -269,16 +269,16 @@ def _settings(
         name for name, value in (("--config", config), ("--model", model), ("--command", command_)) if value
     ]
     if len(given) > 1:
-        raise UsageError(f"{given[0]} and {given[1]}: say the same thing twice; give one of them")
+        raise UsageError(f"{given[0]} and {given[1]}: exclude each other; give one of them")
     if inputs and not model:
-        raise UsageError("--input: is of --model; give that too")
+        raise UsageError("--input: belongs to --model; give that too")
     if config:
         return conditions.settings(config)
     return conditions.settings_of(model, inputs, device) if model else None
 
 
 def _check_writable(path: str) -> None:
-    """Before minutes are spent: what is written is written at the end."""
+    """Fail before minutes are spent: the file is written at the end."""
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"--html {path}: is a folder; name a file in it")
@@ -293,7 +293,7 @@ def _canaries(result: Result) -> list[str]:
 def _say(
     answers: Sequence[CanaryAnswer], result: Result, signal_number: int, as_json: bool, report: str
 ) -> int:
-    """Print the answers, then write the report: where that fails the answer is there all the same."""
+    """Print the answers, then write the report: if that fails, the answer has been printed."""
     code: int = worst([each.compared.exit_code for each in answers]) if answers else ExitCode.INCONCLUSIVE
     if signal_number:
         code = exit_codes.of_signal(signal_number)
@@ -328,7 +328,7 @@ def _alone(pairs: Sequence[TurnPair]) -> list[str]:
 
 
 def _json(answers: Sequence[CanaryAnswer], result: Result, code: int, notes: Sequence[str]) -> str:
-    """The worst canary's answer as one JSON object, with those of all in it. In ASCII, whatever stdout takes."""
+    """Return the worst canary's answer as a JSON object, with the answers of all under `canaries`; in ASCII."""
     whole: dict[str, Any] = {"verdict": "inconclusive", "notes": []}
     canaries = [_plain(each) for each in answers]
     if answers:
@@ -348,7 +348,7 @@ def _json(answers: Sequence[CanaryAnswer], result: Result, code: int, notes: Seq
 
 
 def _plain(one: CanaryAnswer) -> dict[str, Any]:
-    """What `infercanary compare --json` says, and what the experiment adds."""
+    """Return the fields of `infercanary compare --json`, and those that the experiment adds."""
     both = msgspec.json.decode(msgspec.json.encode(one))
     flat: dict[str, Any] = {**both.pop("compared"), **both}
     return flat

@@ -1,4 +1,4 @@
-"""What both sides get alike: CPUs, memory, GPUs, environment, mounts, and what is run. Checked before all else."""
+"""What both arms have in common: CPUs, memory, GPUs, environment, mounts and command. Checked before any start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from infercanary.contract.cpus import numbers, parse_cpus
 from infercanary.contract.report import DEFAULT_PORT
 
 INTERVAL_SECONDS = 0.5
-"""Between runs: nothing else competes, so that a run may follow another as soon as it is done."""
+"""Between runs. Nothing else competes, so runs may follow each other quickly."""
 
 _PACE = {"INFERCANARY_INTERVAL_SECONDS": f"{INTERVAL_SECONDS:g}", "INFERCANARY_DUTY_CAP": "1"}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -30,7 +30,7 @@ _LEAST_MEMORY = 6 << 20  # Docker's own
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """A folder or file of the host, or a volume that is there already."""
+    """A folder or file of the host, or an existing volume."""
 
     source: str
     target: str
@@ -42,7 +42,7 @@ class Mount(msgspec.Struct, frozen=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for each start. ``settings`` is a ``probe.yaml``, and empty where the image starts its own probe."""
+    """The conditions of every start. ``settings`` is a ``probe.yaml``; empty if the image starts its own probe."""
 
     cpus: float | None = None
     cpuset: str = ""
@@ -55,11 +55,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment, with the pace of an experiment unless it says another."""
+        """The environment variables, with an experiment's pace unless the user set another."""
         return {**_PACE, **self.environment}
 
     def device_request(self) -> dict[str, Any] | None:
-        """The GPUs, as Docker's API takes them; what is said is what `docker run --gpus` takes."""
+        """Return the GPUs as Docker's API takes them, or None."""
         if not self.gpus:
             return None
         request: dict[str, Any] = {"capabilities": [["gpu"]]}
@@ -68,19 +68,27 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         return {**request, "count": -1 if self.gpus == "all" else int(self.gpus)}
 
     def cpu_numbers(self) -> frozenset[int]:
-        """Those of ``cpuset``."""
+        """Return the numbers of the CPUs in ``cpuset``."""
         return numbers(parse_cpus(self.cpuset))
 
 
 def cpus(number: float | None) -> float | None:
-    """Of ``--cpus``. Raises :class:`UsageError`."""
+    """Check ``--cpus``.
+
+    Raises:
+        UsageError: It is no number of CPUs.
+    """
     if number is not None and not (math.isfinite(number) and 0.01 <= number <= 4096):
         raise UsageError(f"--cpus {number:g}: give a number of CPUs, such as 2 or 0.5")
     return number
 
 
 def cpuset(text: str) -> str:
-    """Of ``--cpuset-cpus``. Raises :class:`UsageError`."""
+    """Check ``--cpuset-cpus``.
+
+    Raises:
+        UsageError: It is no list of CPUs.
+    """
     try:
         parse_cpus(text)
     except ValueError:
@@ -89,7 +97,11 @@ def cpuset(text: str) -> str:
 
 
 def memory(text: str) -> int | None:
-    """Bytes of ``--memory``. Raises :class:`UsageError`."""
+    """Return the bytes of ``--memory``.
+
+    Raises:
+        UsageError: It is no size, or too small for Docker.
+    """
     if not text:
         return None
     try:
@@ -102,7 +114,11 @@ def memory(text: str) -> int | None:
 
 
 def gpus(text: str) -> str:
-    """Of ``--gpus``. Raises :class:`UsageError`."""
+    """Check ``--gpus``.
+
+    Raises:
+        UsageError: It is nothing that `docker run --gpus` takes.
+    """
     named = text.removeprefix("device=")
     listed = named != text and named and all(part and part.isprintable() for part in named.split(","))
     if (
@@ -116,7 +132,11 @@ def gpus(text: str) -> str:
 
 
 def environment(entries: Sequence[str]) -> dict[str, str]:
-    """Of each ``--env``: K=V, or K for its value here. Raises :class:`UsageError`."""
+    """Return the variables of all ``--env``: NAME=VALUE, or NAME for its value here.
+
+    Raises:
+        UsageError: One has no valid name, or no value here.
+    """
     found = {}
     for entry in entries:
         name, given, value = entry.partition("=")
@@ -129,33 +149,43 @@ def environment(entries: Sequence[str]) -> dict[str, str]:
 
 
 def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
-    """Of each ``--volume``: SOURCE:TARGET, with :ro or :rw. Raises :class:`UsageError`."""
+    """Return the mounts of all ``--volume``: SOURCE:TARGET, with :ro or :rw.
+
+    Raises:
+        UsageError: One is not of that form.
+    """
     found = []
     for entry in entries:
         parts = entry.split(":")
         mode = parts.pop() if len(parts) == 3 else "rw"
         if len(parts) != 2 or mode not in ("ro", "rw") or not parts[0] or not parts[1].startswith("/"):
-            raise UsageError(
-                f"--volume {entry}: give SOURCE:/in/the/container, and :ro where it is to be read only"
-            )
+            raise UsageError(f"--volume {entry}: give SOURCE:/in/the/container, and :ro to make it read-only")
         source = str(Path(parts[0]).absolute()) if parts[0].startswith((".", "/", "~")) else parts[0]
         found.append(Mount(source, parts[1], mode == "ro"))
     return tuple(found)
 
 
 def command(text: str) -> tuple[str, ...]:
-    """Of ``--command``, as a shell would split it. Raises :class:`UsageError`."""
+    """Split ``--command`` as a shell would.
+
+    Raises:
+        UsageError: A quote is open, or it is blank.
+    """
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--command {text[:60]}: {error}; mend the quotes") from None
+        raise UsageError(f"--command {text[:60]}: {error}; fix the quotes") from None
     if text and not words:
         raise UsageError("--command: is blank; give a command, or leave it out")
     return words
 
 
 def settings(path: str) -> dict[str, Any]:
-    """The ``probe.yaml`` at ``path``; what is in its canaries is for the probe to judge. Raises :class:`UsageError`."""
+    """Read the ``probe.yaml`` at ``path``. The probe itself checks its canaries when it starts.
+
+    Raises:
+        UsageError: It cannot be read, or has no canaries.
+    """
     document = load(path, dict[str, Any])
     if not isinstance(document.get("canaries"), Mapping) or not document["canaries"]:
         raise UsageError(f"{path}: has no canaries; add `canaries:` as for `infercanary probe`")
@@ -163,7 +193,11 @@ def settings(path: str) -> dict[str, Any]:
 
 
 def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any]:
-    """The settings of one canary of torch. Raises :class:`UsageError`."""
+    """Return the settings of one canary of torch.
+
+    Raises:
+        UsageError: An input is missing, or is no shape.
+    """
     if not inputs:
         raise UsageError("--model: its input is not known; add --input, such as --input 1x3x224x224")
     shapes = []
@@ -177,7 +211,7 @@ def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any
 
 
 def document(settings: Mapping[str, Any], listen: str = f"0.0.0.0:{DEFAULT_PORT}") -> str:
-    """The settings as a file for an experiment: where it asks, at its pace, and leaving nothing behind."""
+    """Return ``settings`` as YAML, with the address and the pace of an experiment, and without a journal."""
     whole = {
         **settings,
         "listen": listen,

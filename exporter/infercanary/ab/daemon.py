@@ -1,7 +1,7 @@
-"""Containers of an experiment: made alike, found by their label, and removed whatever happens.
+"""Containers of an experiment: created alike, found by their label, and always removed.
 
-They are not made to remove themselves: one that died must still be there to say why. Whoever finds them by the label,
-this process, its reaper or the next experiment, removes them with their anonymous volumes.
+They do not remove themselves (`--rm`), because the log of one that died says why. This process, its reaper or the next
+experiment finds them by the label, and removes them with their anonymous volumes.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import ENABLE_LABEL, PORT_LABEL, SOCKET_LABEL
 
 LABEL = "infercanary.ab"
-"""Of every container of an experiment: which one it belongs to."""
+"""Label of every container of an experiment: the experiment's id."""
 OWNER_LABEL = "infercanary.ab.owner"
-"""Whose it is: host, process and when that started."""
+"""The owner: host, process, and start time of that."""
 UNTIL_LABEL = "infercanary.ab.until"
-"""Unix time from which on it belongs to nobody any more."""
+"""Unix time after which the experiment is over in any case."""
 
 SETTINGS = "/infercanary-ab/probe.yaml"
-"""Where settings are in a container."""
+"""Path of the settings in a container."""
 
 _CALL_SECONDS = 60
 _GRACE_SECONDS = 600.0
 _LINE = 300  # characters of a log line
-_GONE = (404, 409)  # not there, or being removed already
+_GONE = (404, 409)  # not found, or already being removed
 _UNREACHED = (docker.errors.DockerException, requests.RequestException, OSError)
 
 
 class InspectedImage(msgspec.Struct, frozen=True):
-    """What Docker knows of an image."""
+    """An image as Docker describes it."""
 
     name: str
     id: str
@@ -60,7 +60,15 @@ class InspectedImage(msgspec.Struct, frozen=True):
 
 
 class Daemon:
-    """Docker, for one experiment with this identity. Raises :class:`UsageError` where it does not answer."""
+    """The Docker daemon, as one experiment uses it.
+
+    Args:
+        identity: The experiment's id.
+        seconds: Its budget, after which its containers may be removed by others.
+
+    Raises:
+        UsageError: Docker does not answer.
+    """
 
     def __init__(self, identity: str, seconds: float) -> None:
         self._identity = identity
@@ -73,11 +81,16 @@ class Daemon:
             ) from None
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._client.close()
 
     def image(self, name: str, interruption: Interruption, notify: Callable[[str], None]) -> InspectedImage:
-        """The image of that name, pulled where it is not here. Raises :class:`UsageError`."""
+        """Return the image ``name``; pull it if it is not on this host.
+
+        Raises:
+            UsageError: It cannot be found or pulled, or its labels name no port.
+            ExperimentInterrupted: A signal came while it was pulled.
+        """
         if not name.strip() or not name.isprintable() or name.startswith("-"):
             raise UsageError(f"image `{name[:60]}`: is not the name of one; give what `docker run` takes")
         try:
@@ -88,13 +101,17 @@ class Daemon:
                 found = self._inspect(name)
         except _UNREACHED as error:
             raise UsageError(
-                f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, or mend the name"
+                f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, or fix the name"
             ) from None
         labels = (found.get("Config") or {}).get("Labels") or {}
         return InspectedImage(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
 
     def check(self, mounts: Sequence[Mount]) -> None:
-        """That what is mounted is there: Docker would make what is not, and leave it. Raises :class:`UsageError`."""
+        """Check that the volumes exist: Docker would create a missing one, and leave it.
+
+        Raises:
+            UsageError: One does not exist.
+        """
         for mount in mounts:
             if not mount.is_volume:
                 continue
@@ -110,7 +127,12 @@ class Daemon:
                 ) from None
 
     def start(self, image: InspectedImage, conditions: Conditions, name: str) -> RunningContainer:
-        """A container of ``image``, started. Raises :class:`StartFailed`; :class:`UsageError` for what never works."""
+        """Create and start a container of ``image``.
+
+        Raises:
+            StartFailed: It did not start; another try may help.
+            UsageError: Docker refuses it, and would again.
+        """
         port = DEFAULT_PORT if conditions.settings else image.port
         try:
             made = self._client.create_container(
@@ -123,7 +145,7 @@ class Daemon:
                     LABEL: self._identity,
                     OWNER_LABEL: owner(os.getpid()),
                     UNTIL_LABEL: f"{time.time() + self._seconds + _GRACE_SECONDS:.0f}",
-                    ENABLE_LABEL: "false",  # not for an exporter on this host
+                    ENABLE_LABEL: "false",  # an exporter on this host ignores it
                 },
                 healthcheck={"test": ["NONE"]},  # it would run every few seconds beside the canary
                 ports=[port],
@@ -151,7 +173,7 @@ class Daemon:
         return container
 
     def sweep(self) -> bool:
-        """Remove what is left of this experiment; whether nothing is, as Docker says."""
+        """Remove what is left of this experiment; return whether Docker confirms that nothing is."""
         mine = {"label": f"{LABEL}={self._identity}"}
         try:
             remove(self._client, mine, lambda labels: True)
@@ -160,7 +182,7 @@ class Daemon:
             return False
 
     def sweep_stale(self) -> int:
-        """Remove what experiments left whose process and reaper were killed: how many there were."""
+        """Remove containers of experiments whose process and reaper were killed; return how many there were."""
         now = time.time()
         with suppress(*_UNREACHED):
             return remove(self._client, {"label": LABEL}, lambda labels: is_stale(labels, now))
@@ -199,7 +221,7 @@ class Daemon:
 
 
 class RunningContainer:
-    """A container that was made, and where its probe may answer."""
+    """A container that was created, and the addresses at which its probe may answer."""
 
     def __init__(self, client: docker.APIClient, id_: str, port: int) -> None:
         self.id = id_
@@ -208,7 +230,7 @@ class RunningContainer:
         self._port = port
 
     def find(self, host: str) -> None:
-        """Where its port is: published, and on its own address, which is nearer where this runs in a container too."""
+        """Find its port: published on ``host``, and on its own address, in case this runs in a container too."""
         settings = self._client.inspect_container(self.id)["NetworkSettings"]
         published = (settings.get("Ports") or {}).get(f"{self._port}/tcp") or []
         address = settings.get("IPAddress") or next(
@@ -219,11 +241,11 @@ class RunningContainer:
             self.urls.append(f"http://{address}:{self._port}")
 
     def ended(self) -> str:
-        """Why it runs no more; empty while it does."""
+        """Return why it has ended; empty while it runs."""
         try:
             state = self._client.inspect_container(self.id)["State"]
         except docker.errors.NotFound:
-            return "somebody removed its container"
+            return "its container was removed from outside"
         except _UNREACHED as error:
             return f"Docker went away ({one_line(error)})"
         if state.get("Running"):
@@ -233,7 +255,7 @@ class RunningContainer:
         return f"it ended with exit code {state.get('ExitCode')}"
 
     def last_words(self) -> str:
-        """The last line that it logged, or nothing."""
+        """Return the last line that it logged; empty without one."""
         try:
             text = self._client.logs(self.id, stdout=True, stderr=True, tail=20)
         except _UNREACHED:
@@ -241,19 +263,19 @@ class RunningContainer:
         return last_line(bytes(text))
 
     def end(self) -> None:
-        """Remove it, running or not, and its anonymous volumes."""
+        """Remove it, running or not, with its anonymous volumes."""
         remove_one(self._client, self.id)
 
 
 def client() -> docker.APIClient:
-    """A client that has asked for the daemon's version; DOCKER_HOST says where."""
+    """Return a client that has connected; DOCKER_HOST names the daemon."""
     return docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
 
 
 def remove(
     client: docker.APIClient, filters: Mapping[str, str], wanted: Callable[[Mapping[str, str]], bool]
 ) -> int:
-    """Remove the containers that the filters find and that are ``wanted`` by their labels: how many there were."""
+    """Remove the containers that match the filters and whose labels are ``wanted``; return how many there were."""
     found = [c for c in client.containers(all=True, filters=dict(filters)) if wanted(c.get("Labels") or {})]
     for each in found:
         remove_one(client, each["Id"])
@@ -261,18 +283,18 @@ def remove(
 
 
 def remove_one(client: docker.APIClient, id_: str) -> None:
-    """Remove a container; one that is gone, or going, is fine. What Docker refuses now is left to the reaper."""
+    """Remove a container, if it is still there. What Docker refuses now is left to the reaper."""
     with suppress(*_UNREACHED):
         client.remove_container(id_, force=True, v=True)
 
 
 def owner(pid: int) -> str:
-    """What names a process for good: where it runs, its number, and when it started."""
+    """Return what identifies a process uniquely: its host and namespace, its id, and its start time."""
     return f"{_place()} {pid} {_started(pid)}"
 
 
 def is_stale(labels: Mapping[str, str], now: float) -> bool:
-    """Whether the experiment that made a container is over: its time, or its process here, has ended."""
+    """Return whether the experiment of a container is over: its time is up, or its process on this host has ended."""
     until = labels.get(UNTIL_LABEL, "")
     if until.isascii() and until.isdigit() and now > int(until):
         return True
@@ -285,7 +307,7 @@ def is_stale(labels: Mapping[str, str], now: float) -> bool:
 
 
 def _place() -> str:
-    """The host and its process namespace: jobs that share a host's name have numbers of their own."""
+    """Return host and process namespace: containers of one host name may each have a process 7."""
     namespace = ""
     with suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")
@@ -293,13 +315,13 @@ def _place() -> str:
 
 
 def last_line(text: bytes) -> str:
-    """The last line that says something, in printable characters."""
+    """Return the last line that is not blank, in printable characters."""
     lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
     return printable(lines[-1].strip(), _LINE) if lines else ""
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, in Docker's own words where it has some."""
+    """Return what went wrong in one line, in Docker's own words where there are some."""
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
@@ -310,7 +332,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _refused(error: docker.errors.APIError) -> StartFailed | UsageError:
-    """A request that Docker calls wrong is wrong the next time too."""
+    """Return the error to raise: a request that Docker calls wrong would be wrong the next time too."""
     if error.is_client_error() and error.status_code not in _GONE:
         return UsageError(f"Docker refuses the container: {one_line(error)}")
     return StartFailed(f"Docker: {one_line(error)}")
@@ -331,14 +353,14 @@ def _port(name: str, labels: Mapping[str, str]) -> int:
 
 
 def _remote() -> str:
-    """The daemon's host where it is another one: published ports are there."""
+    """Return the daemon's host if it is another one: published ports are there."""
     host = urlsplit(os.environ.get("DOCKER_HOST", ""))
     name = host.hostname or "" if host.scheme in ("tcp", "http", "https") else ""
     return "" if name in ("localhost", "127.0.0.1", "::1") else name
 
 
 def _published() -> str:
-    # Only this machine may ask; from a daemon on another one (docker:dind in a pipeline), that is not possible.
+    # On this machine only; with a daemon on another one (docker:dind in a pipeline) that would not be reachable.
     return "0.0.0.0" if _remote() else "127.0.0.1"  # noqa: S104
 
 
@@ -347,7 +369,7 @@ def _host() -> str:
 
 
 def _archive(path: str, text: str) -> bytes:
-    """A file for a container that is made and not started: no file of the host has to be where the daemon sees it."""
+    """Return a tar archive with one file, to copy into a container: the daemon may not see files of this host."""
     data = text.encode()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
@@ -361,7 +383,7 @@ def _archive(path: str, text: str) -> bytes:
 
 
 def _runs(pid: int) -> bool:
-    """Also where /proc does not show it to this user (its option ``hidepid``)."""
+    """Return whether a process runs, also if /proc hides it from this user (mount option ``hidepid``)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -372,7 +394,7 @@ def _runs(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Ticks since boot at which the process started; nothing where it does not run, or /proc is not there."""
+    """Return the ticks since boot at which the process started; empty if it does not run or there is no /proc."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[19]  # proc(5): field 22

@@ -1,4 +1,4 @@
-"""The experiment: two sides take turns, A B B A A B B A …, one at a time, until the answer is clear or time is up."""
+"""The experiment: two arms take turns, A B B A A B B A …, one at a time, until the answer is clear or time is up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ended = Literal["clear", "restarts", "budget", "interrupted"]
 
 
 class Plan(NamedTuple):
-    """How far to go: starts of each side at most, and seconds in all."""
+    """Limits of an experiment: starts of each arm at most, and seconds in all."""
 
     restarts: int
     budget: float
@@ -26,7 +26,7 @@ class Plan(NamedTuple):
 
 
 class TurnPair(NamedTuple):
-    """A turn of each side, one right after the other."""
+    """A turn of each arm, one right after the other."""
 
     a: Turn
     b: Turn
@@ -41,7 +41,7 @@ class FailedStart(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What was seen, and why it ended."""
+    """The pairs of turns, the starts that failed, and why the experiment ended."""
 
     pairs: Sequence[TurnPair]
     failures: Sequence[FailedStart]
@@ -50,11 +50,15 @@ class Result(NamedTuple):
 
 
 Judged = Callable[[Sequence[TurnPair]], Mapping[str, Decision]]
-"""From the pairs so far to a decision on each canary; raises :class:`UsageError` where there is none to compare."""
+"""From the pairs so far to a decision on each canary; raises :class:`UsageError` if no canary is in both."""
 
 
 def run(a: Arm, b: Arm, plan: Plan, judged: Judged, interruption: Interruption, progress: Progress) -> Result:
-    """Take turns. Raises :class:`UsageError` where a side cannot be started twice in a row."""
+    """Run an experiment.
+
+    Raises:
+        UsageError: An arm failed to start twice in a row, or no canary is in both arms.
+    """
     return _Experiment({"A": a, "B": b}, plan, judged, interruption, progress).run()
 
 
@@ -105,10 +109,10 @@ class _Experiment:
         return TurnPair(turns["A"], turns["B"], a_first)
 
     def _turn(self, side: ArmName) -> Turn:
-        """A turn; one that fails is tried once more."""
+        """Take a turn; if it fails, try once more."""
         for last in (False, True):
             self._interruption.check()
-            # What cannot end in time is not begun.
+            # Do not begin what cannot end in time.
             if self._left() < (fmean(self._seconds) if self._seconds else 0.0):
                 raise OutOfTime
             self._number += 1
@@ -136,7 +140,7 @@ class _Experiment:
 
     def _notifier(self, side: ArmName) -> Callable[[str], None]:
         done = len(self._seconds)
-        most = max(2 * self._plan.restarts, done + 2 - done % 2)  # a pair more, where one did not count
+        most = max(2 * self._plan.restarts, done + 2 - done % 2)  # one more pair, if one did not count
         head = f"start {done + 1} of {most} at most, {side}"
 
         def notify(what: str) -> None:
@@ -156,7 +160,7 @@ class _Experiment:
 
 
 def so_far(decisions: Mapping[str, Decision]) -> str:
-    """What is known so far, in a few words: of the canary that moved most."""
+    """Return the estimate so far in a few words, of the canary that moved most."""
     looks = [decision.looks[-1] for decision in decisions.values() if decision.looks]
     if not looks:
         return ""

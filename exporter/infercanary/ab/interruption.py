@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, heeded at the next safe place: a container that is being made has no id yet to end it by."""
+"""Handles Ctrl-C and SIGTERM at the next safe place: a container that is being created has no id to remove it by."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ class ExperimentInterrupted(Exception):
 
 
 class Interruption:
-    """Whether a signal came; ``number`` is the signal's, 0 for none. The second one ends the process at once."""
+    """Records a signal; ``number`` is the signal's, 0 for none. A second signal ends the process immediately."""
 
     def __init__(self) -> None:
         self.number = 0
 
     def check(self) -> None:
-        """Raise :class:`ExperimentInterrupted` where a signal came."""
+        """Raise :class:`ExperimentInterrupted` if a signal came."""
         if self.number:
             raise ExperimentInterrupted
 
     def pause(self, seconds: float) -> None:
-        """Sleep, unless interrupted: :class:`ExperimentInterrupted` then.
+        """Sleep for ``seconds``, in slices.
 
-        In slices, and without a lock: a handler that sets an event may interrupt who just holds the event's lock.
+        An event instead could deadlock: a handler that sets it may interrupt the owner of the event's lock.
+
+        Raises:
+            ExperimentInterrupted: A signal came.
         """
         deadline = time.monotonic() + seconds
         self.check()
@@ -39,9 +42,9 @@ class Interruption:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Signals are taken here; afterwards by whoever took them before."""
+        """Handle signals within the block; afterwards restore the handlers of before."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        # What the parent had ignored stays so: `nohup` is for experiments that outlive a terminal.
+        # What the parent ignores stays ignored, so that `nohup` lets an experiment outlive its terminal.
         wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._take) for number in wanted}
         try:

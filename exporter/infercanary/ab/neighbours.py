@@ -1,9 +1,8 @@
-"""Which runs count, where neighbours came and went during an experiment. Pure.
+"""Decides which runs count when other work on the host came and went during an experiment. Pure.
 
-A neighbour that takes the CPU for half a minute hits one start and misses the next: that says nothing of the images.
-Runs that a neighbour disturbed carry a tag; they are left out where that cannot favour an image, that is where both
-images had as many of them, as far as the pairs tell. An image that disturbs itself (more threads than CPUs) has more
-of them in every pair: then all runs count.
+A neighbour that takes the CPU for half a minute slows one start and not the next, whatever the images. Runs that it
+disturbed carry a tag. They are left out if that cannot favour an image: if both images had about as many of them. An
+image that disturbs itself (more threads than CPUs) has more of them in every pair; then all runs count.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from infercanary.judge.causes import Start
 from infercanary.judge.model import Sample
 from infercanary.judge.statistics import FEWEST
 
-_MORE = 0.05  # of the runs: by less the images do not differ in how many are disturbed
+_MORE = 0.05  # of the runs: a smaller difference in disturbed runs is none
 _MOST = 0.5  # of the runs: with more of them disturbed in both, it is the host
-_LEVEL = 0.8  # of the interval around that difference: rather count all than favour one
+_LEVEL = 0.8  # confidence of that difference; low, because counting all runs is the safer error
 
 
 class Counted(NamedTuple):
-    """For each pair its two starts, with the runs that count; and in words what does not, if anything."""
+    """The pairs of starts with the runs that count, and a note on those that do not."""
 
     pairs: Sequence[tuple[Start, Start]]
     left_out: int = 0
@@ -35,12 +34,16 @@ class Counted(NamedTuple):
 
 
 def is_quiet(sample: Sample) -> bool:
-    """Whether no neighbour disturbed it."""
+    """Return whether no other work on the host disturbed it."""
     return BY_OTHERS.isdisjoint(sample.tags)
 
 
 def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
-    """The runs that count of pairs (A's start, B's start), each with its settled runs in order of time."""
+    """Return the runs that count.
+
+    Args:
+        pairs: (A's start, B's start), each with its settled runs in order of time.
+    """
     shares = [tuple(_disturbed(start) for start in pair) for pair in pairs]
     if not any(max(pair, default=0.0) for pair in shares):
         return Counted(pairs)
@@ -48,14 +51,15 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
     if min(a, b) < _MOST and _differ([b - a for a, b in shares]):
         return Counted(
             pairs,
-            note=f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's had to wait for others, in pair after pair; "
-            "that may be the image's own doing, so all runs count",
+            note=f"{100 * a:.0f} % of A's runs and {100 * b:.0f} % of B's had to wait for others, in most pairs; "
+            "the image itself may cause that, so all runs count",
         )
     quiet = [tuple(_quiet(start) for start in pair) for pair in pairs]
     kept = [(a, b) for a, b in quiet if min(len(a.samples), len(b.samples)) >= FEWEST]
     if 2 * len(kept) < len(pairs):
         return Counted(
-            pairs, note="others on this host kept most runs waiting; all runs count, and tell less"
+            pairs,
+            note="most runs waited for other work on this host; all runs count, and the result is less certain",
         )
     before = sum(len(start.samples) for pair in pairs for start in pair)
     left_out = before - sum(len(start.samples) for pair in kept for start in pair)
@@ -65,12 +69,12 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
         kept,
         left_out,
         dropped,
-        f"{left_out} of {before} runs that others on this host kept waiting are left out{less}",
+        f"{left_out} of {before} runs that waited for other work on this host are left out{less}",
     )
 
 
 def _differ(differences: Sequence[float]) -> bool:
-    """Whether one side has more of them in pair after pair."""
+    """Return whether one side has more of them, beyond the scatter between pairs."""
     n = len(differences)
     mean = math.fsum(differences) / n
     if n < 2:

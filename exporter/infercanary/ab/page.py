@@ -1,4 +1,4 @@
-"""The answer as HTML: what `infercanary compare` shows, each start in order of time, and what a start costs."""
+"""The answer as HTML: the page of `infercanary compare`, each start in order of time, and the cost of a start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDTH, _HEIGHT = 600, 100
 
 
 def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[str]:
-    """The articles on one canary."""
+    """Return the articles on one canary."""
     facts = {
         "A": text.side(answer.a),
         "B": text.side(answer.b),
@@ -37,7 +37,7 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[s
 
 
 def _starts(answer: CanaryAnswer) -> str:
-    """The level of each start, in order of time; a line joins the two of a pair."""
+    """Return a figure of the level of each start, in order of time; a line joins the two of a pair."""
     levels = [level for step in answer.pairs for level in (step.a, step.b)]
     if not levels:
         return ""
@@ -85,7 +85,7 @@ def _cold_start(answer: CanaryAnswer) -> str:
         if step in answer.a.cold_start and step in answer.b.cold_start
     )
     head = "<tr><th>step</th><th>A</th><th>B</th></tr>"
-    return f"<h3>Cold start: median, and how far starts swing</h3><table>{head}{rows}</table>" if rows else ""
+    return f"<h3>Cold start: median, and half of the range</h3><table>{head}{rows}</table>" if rows else ""
 
 
 def _safe(words: str) -> str:

@@ -1,4 +1,4 @@
-"""A side that is no image: the probe under an interpreter of this host, as a manual install runs it."""
+"""An arm without an image: the probe under an interpreter of this host, as a manual install runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINES, _LINE_BYTES = 50, 4096
 
 
 class Host:
-    """Starts ``infercanary probe`` with these settings, which it reads from a pipe: no file is left."""
+    """Starts ``infercanary probe``, which reads its settings from a pipe: no file is left."""
 
     def __init__(
         self, python: str, settings: Mapping[str, Any], place: str, conditions: Conditions, reaper: Reaper
@@ -35,19 +35,23 @@ class Host:
         self._conditions, self._reaper = conditions, reaper
 
     def start(self, number: int) -> HostProcess:
-        """Raises :class:`StartFailed`."""
+        """Start the probe.
+
+        Raises:
+            StartFailed: The interpreter cannot be started.
+        """
         address = f"127.0.0.1:{_free_port()}"
         cpus = self._conditions.cpu_numbers()
         try:
-            child = subprocess.Popen(  # noqa: S603 - the interpreter that was named
+            child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
                 [self._python, "-m", "infercanary", "probe", "--config", _STANDARD_INPUT],
                 env={**os.environ, **self._conditions.variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                # Ctrl-C is for the experiment, which ends it; and a group can be ended with all it started.
+                # Ctrl-C must reach the experiment only, which then ends this group with all its processes.
                 start_new_session=True,
-                preexec_fn=_confined(cpus) if cpus else None,  # noqa: PLW1509 - no thread runs yet that it could harm
+                preexec_fn=_confined(cpus) if cpus else None,  # noqa: PLW1509 - no other thread runs yet
             )
         except (OSError, subprocess.SubprocessError) as error:
             raise StartFailed(f"{self._python} cannot be started ({error})") from None
@@ -58,7 +62,7 @@ class Host:
             with (
                 contextlib.suppress(BrokenPipeError),
                 child.stdin,
-            ):  # where it has ended already, its log says why
+            ):  # if it has ended already, its log says why
                 child.stdin.write(document(self._settings, address).encode())
         except BaseException:
             running.end()
@@ -67,7 +71,7 @@ class Host:
 
 
 class HostProcess:
-    """The process, and the end of its log."""
+    """The process, and the last lines of its log."""
 
     def __init__(self, child: subprocess.Popen[bytes], url: str, place: str, reaper: Reaper) -> None:
         self.urls: Sequence[str] = [url]
@@ -77,7 +81,7 @@ class HostProcess:
         self._reader.start()
 
     def ended(self) -> str:
-        """Why it runs no more; empty while it does."""
+        """Return why it has ended; empty while it runs."""
         code = self._child.poll()
         if code is None:
             return ""
@@ -85,11 +89,11 @@ class HostProcess:
         return f"it ended with exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
 
     def last_words(self) -> str:
-        """The last line that it logged, or nothing."""
+        """Return the last line that it logged; empty without one."""
         return last_line(b"".join([*self._log])).replace(_STANDARD_INPUT, self._place)
 
     def end(self) -> None:
-        """Stop it and all that it started."""
+        """Stop it and all processes that it started."""
         with contextlib.suppress(OSError):
             os.killpg(self._child.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -110,13 +114,17 @@ class HostProcess:
 
 
 def python(path: str) -> str:
-    """Of ``--host-python``: an interpreter that has InferCanary. Raises :class:`UsageError`."""
+    """Check ``--host-python``; return its absolute path.
+
+    Raises:
+        UsageError: It is no interpreter, or has no InferCanary.
+    """
     if not Path(path).is_file() or not os.access(path, os.X_OK):
         raise UsageError(
             f"--host-python {path}: is no program; name an interpreter, such as .venv/bin/python"
         )
     try:
-        done = subprocess.run(  # noqa: S603 - the interpreter that was named
+        done = subprocess.run(  # noqa: S603 - the user named the interpreter
             [path, "-c", "import infercanary.probe as probe; print(probe.__name__)"],
             capture_output=True,
             timeout=60,

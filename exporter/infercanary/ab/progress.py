@@ -1,4 +1,4 @@
-"""How far an experiment is, on standard error: one line that is written over on a terminal, lines elsewhere."""
+"""Shows progress on standard error: one line that is overwritten on a terminal, separate lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from infercanary.compare.picture import plain
 from infercanary.compare.recording import shown
 
 _NARROWEST = 40
-_LONGEST = 400  # of a line that nobody's terminal cuts
+_LONGEST = 400  # of a line outside a terminal
 
 
 class Progress:
-    """Never fails: an experiment does not end because nobody can be told of it."""
+    """Writes progress. It never fails: an experiment goes on if standard error is closed."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -24,7 +24,7 @@ class Progress:
         self._open = False
 
     def show(self, about: str, text: str) -> None:
-        """What goes on. Where lines cannot be written over, only the first ``text`` about each thing is written."""
+        """Show ``text``. Where lines cannot be overwritten, only the first text of each ``about`` is written."""
         if self._over:
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
             self._write(f"\r{shown(text, width)}\x1b[K")
@@ -34,12 +34,12 @@ class Progress:
             self._write(f"{shown(text, _LONGEST)}\n")
 
     def note(self, text: str) -> None:
-        """What is to stay."""
+        """Write a line that stays."""
         self.clear()
         self._write(f"infercanary: {shown(text, _LONGEST)}\n")
 
     def clear(self) -> None:
-        """Leave the line to others."""
+        """Clear the line, for other output."""
         if self._open:
             self._open = False
             self._write("\r\x1b[K")

@@ -1,8 +1,8 @@
-"""The reaper: a process that outlives an experiment by seconds, and removes what that left behind.
+"""The reaper: a process that outlives an experiment by seconds, and removes what the experiment left.
 
-A process that is killed cannot clean up. This one waits at the end of a pipe that only the experiment holds open: when
-that ends, however it ends, it removes the experiment's containers, and kills its processes of the host. Where the
-experiment has cleaned up itself, it says so, and nothing is left to do.
+A process that is killed cannot clean up. The reaper waits at the end of a pipe that only the experiment holds open.
+When the pipe closes, it removes the experiment's containers and kills its processes on this host, unless the
+experiment reported that it has done so itself.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import sys
 import time
 from types import TracebackType
 
-_QUIET_SECONDS = 8.0  # without a container, after which no request that was on its way can still make one
+_QUIET_SECONDS = 8.0  # without a container; after that no request that was under way can still create one
 _MOST_SECONDS = 300.0
 _JOIN_SECONDS = 20.0
 
 
 class Reaper:
-    """The experiment's end of the pipe."""
+    """Starts the reaper, and holds the experiment's end of the pipe."""
 
     def __init__(self, identity: str) -> None:
         self._child = subprocess.Popen(  # noqa: S603 - our own module
@@ -29,7 +29,7 @@ class Reaper:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            # Ctrl-C, and whoever ends the experiment's group, must not end it.
+            # Ctrl-C, and a signal to the experiment's group, must not end the reaper.
             start_new_session=True,
             cwd="/",
         )
@@ -40,7 +40,7 @@ class Reaper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave what there may be to the reaper, unless :meth:`nothing_left` was called."""
+        """Close the pipe: the reaper removes what is left, unless :meth:`nothing_left` was called."""
         if self._child.stdin is not None:
             with contextlib.suppress(OSError):
                 self._child.stdin.close()
@@ -48,15 +48,15 @@ class Reaper:
             self._child.wait(_JOIN_SECONDS)
 
     def watch(self, group: int) -> None:
-        """A process group of the host that is to end with the experiment."""
+        """Register a process group of this host that must end with the experiment."""
         self._send(f"watch {group}")
 
     def forget(self, group: int) -> None:
-        """It has ended."""
+        """Remove a process group that has ended."""
         self._send(f"forget {group}")
 
     def nothing_left(self) -> None:
-        """All is removed."""
+        """Report that everything is removed."""
         self._send("done")
 
     def _send(self, line: str) -> None:
@@ -67,7 +67,7 @@ class Reaper:
 
 
 def main(identity: str) -> None:
-    """Wait for the end of the pipe, then clean up."""
+    """Wait until the pipe closes, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
@@ -86,7 +86,7 @@ def main(identity: str) -> None:
 
 
 def reap(identity: str) -> None:
-    """Remove the containers of that experiment, until there were none for a while."""
+    """Remove the experiment's containers, until there were none for some seconds."""
     from infercanary.ab.daemon import LABEL, client, remove
 
     deadline = time.monotonic() + _MOST_SECONDS
@@ -98,7 +98,7 @@ def reap(identity: str) -> None:
                 connection = client()
             if remove(connection, {"label": f"{LABEL}={identity}"}, lambda labels: True):
                 quiet_since = time.monotonic()
-        except Exception:  # Docker is busy, or restarts: it is asked again
+        except Exception:  # Docker is busy, or restarts: try again
             connection, quiet_since = None, time.monotonic()
         time.sleep(0.5)
 

@@ -1,4 +1,4 @@
-"""The answer as text: as `infercanary compare` says it, and what a start costs."""
+"""The answer as text: that of `infercanary compare`, and the cost of a start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = {"first_report": "first report", "first_run": "first run", "time_to_ste
 
 
 def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: int = 80) -> str:
-    """The whole answer on one canary."""
+    """Return the answer on one canary, as text for ``width`` columns."""
     rows = {
         "A": side(answer.a),
         "B": side(answer.b),
@@ -40,7 +40,7 @@ ENDED = {
 
 
 def side(arm: ArmSummary) -> str:
-    """Who it is, its mean and scatter."""
+    """Return the arm's name, mean and scatter."""
     parts = [shown(arm.name, 200)]
     if arm.image_id:
         parts.append(arm.image_id.removeprefix("sha256:")[:12])
@@ -55,14 +55,14 @@ def side(arm: ArmSummary) -> str:
 
 
 def pairs(answer: CanaryAnswer) -> str:
-    """How much slower B was in each, in order of time."""
+    """Return the shift of each pair, in order of time."""
     each = [percent(step.shift) for step in answer.pairs]
     more = f" and {len(each) - _MOST} more" if len(each) > _MOST else ""
     return ", ".join(each[:_MOST]) + more if each else "none"
 
 
 def cold_start(answer: CanaryAnswer, width: int) -> Iterator[str]:
-    """Each step, with its swing over the starts."""
+    """Yield a line for each step of the cold start."""
     label = "cold start"
     for step in STEPS:
         if step in answer.a.cold_start and step in answer.b.cold_start:
@@ -72,16 +72,16 @@ def cold_start(answer: CanaryAnswer, width: int) -> Iterator[str]:
 
 
 def name(step: str) -> str:
-    """What people call it."""
+    """Return a step's name for people."""
     return _NAMES.get(step, step)
 
 
 def duration(arm: ArmSummary, step: str) -> str:
-    """A step's median and swing."""
+    """Return a step's median, and half of its range over the starts."""
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
     return f"{value(arm.cold_start[step], 's')}{swing}"
 
 
 def size(number: int) -> str:
-    """Bytes as Docker shows them."""
+    """Return bytes as Docker shows them."""
     return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"

@@ -1,4 +1,4 @@
-"""One turn: a side is started, asked for its runs until there are enough, and ended."""
+"""One turn: an arm is started, its report is read until there are enough runs, and it is ended."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from infercanary.judge.model import Generation, Sample, kept
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0
-_MOST_RUNS = 3  # times those that are asked for, where neighbours disturb them
-_RARE_RUNS, _RARE = 2, 0.1  # times those, by which it is known that quiet ones are too rare to wait for
-_UNSETTLED_RUNS = 20  # times those that are asked for: a canary that is not steady by then will not be
+_MOST_RUNS = 3  # times the runs that are needed, if neighbours disturb some
+_RARE_RUNS, _RARE = 2, 0.1  # after so many times the runs with so small a share of quiet ones, all count
+_UNSETTLED_RUNS = 20  # times the runs that are needed: a canary that is not steady by then never will be
 _DETAIL = 300  # characters
-_PASSED_OVER = 15  # times, an address where nobody is, while the others are asked
+_PASSED_OVER = 15  # times that an address is skipped after a timeout
 _LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
@@ -31,63 +31,68 @@ _INTERVAL = "infercanary_interval_seconds"
 
 
 class StartFailed(Exception):
-    """A start that gave no runs; the text says why."""
+    """Raised for a start that gave no runs; the text says why."""
 
 
 class OutOfTime(Exception):
-    """The budget is used up."""
+    """Raised when the budget is used up."""
 
 
 class Running(Protocol):
-    """What was started. ``urls`` are where its probe may answer, the likeliest first."""
+    """A started arm. ``urls`` are the addresses at which its probe may answer, the most likely first."""
 
     @property
     def urls(self) -> Sequence[str]: ...
 
     def ended(self) -> str:
-        """Why it runs no more; empty while it does."""
+        """Return why it has ended; empty while it runs."""
         ...
 
     def last_words(self) -> str:
-        """The last line that it logged, or nothing."""
+        """Return the last line that it logged; empty without one."""
         ...
 
     def end(self) -> None:
-        """Stop it, and leave nothing of it behind."""
+        """Stop and remove it."""
         ...
 
 
 class Arm(Protocol):
-    """One of the two that are compared."""
+    """One of the two sides of an experiment: an image, or an interpreter of this host."""
 
     @property
     def name(self) -> str: ...
 
     def start(self, number: int) -> Running:
-        """Raises :class:`StartFailed`, and ``UsageError`` where no other try would help."""
+        """Start it for turn ``number``.
+
+        Raises:
+            StartFailed: It did not start; another try may help.
+            UsageError: It would never start.
+        """
         ...
 
 
 class Turn(NamedTuple):
-    """What one start gave. Seconds count from when it was asked to start."""
+    """The result of one start."""
 
     starts: Mapping[str, Start]
     """Canary → its settled runs, in order."""
     first_report: float
-    """Seconds until the probe answered."""
+    """Seconds from the start until the probe answered."""
     seconds: float
-    """Of the whole turn."""
+    """Seconds of the whole turn."""
     interval: float
-    """Seconds between runs, as the probe says."""
+    """Seconds between runs, as the probe reports."""
 
 
 class Needed(NamedTuple):
-    """When a turn has enough: so many runs, of the canary of that name or of all."""
+    """When a turn has enough: so many runs of ``canary``, or of every canary where that is empty."""
 
     runs: int
     canary: str
     start_seconds: float
-    """Within which the first run must be there, and each one after the one before."""
+    """Seconds within which the first run must come, and each later one after the one before."""
 
 
 Notify = Callable[[str], None]
@@ -96,10 +101,20 @@ Notify = Callable[[str], None]
 def take(
     side: Arm, number: int, needed: Needed, deadline: float, interruption: Interruption, notify: Notify
 ) -> Turn:
-    """One turn of ``side``, over before ``deadline`` (monotonic).
+    """Take one turn of ``side``. Whatever happens, what was started is ended.
 
-    Raises :class:`StartFailed`, :class:`~infercanary.ab.interruption.ExperimentInterrupted`, and :class:`OutOfTime` at
-    the deadline. Whatever happens, what was started is ended.
+    Args:
+        side: The arm to start.
+        number: The turn's number, for the container's name.
+        needed: When there are enough runs.
+        deadline: Monotonic seconds at which it gives up.
+        interruption: Whether a signal came.
+        notify: Is called with what is going on, in a few words.
+
+    Raises:
+        StartFailed: The start gave no runs.
+        OutOfTime: The deadline has passed.
+        ExperimentInterrupted: A signal came.
     """
     begin = time.monotonic()
     running = side.start(number)
@@ -110,7 +125,7 @@ def take(
 
 
 class _Asked:
-    """The report of one start, asked for again and again."""
+    """Reads the report of one start until it has enough runs."""
 
     def __init__(
         self,
@@ -163,8 +178,8 @@ class _Asked:
                 found = read(body, _LIMITS)
             except PollError as error:
                 self._why = f"{error.reason.replace('_', ' ')}: {error}"
-                # Where Docker runs in a machine of its own, nothing comes back from a container's own address, and
-                # waiting for that would be in the time to the first report.
+                # If Docker runs in a virtual machine, a container's own address never answers, and waiting for it would
+                # count as time to the first report.
                 if error.reason == "timeout" and url != self._urls[0]:
                     self._passed_over[url] = _PASSED_OVER
                 continue
@@ -196,7 +211,7 @@ class _Asked:
                 raise StartFailed(f"canary {name} is not steady after {len(runs)} runs")
         done = {name: min(self._needed.runs, self._count(samples)) for name, samples in good.items()}
         least = min(done.values(), default=0)
-        # Of the slowest canary: one that hangs is not made good by another.
+        # Of the slowest canary: progress of another does not make up for one that hangs.
         if (slowest := min(map(len, good.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
         if any(self._runs.values()):
@@ -209,13 +224,13 @@ class _Asked:
         return [run for run in map(kept, self._runs.get(canary, ())) if run.is_settled]
 
     def _count(self, samples: Sequence[Sample]) -> int:
-        """The quiet ones; or all, where so many were waited for in vain."""
+        """Return how many runs count: the undisturbed ones, or all if those are too rare."""
         quiet = sum(map(is_quiet, samples))
         rare = len(samples) >= _RARE_RUNS * self._needed.runs and quiet < _RARE * len(samples)
         return len(samples) if rare or len(samples) >= _MOST_RUNS * self._needed.runs else quiet
 
     def _pause(self) -> float:
-        """Until the runs that are missing may be there: each report that is asked for disturbs the probe a little."""
+        """Return the seconds until the missing runs may be there: each request disturbs the probe a little."""
         if self._last is None:
             return _FIRST_PAUSE
         least = min((len(runs) for runs in self._runs.values()), default=0)
@@ -259,5 +274,5 @@ def _points(families: Sequence[Family], name: str) -> list[tuple[tuple[str, ...]
 
 
 def _with(why: str, detail: str) -> str:
-    """What others wrote may hold anything, and this goes to a terminal."""
+    """Return ``why`` with ``detail``, which others wrote, made safe for a terminal."""
     return f"{why}: {shown(detail, _DETAIL)}" if detail else why

@@ -1,1 +1,1 @@
-"""The judge without an exporter: files in, an answer out. ``infercanary compare`` and ``infercanary scan``."""
+"""Answers from files, without an exporter: ``infercanary compare``, ``scan`` and ``report``."""

@@ -1,4 +1,4 @@
-"""What is in a file, or on standard input: bounded, unpacked where it is gzip, and text."""
+"""Reads a file or standard input: at most 256 MiB of text, unpacked where it is gzip."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 
 
 def content(path: str) -> bytes:
-    """The bytes of the text at ``path``; ``-`` is standard input. Raises :class:`UsageError`."""
+    """Return the bytes of the text at ``path``; ``-`` is standard input.
+
+    Raises:
+        UsageError: It cannot be read, is too large, is empty, or is no text.
+    """
     place = named(path)
     try:
         if path == STANDARD_INPUT:
@@ -51,7 +55,7 @@ def content(path: str) -> bytes:
 
 
 def named(path: str) -> str:
-    """What people call it."""
+    """Return the name of ``path`` for messages."""
     return "standard input" if path == STANDARD_INPUT else path
 
 

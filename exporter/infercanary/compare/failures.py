@@ -1,21 +1,25 @@
-"""Whether more runs fail than before: those that ended well say nothing of it, however fast they were. Pure."""
+"""Whether more runs fail than before, which the latencies of the other runs cannot show. Pure."""
 
 from __future__ import annotations
 
 from infercanary.compare.recording import Attempts
 
-# Fisher's exact test ("The Logic of Inductive Inference", 1935), one-sided, takes any number of runs, and none that
-# failed before. It assumes that runs fail one by one; but a hang fails those after it too, and an answer that cries at
-# one such burst is soon not read. Simulated in bursts of three, with a twentieth of all runs failing on both sides, it
-# errs in 2 to 6 of 100 comparisons at 0.001 (5 to 11 at 0.01; at 0.001 without bursts, in less than 1 of 1,000).
-# The other two hold off what is sure but small: among many runs the test would find one hang.
+# Fisher's exact test ("The Logic of Inductive Inference", 1935), one-sided: it works with any number of runs, also if
+# none failed before. It assumes that runs fail independently, but a hang also fails the runs after it. Simulated with
+# bursts of three failures, and 5 % of all runs failing on both sides, the false positive rate is 2 to 6 % at 0.001
+# (5 to 11 % at 0.01; at 0.001 without bursts it is below 0.1 %). The other two limits exclude differences that are
+# significant but small: among many runs the test would find a single hang.
 _LEVEL = 0.001
 _LEAST = 3
 _LEAST_SHARE = 0.05
 
 
 def rose(before: Attempts | None, after: Attempts | None) -> bool | None:
-    """Whether clearly more runs fail ``after``; None where nothing tells of runs that fail."""
+    """Return whether clearly more runs fail ``after`` than ``before``.
+
+    Returns:
+        None where the input does not record failed runs: files of numbers, or a side without runs.
+    """
     if before is None or after is None or not (before.begun and after.begun):
         return None
     if after.failed < _LEAST or after.failed <= _LEAST_SHARE * after.begun:
@@ -27,7 +31,7 @@ def rose(before: Attempts | None, after: Attempts | None) -> bool | None:
 
 
 def shares(before: Attempts | None, after: Attempts | None) -> str:
-    """Such as ``40 of 50 runs failed, 0 of 200 before``; empty where none did, or nothing tells of it."""
+    """Return words such as ``40 of 50 runs failed, 0 of 200 before``; empty where none failed, or it is not known."""
     if before is None or after is None or not after.failed:
         return ""
     return f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"

@@ -1,4 +1,4 @@
-"""The probe's journal: its lines as starts of canaries, each run taken once."""
+"""Reads a probe's journal into starts of canaries. Each run counts once, also if it was written twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from infercanary.judge.model import Generation, Sample, kept
 
 
 def is_journal(data: bytes) -> bool:
-    """Whether the first line is one of a journal, whole or torn."""
+    """Return whether the first line is one of a journal, complete or truncated."""
     first = next((line for line in io.BytesIO(data) if line.strip()), b"").strip()
     if first.startswith(MARK):
         return True
@@ -31,8 +31,12 @@ def is_journal(data: bytes) -> bool:
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
-    """Each line and where it is. Lines that a crash tore are left out, and told in ``notes``."""
-    torn = 0
+    """Yield each line with its place. Lines that a crash truncated are left out, and counted in ``notes``.
+
+    Raises:
+        UsageError: A line is not one of a journal.
+    """
+    truncated = 0
     for at, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
@@ -43,14 +47,14 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
                 f"{place}:{at}: not a line of a journal ({error}); keep other lines out of it"
             ) from None
         except msgspec.DecodeError:
-            # What a killed process or a lost write leaves: the beginning of a line, or zeros.
+            # A killed process or a lost write leaves the beginning of a line, or zeros.
             if not line.lstrip().startswith((b"{", b"\0")):
                 raise UsageError(
                     f"{place}:{at}: not a line of a journal; keep other lines out of it"
                 ) from None
-            torn += 1
-    if torn:
-        notes.append(f"{place}: {torn} torn line{'s' if torn > 1 else ''} left out")
+            truncated += 1
+    if truncated:
+        notes.append(f"{place}: {truncated} truncated line{'s' if truncated > 1 else ''} left out")
 
 
 def recording(
@@ -59,7 +63,17 @@ def recording(
     notes: list[str],
     ids: Sequence[str] = (),
 ) -> Recording:
-    """The starts in ``lines``; with ``ids``, of those boots and environments only whose ids begin so."""
+    """Return the starts in ``lines``.
+
+    Args:
+        places: Names of the files, for messages.
+        lines: Entries, each with its place.
+        notes: Remarks on the files so far; they become the recording's.
+        ids: Prefixes of ids; with them, only runs of those boots and environments.
+
+    Raises:
+        UsageError: There is no run, or none with these ids, or a latency that cannot be one.
+    """
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}
     components: dict[str, dict[str, str]] = {}
     outputs: dict[str, dict[str, tuple[float, ...]]] = {}
@@ -142,7 +156,7 @@ def _sample(where: str, run: Run) -> Sample:
 
 
 def _why(sample: Sample) -> str:
-    """Why a run does not count."""
+    """Return why a run does not count."""
     if sample.outcome != "ok":
         return shown(sample.outcome.replace("_", " "))
     alone = (tag for tag in sample.tags if not msgspec.structs.replace(sample, tags=(tag,)).is_settled)

@@ -1,4 +1,4 @@
-"""What the offline commands share of their options and of how they answer."""
+"""Options and output that `compare`, `scan`, `report` and `ab` share."""
 
 from __future__ import annotations
 
@@ -46,13 +46,17 @@ def report(function: F) -> F:
 
 
 def between(name: str, number: float, low: float, high: float, advice: str) -> None:
-    """Refuse what is not between (NaN is not)."""
+    """Check that ``number`` lies in [``low``, ``high``]; NaN does not.
+
+    Raises:
+        UsageError: It does not; the line ends with ``advice``.
+    """
     if not (math.isfinite(number) and low <= number <= high):
         raise UsageError(f"{name} {number:g}: {advice}")
 
 
 def answer(results: Sequence[ComparisonResult | ScanResult], notes: Sequence[str]) -> str:
-    """The worst canary's answer as a JSON object, with those of all in it. In ASCII, whatever standard output takes."""
+    """Return the worst canary's result as a JSON object, with the results of all under `canaries`; in ASCII."""
     code = worst([each.exit_code for each in results])
     first: dict[str, Any] = msgspec.to_builtins(next(each for each in results if each.exit_code == code))
     whole = {**first, "notes": [*first["notes"], *notes], "canaries": results}

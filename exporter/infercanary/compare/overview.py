@@ -1,7 +1,7 @@
 """One model across images, engines, devices and hosts: what the judge's stores hold of it, side by side.
 
-It compares nothing by a test: hosts and engines differ in more than one thing. It says what each took, and how far
-starts of one kind lie apart, which is what a difference has to be held against.
+It makes no statistical test, since hosts and engines differ in more than one thing. It shows the latency of each, and
+how much starts of one kind differ, which is what a difference must be compared with.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from infercanary.store.sqlite import Store, StoreError
 
 
 class _Engine(NamedTuple):
-    """How an engine's canary is known: ``told`` is a component that only it tells; a version may just be installed."""
+    """How the engine of a canary is recognised."""
 
     component: str
+    """Only a canary of this engine reports it; that a version is reported may mean just that it is installed."""
     name: str
     version: str
     gpu: str = ""
     is_here: bool = True
-    """Where a server computes is not known to who asks it."""
+    """False of a server: a client does not know on which device it computes."""
 
 
 _ENGINES = (
@@ -48,7 +49,7 @@ _WHICH = "give the file that the exporter's --store names"
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The starts of one canary that have host, service, image, engine and device in common. Times in seconds."""
+    """The starts of one canary with the same host, service, image, engine and device. Times are in seconds."""
 
     canary: str
     host: str
@@ -67,15 +68,21 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     load: float | None
     first_run: float | None
     slower: float
-    """Than the fastest of this canary: 0.5 takes half as long again."""
+    """Than the fastest row of this canary, as a ratio: 0.5 takes 1.5 times as long."""
     medians: tuple[float, ...]
     """Of each start, in order of time."""
 
 
 def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") -> list[OverviewRow]:
-    """What the stores (host → file) hold of the canaries and services that the patterns name; the fastest first.
+    """Return the rows of every canary, the fastest first.
 
-    Raises :class:`UsageError`.
+    Args:
+        stores: Host → file of the judge's store.
+        canary: A pattern (fnmatch) of names of canaries.
+        service: A pattern of names of services.
+
+    Raises:
+        UsageError: A file cannot be read as a store.
     """
     groups: dict[tuple[str, ...], list[Start]] = {}
     for host, path in stores.items():
@@ -97,13 +104,13 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
 
 
 def _kind(generation: Generation) -> tuple[str, str, str]:
-    """Image, engine and device."""
+    """Return image, engine and device."""
     environment = generation.environment
     there = [engine for engine in _ENGINES if environment.get(engine.component)]
     engines = [f"{engine.name} {environment.get(engine.version, '')}".strip() for engine in there]
     cpu = environment.get("cpu_model", "")
     devices = [environment.get(engine.gpu) or cpu if engine.is_here else "" for engine in there]
-    # A probe tells one environment for all its canaries: of several engines one has run this one.
+    # A probe reports one environment for all its canaries: of several engines, one has run this canary.
     return image_name(generation), _either(engines), _either(devices or [cpu])
 
 
@@ -146,7 +153,7 @@ def _cold(starts: Iterable[Start], canary: str, step: str) -> float | None:
 
 @contextmanager
 def _copied(path: Path) -> Iterator[Store]:
-    """The store out of a copy: an exporter that runs holds its file for itself."""
+    """Open a copy of the store: a running exporter locks its file."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file; {_WHICH}")
     beside = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]

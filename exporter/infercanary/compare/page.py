@@ -1,4 +1,4 @@
-"""The answers as one HTML file: nothing in it is loaded from anywhere, and all that files say is escaped."""
+"""Results as one HTML file. It loads nothing from elsewhere, and everything that comes from files is escaped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HEAD = """<!doctype html>
 
 
 def page(title: str, articles: Iterable[str], notes: Sequence[str], version: str) -> str:
-    """The whole file."""
+    """Return the whole document."""
     head = _HEAD.format(title=_safe(title, 400), style=_STYLE)
     said = [f"<p><small>{_safe(note, 1000)}</small></p>" for note in notes]
     foot = f"<footer><small>InferCanary {_safe(version)}</small></footer></body></html>\n"
@@ -46,7 +46,7 @@ def page(title: str, articles: Iterable[str], notes: Sequence[str], version: str
 
 
 def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
-    """One canary, compared."""
+    """Return the article on one comparison."""
     facts = {
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
         "baseline": _side(result.baseline),
@@ -74,7 +74,7 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
 
 
 def scan(result: ScanResult, series: RecordedRuns) -> str:
-    """One series, scanned."""
+    """Return the article on one scan."""
     facts = {
         "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
         "rests on": text.rests_on(result),
@@ -90,7 +90,7 @@ def scan(result: ScanResult, series: RecordedRuns) -> str:
 
 
 def overview(each: Sequence[OverviewRow]) -> str:
-    """What a model takes on each kind of host, engine and image: a row, with each start as a dot on one scale."""
+    """Return a table with a row for each host, engine and image; each start is a dot on one scale."""
     most = max(max(kind.medians) for kind in each) * 1.02
     rows = []
     for kind in each:
@@ -126,7 +126,11 @@ def overview(each: Sequence[OverviewRow]) -> str:
 
 
 def write(path: str, document: str) -> None:
-    """Write ``document`` whole or not at all. Raises :class:`UsageError`."""
+    """Write ``document`` completely or not at all.
+
+    Raises:
+        UsageError: ``path`` cannot be written.
+    """
     target = Path(path)
     if target.is_dir():
         raise UsageError(f"--html {path}: is a folder; name a file in it")
@@ -173,7 +177,7 @@ def _side(side: SideSummary) -> str:
 
 
 def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[str]:
-    """A figure for each side, on one scale."""
+    """Yield a figure for each side, on one scale."""
     low, high = picture.scale((before, after))
     yield "<h3>Run medians, on one scale</h3>"
     for style, label, points in (("old", "baseline", before), ("new", "candidate", after)):
@@ -201,7 +205,7 @@ def _bars(numbers: Sequence[float]) -> str:
 
 
 def _sides(before: Floats, after: Floats, unit: str | None) -> str:
-    """Both sides in order of time, each on its half."""
+    """Return a figure of both sides in order of time, each on its half."""
     low, high = picture.scale((before, after))
     half = _WIDTH / 2
     dots = "".join(
@@ -253,7 +257,7 @@ def _changes(result: ScanResult) -> str:
 
 
 def _table(title: str, pieces: Mapping[str, PartShift]) -> str:
-    """Shifts with their intervals, drawn beside what counts as none."""
+    """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
     if not pieces:
         return ""
     reach = max(2 * EFFECT, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10))
@@ -292,7 +296,7 @@ def _dots(points: Floats, begin: float, end: float, low: float, high: float) -> 
 
 
 def _y(number: float, low: float, high: float) -> float:
-    """Wild runs are drawn at the edge."""
+    """Return the height of ``number``; outliers are drawn at the edge."""
     share = (number - low) / (high - low)
     return _HEIGHT * (1 - (min(1.0, max(0.0, share)) if math.isfinite(share) else 1.0))
 

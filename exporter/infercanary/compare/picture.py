@@ -15,16 +15,16 @@ _ASCII = str.maketrans(
         "▲": "^", "→": "->", "×": "x", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
     }
 )  # fmt: skip
-_LEAST = 0.05  # of the middle: a series that moves less is drawn as flat as it is
+_LEAST = 0.05  # of the middle: the scale spans at least this, so that a flat series looks flat
 
 
 def plain(text: str) -> str:
-    """``text`` for a terminal that knows ASCII only."""
+    """Return ``text`` for a terminal that shows ASCII only."""
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def scale(sides: Iterable[Floats]) -> tuple[float, float]:
-    """From where to where all sides are drawn: a few wild runs must not flatten the rest."""
+    """Return the range in which all sides are drawn, without the outer 1 %: outliers must not flatten the rest."""
     ends = [np.quantile(points, (0.01, 0.99)) for points in sides if points.size]
     low, high = min(float(end[0]) for end in ends), max(float(end[1]) for end in ends)
     room = max((high - low) / 20, 0.001 * high)
@@ -32,13 +32,13 @@ def scale(sides: Iterable[Floats]) -> tuple[float, float]:
 
 
 def densities(points: Floats, low: float, high: float, bins: int) -> list[float]:
-    """How many points fall into each part of the scale, and around it: few points would leave a comb."""
+    """Return how many points fall into each bin, smoothed over its neighbours: few points would leave gaps."""
     counted = np.histogram(points, bins=bins, range=(low, high))[0]
     return [float(x) for x in np.convolve(counted, (1, 2, 3, 2, 1), "same")]
 
 
 def bars(numbers: Sequence[float]) -> str:
-    """One character each, as high as its share of the highest; what is there is seen."""
+    """Return one character for each number, as high as its share of the highest; only zero is blank."""
     most = max(numbers, default=0)
     if not most:
         return " " * len(numbers)
@@ -46,19 +46,19 @@ def bars(numbers: Sequence[float]) -> str:
 
 
 def place(value: float, low: float, high: float, width: int) -> int:
-    """The column of a value on the scale."""
+    """Return the column of ``value`` on a scale of ``width`` columns."""
     return min(width - 1, max(0, int((value - low) / (high - low) * width)))
 
 
 def condensed(points: Floats, width: int) -> Floats:
-    """At most ``width`` medians, of parts that are as even as can be."""
+    """Return at most ``width`` medians, of parts of almost equal length."""
     if points.size <= width:
         return points
     return np.array([np.median(part) for part in np.array_split(points, width)])
 
 
 def sparkline(points: Floats, width: int) -> tuple[str, float, float]:
-    """The series in ``width`` characters, and the lowest and the highest of what they stand for."""
+    """Return the series in ``width`` characters, and the lowest and highest value that they show."""
     each = condensed(points, width)
     low, high = float(each.min()), float(each.max())
     least = _LEAST * (low + high) / 2
@@ -69,10 +69,10 @@ def sparkline(points: Floats, width: int) -> tuple[str, float, float]:
 
 
 def column(index: int, size: int, width: int) -> int:
-    """The column of ``sparkline`` in which the point at ``index`` is."""
+    """Return the column of ``sparkline`` that shows the point at ``index``."""
     if size <= width:
         return index
-    longer = size % width  # so many parts, the first ones, have one point more
+    longer = size % width  # the first so many parts have one point more
     short = size // width
     return (
         index // (short + 1)

@@ -1,4 +1,4 @@
-"""Files into recordings: what is in each is told by its content, never by its name."""
+"""Reads files into recordings. The content decides what a file is, never its name."""
 
 from __future__ import annotations
 
@@ -17,10 +17,18 @@ from infercanary.contract.journal import JournalEntry
 def read(
     paths: Sequence[str], *, column: str = "", ids: Sequence[str] = (), apart: Collection[str] = ()
 ) -> Recording:
-    """The recording in ``paths``: each file of numbers is a start; journals tell their starts apart themselves.
+    """Read the files of one side: each file of numbers is one start; a journal names the start of each run.
 
-    A journal's older file, ``PATH.1``, is read with it, unless it is one of ``apart``: files that were named too.
-    Raises :class:`UsageError`.
+    A journal's older file, ``PATH.1``, is read with it.
+
+    Args:
+        paths: Files of one kind, journals or numbers; ``-`` is standard input.
+        column: The column or key that holds the latencies, where a file has several.
+        ids: Prefixes of ids of boots and environments; with them, only their runs of a journal.
+        apart: Files that were named themselves, and are not read as an older part of another.
+
+    Raises:
+        UsageError: A file cannot be read, or holds something else.
     """
     places = [named(path) for path in paths]
     texts = {path: content(path) for path in dict.fromkeys(paths)}
@@ -50,7 +58,11 @@ def read(
 
 
 def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
-    """The series to judge: all, or the one that ``canary`` names."""
+    """Return the series to judge: all, or the one that ``canary`` names.
+
+    Raises:
+        UsageError: There is no such canary.
+    """
     place = " and ".join(recording.places)
     if not canary:
         return dict(recording.canaries)

@@ -1,4 +1,4 @@
-"""What was recorded, as the judge takes it: the starts of each canary, whatever file they came from."""
+"""Recorded runs as the judge takes them: the starts of each canary, whatever kind of file they came from."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Attempts(msgspec.Struct, frozen=True):
-    """Runs that were begun, and those of them that failed. One skipped because something was busy is neither."""
+    """Counts of runs that began, and of those that failed. A run that was skipped as busy is not counted."""
 
     begun: int
     failed: int
 
 
 class RecordedRuns(NamedTuple):
-    """One canary. ``points`` holds, for each start, the medians of the runs that count, in order of time.
-
-    Of a journal, ``starts`` has the same starts with all that is known of each run, and ``environments`` their
-    environments: from which run on, and the id. ``attempts`` counts all its runs, those that do not count too. Numbers
-    come without.
-    """
+    """The runs of one canary, or one or more files of numbers."""
 
     points: Sequence[Floats]
+    """For each start, the medians of the runs that count, in order of time (seconds, of a journal)."""
     starts: Sequence[Start] = ()
+    """Of a journal: the same starts, with every field of their runs."""
     environments: Sequence[Sequence[tuple[int, str]]] = ()
+    """Of a journal: for each start, (index of the first run, id) of each environment."""
     left_out: Mapping[str, int] = {}
+    """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
+    """Of a journal: all runs, also those that do not count."""
 
     @property
     def runs(self) -> int:
@@ -42,12 +42,12 @@ class RecordedRuns(NamedTuple):
 
     @property
     def every(self) -> Floats:
-        """The points of all starts, one after the other."""
+        """The points of all starts, concatenated."""
         return np.concatenate(self.points) if self.points else np.empty(0)
 
 
 class Recording(NamedTuple):
-    """The files of one side. Numbers are a canary without a name."""
+    """The files of one side. Numbers are stored as a canary with an empty name."""
 
     places: Sequence[str]
     journal: bool
@@ -58,12 +58,12 @@ class Recording(NamedTuple):
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """A name out of someone's file, safe for a terminal and not too long for a line."""
+    """Return ``text`` from a file, safe for a terminal and at most ``limit`` characters long."""
     return shortened(printable(text), limit)
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Names for a person who has to pick one."""
+    """Return names as a list to choose from."""
     each = [shown(name) for name in names]
     more = f" and {len(each) - most} more" if len(each) > most else ""
     return ", ".join(each[:most]) + more

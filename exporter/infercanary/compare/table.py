@@ -1,6 +1,6 @@
-"""Latencies out of text: one a line, a JSON array, JSON objects, or a table with a header. The content says which.
+"""Reads latencies from text: one a line, a JSON array, JSON objects, or a table with a header.
 
-Each mistake is one line that names the line of the file.
+The content decides which. A mistake is reported in one line that names the line of the file.
 """
 
 from __future__ import annotations
@@ -21,15 +21,24 @@ from infercanary.compare.recording import Floats, listed, shown
 
 MAX_POINTS = 5_000_000
 
-Cells: TypeAlias = "Iterable[tuple[str, object]]"  # where it is, and what is there
+Cells: TypeAlias = "Iterable[tuple[str, object]]"  # place and value
 
 _decode = msgspec.json.Decoder().decode
 
 
 def numbers(place: str, data: bytes, column: str = "") -> tuple[Floats, list[str]]:
-    """The latencies in ``data``, and notes for the reader. ``column`` says which, where there are several.
+    """Read the latencies in ``data``.
 
-    Raises :class:`UsageError`.
+    Args:
+        place: The file's name, for messages.
+        data: Its content.
+        column: The column or key that holds the latencies, where there are several.
+
+    Returns:
+        The latencies, in the unit and the order of the file, and notes for the reader.
+
+    Raises:
+        UsageError: The content is not of a known form, or holds something that is no latency.
     """
     if b"\0" in data:
         raise UsageError(f"{place}: a binary file; give a journal, or numbers as text")
@@ -59,7 +68,7 @@ def numbers(place: str, data: bytes, column: str = "") -> tuple[Floats, list[str
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines that hold something, with their numbers; a `#` begins a comment."""
+    """Yield the lines that are not blank, with their numbers; a `#` begins a comment."""
     for at, line in enumerate(io.BytesIO(data), 1):
         line = line.strip()
         if line and not line.startswith(b"#"):
@@ -74,7 +83,7 @@ def _latency(where: str, cell: object) -> float:
     if value is None:
         hint = ""
         if isinstance(cell, str) and len(cell.replace(",", " ").split()) > 1:
-            hint = "; put one number on a line, or give the table a header and say --column"
+            hint = "; put one number on a line, or give the table a header and name a column with --column"
         raise UsageError(f"{where}: {_what(cell)} is not a number{hint}")
     if not 0 < value < math.inf:
         raise UsageError(
@@ -114,33 +123,33 @@ def _array(place: str, data: bytes, column: str) -> Cells:
 
 
 def _objects(place: str, data: bytes, column: str, notes: list[str]) -> Cells:
-    torn = ""
+    truncated = ""
     chosen = ""
     for at, line in _lines(data):
-        if torn:
+        if truncated:
             break
         where = f"{place}:{at}"
         try:
             entry = _decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
             _refuse_nan(where, line)
-            torn = f"{where}: not JSON ({error}); put one object on each line"
+            truncated = f"{where}: not JSON ({error}); put one object on each line"
             continue
         if not isinstance(entry, dict):
             raise UsageError(f"{where}: {_what(entry)} among objects; keep to one format in a file")
         chosen = chosen or _column(where, _keys(entry), column)
         yield where, _value(where, entry, chosen)
     else:
-        # Only the very last line may be torn, and only where its end is missing.
-        if torn and not data.endswith(b"\n"):
-            notes.append(f"{place}: the last line is torn, and was left out")
-            torn = ""
-    if torn:
-        raise UsageError(torn)
+        # Only the last line may be truncated, and only if its line end is missing.
+        if truncated and not data.endswith(b"\n"):
+            notes.append(f"{place}: the last line is truncated, and was left out")
+            truncated = ""
+    if truncated:
+        raise UsageError(truncated)
 
 
 def _refuse_nan(where: str, text: bytes) -> None:
-    """Some write what JSON does not have."""
+    """Report NaN and Infinity as such: some programs write them, though JSON has no such numbers."""
     if found := re.search(rb"[\[,:]\s*(-?(?:NaN|Infinity))\b", text):
         raise UsageError(
             f"{where}: {found[1].decode()} is not a latency: those are finite and above zero; take it out"
@@ -159,7 +168,7 @@ def _rows(place: str, data: bytes, column: str) -> Cells:
     header = next((line for line in lines if line and not line.startswith("#")), "")
     if len(header) > csv.field_size_limit():
         raise UsageError(f"{place}:1: a line of {len(header):,} characters; put one number on a line")
-    # A header may have one sign in its names, in quotes: the one that makes most columns parts them.
+    # A quoted name may hold another delimiter: the delimiter is the one that gives most columns.
     delimiter = max(",;\t", key=lambda sign: len(next(csv.reader([header], delimiter=sign))))
     rows = csv.reader(kept, delimiter=delimiter, skipinitialspace=True)
     names: list[str] = []
@@ -179,7 +188,7 @@ def _rows(place: str, data: bytes, column: str) -> Cells:
                 continue
             if len(row) != len(names):
                 raise UsageError(
-                    f"{where}: {len(row)} columns, and the header has {len(names)}; mend the line"
+                    f"{where}: {len(row)} columns, and the header has {len(names)}; fix the line"
                 )
             yield where, row[index].strip()
     except csv.Error as error:
@@ -187,11 +196,11 @@ def _rows(place: str, data: bytes, column: str) -> Cells:
 
 
 def _column(where: str, names: list[str], column: str) -> str:
-    """The column that is meant among ``names``."""
+    """Return the column to read among ``names``."""
     if not column and len(names) == 1:
         return names[0]
     if not column:
-        raise UsageError(f"{where}: which column? Say --column with one of: {listed(names)}")
+        raise UsageError(f"{where}: which column? Give --column one of: {listed(names)}")
     if column not in names:
         raise UsageError(f"{where}: no column `{shown(column)}`; there are: {listed(names)}")
     if names.count(column) > 1:
@@ -202,7 +211,7 @@ def _column(where: str, names: list[str], column: str) -> str:
 
 
 def _keys(entry: dict[str, object], under: str = "") -> list[str]:
-    """The keys of an object, those of objects in it with a dot."""
+    """Return the keys of an object; those of nested objects as `outer.inner`."""
     names = []
     for key, value in entry.items():
         if isinstance(value, dict):
@@ -219,7 +228,7 @@ def _value(where: str, entry: dict[str, object], column: str) -> object:
     for key in column.split("."):
         if not isinstance(value, dict) or key not in value:
             raise UsageError(
-                f"{where}: no `{shown(column)}` here; take the line out, or say another --column"
+                f"{where}: no `{shown(column)}` here; take the line out, or give another --column"
             )
         value = value[key]
     return value

@@ -1,4 +1,4 @@
-"""Standard output as it is: a terminal or a pipe, with or without colours, with or without a µ in its encoding."""
+"""Writes to standard output: a terminal or a pipe, with or without colours, in any encoding."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ _COLOURS: Mapping[str, str] = {
 
 
 def width() -> int:
-    """Columns for text."""
+    """Return the number of columns for text, from 80 to 120."""
     return min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
 
 
 def say(text: str, verdict: str = "") -> None:
-    """Print ``text``, its first ``verdict`` coloured where a person looks and did not say NO_COLOR.
+    """Print ``text``; on a terminal, the first ``verdict`` in it is coloured, unless NO_COLOR is set.
 
-    Raises :class:`UsageError` where that is not possible: an exit code of its own would be taken for the answer's.
+    Raises:
+        UsageError: Standard output does not take it. Python's own exit code for that, 1, means "regressed".
     """
     if sys.stdout is None:
         raise UsageError("the answer cannot be printed (standard output is closed); give it somewhere to go")
@@ -44,7 +45,7 @@ def say(text: str, verdict: str = "") -> None:
         text = text.replace(verdict, click.style(verdict, fg=_COLOURS[verdict], bold=True), 1)
     try:
         click.echo(text, nl=False)
-    except BrokenPipeError:  # who read has seen enough; the exit code is still the answer
+    except BrokenPipeError:  # the reader has read enough; the exit code is still the answer
         _discard()
     except OSError as error:
         _discard()
@@ -52,5 +53,5 @@ def say(text: str, verdict: str = "") -> None:
 
 
 def _discard() -> None:
-    """Of what is left in the buffer: flushed at the exit, it would fail again."""
+    """Drop what is left in the buffer: flushed at the exit, it would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

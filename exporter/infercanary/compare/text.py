@@ -1,4 +1,4 @@
-"""The answers as text: one sentence first, then what it rests on, a picture, and what to do next."""
+"""Results as text: one sentence first, then the evidence, a picture, and what to do next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FEW = 6  # phases or controls in a row, when none of them moved
 def comparison(
     result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns, width: int = 80
 ) -> str:
-    """The whole answer on one canary."""
+    """Return the result on one canary, as text for ``width`` columns."""
     facts = {
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
         "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
@@ -50,7 +50,7 @@ def comparison(
 
 
 def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:
-    """The whole answer on one series."""
+    """Return the result on one series, as text for ``width`` columns."""
     facts = {
         "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
         "rests on": rests_on(result),
@@ -66,32 +66,32 @@ def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:
 
 
 def rests_on(result: ScanResult) -> str:
-    """How much was scanned."""
+    """Return how many runs were scanned."""
     starts = f" of {count(result.starts, 'start')}" if result.unit else ""
     block = f", scanned as medians of {result.block} each" if result.block > 1 else ""
     return f"{count(result.runs, 'run')}{starts}{block}"
 
 
 def began(change: LevelChange) -> str:
-    """What began where the level changed."""
+    """Return what began where the level changed: a boot, other components."""
     parts = [f"boot {change.start} begins"] if change.start else []
     return "; ".join([*parts, *(text for text in (changed(change.changes),) if text)])
 
 
 def restarts(result: ComparisonResult) -> str:
-    """What restarts are taken to do, and how that is known."""
+    """Return how much starts of one image differ, and how that is known."""
     sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
     if result.restart_sd_from == "given":
-        return f"{sd}, as given" if result.restart_sd else "none lies between, as given"
+        return f"{sd}, as given" if result.restart_sd else "no restart lies between, as given"
     if result.restart_sd_from == "assumed":
         return f"{sd}, assumed: no restart of one image is in these files"
     if result.restart_sd_from == "measured":
         return f"{sd}, measured on {count(result.restarts_seen, 'start')}"
-    return f"{sd}, learnt from {count(result.restarts_seen, 'restart')} beside what is assumed without"
+    return f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior"
 
 
 def pieces(each: Mapping[str, PartShift]) -> str:
-    """Those that moved; where none did, that they are flat."""
+    """Return the phases or controls that moved, or that none did."""
     if not each:
         return ""
     moved = {name: piece for name, piece in each.items() if piece.moved}
@@ -105,21 +105,21 @@ def pieces(each: Mapping[str, PartShift]) -> str:
 
 
 def left_out(reasons: Mapping[str, int]) -> str:
-    """How many runs do not count, and why."""
+    """Return how many runs do not count, and why."""
     return ", ".join(
         f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda r: -r[1])
     )
 
 
 def changed(changes: Sequence[Change], most: int = 6) -> str:
-    """The components of the environment that changed."""
+    """Return the components of the environment that changed, at most ``most`` of them by name."""
     each = [f"{shown(c.component)} {shown(c.before or 'none')} → {shown(c.after or 'none')}" for c in changes]
     more = [count(len(each) - most, "more component")] if len(each) > most else []
     return ", ".join([*each[:most], *more])
 
 
 def distributions(before: Floats, after: Floats, unit: str | None, width: int) -> list[str]:
-    """Both sides as bars on one scale, each with its median."""
+    """Return both sides as bars on one scale, each with its median."""
     room = width - _LABEL - 2
     low, high = picture.scale((before, after))
     lines = []
@@ -137,13 +137,13 @@ def distributions(before: Floats, after: Floats, unit: str | None, width: int) -
 
 
 def row(label: str, text: str, width: int) -> list[str]:
-    """``text`` beside its label, wrapped."""
+    """Return ``text`` beside its label, wrapped."""
     first, rest = f"  {label:<{_LABEL}}", " " * (_LABEL + 2)
     return _wrapped(text, width, first, rest)
 
 
 def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """A number, its unit and its interval stay in one line."""
+    """Wrap ``text``; a number, its unit and its interval stay in one line."""
     joined = re.sub(r" (?=%)|(?<=%) (?=\[)", "\xa0", text)
     joined = re.sub(r"(\[[^][ ]+,) (?=[^][ ]+])", "\\1\xa0", joined)
     lines = textwrap.wrap(joined, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
@@ -192,7 +192,7 @@ def _changes(result: ScanResult, width: int) -> Iterator[str]:
 
 
 def _line(result: ScanResult, points: Floats, width: int) -> Iterator[str]:
-    """The series as a line, and marks under it where it changed."""
+    """Yield the series as a line of bars, and marks under it where it changed."""
     room = width - _LABEL - 2
     line, low, high = picture.sparkline(points, room)
     yield f"  {'runs':<{_LABEL}}{line}"

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ from datetime import datetime, timezone
 
 
 def value(number: float | None, unit: str | None) -> str:
-    """A latency in four digits: in seconds, milliseconds or microseconds, or as it came where the unit is not known."""
+    """Return a latency in four digits.
+
+    Args:
+        number: Seconds where ``unit`` is "s", else in the unit of the file.
+        unit: "s", or None where the unit is not known.
+    """
     if number is None:
         return "unknown"
     if unit is None:
@@ -18,16 +23,17 @@ def value(number: float | None, unit: str | None) -> str:
 
 
 def short(number: float, digits: int = 2) -> str:
-    """In so many digits, without zeros at the end."""
+    """Return ``number`` in so many significant digits, without trailing zeros."""
     return f"{float(f'{number:.{digits}g}'):g}"
 
 
 def count(number: int, noun: str) -> str:
+    """Return such as ``1 run`` or ``1,200 runs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def when(seconds: float) -> str:
-    """Unix seconds as a date and a time; clocks of probes may be anywhere."""
+    """Return Unix seconds as date and time (UTC). A probe's clock may be wrong, so any number is accepted."""
     try:
         return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):

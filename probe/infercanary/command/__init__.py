@@ -1,1 +1,1 @@
-"""The command line, settings files and their check, which every part may use."""
+"""The command line, exit codes, and settings files with their check. Every part may use it."""

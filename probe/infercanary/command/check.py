@@ -1,4 +1,4 @@
-"""``infercanary check-config``: read settings files as the probe and the exporter would, and start nothing."""
+"""``infercanary check-config``: reads settings files as probe and exporter do, and starts nothing."""
 
 from __future__ import annotations
 

@@ -23,23 +23,23 @@ COMMANDS = {
     ),
     "ab": (
         "infercanary.ab.command",
-        "The experiment before a deploy: is the second image slower, and why.",
+        "Compare two images before a deploy: is the second one slower, and why.",
     ),
     "scan": ("infercanary.compare.commands.scan", "Find where the level of one file of runs changed."),
     "report": (
         "infercanary.compare.commands.report",
-        "One model across images, engines, devices and hosts, out of the judges' stores.",
+        "Compare one model across images, engines, devices and hosts, from the judges' stores.",
     ),
     "check-config": ("infercanary.command.check", "Check settings files without starting anything."),
     "demo": (
         "infercanary.demo.__main__",
-        "Probe, exporter and Prometheus on this machine, with a live table.",
+        "Run probe, exporter and Prometheus on this machine, with a live table.",
     ),
 }
 
 
 class _Commands(click.Group):
-    """Imports a command when it is called: the probe's image has no exporter in it, and needs none."""
+    """Imports a command when it is called: an image with the probe need not contain the exporter."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -84,7 +84,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point: a user's mistake is one line on standard error, and exit code 2."""
+    """Run the command line and exit. A user's mistake is one line on standard error, and exit code 2."""
     try:
         code = cli(standalone_mode=False)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""Settings files: YAML into typed structs, where every mistake is one line that names the place and the mend."""
+"""Settings files: YAML into typed structs. Every mistake is reported in one line, with its place and the fix."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ _MAX_BYTES = 1_000_000
 
 
 class UsageError(Exception):
-    """A mistake in what a person wrote. Its text is one line: the place, what is wrong, and the mend."""
+    """A mistake in what a person wrote. Its text is one line: the place, what is wrong, and the fix."""
 
     def __str__(self) -> str:
         return " ".join(super().__str__().split())
 
 
 def load(path: str | os.PathLike[str], kind: type[T]) -> T:
-    """The settings in the YAML file ``path`` as ``kind`` (a :class:`msgspec.Struct` that forbids unknown keys).
+    """Read the YAML file ``path``.
 
-    Raises :class:`UsageError`.
+    Args:
+        path: The file.
+        kind: What to return, such as a :class:`msgspec.Struct` that forbids unknown keys.
+
+    Raises:
+        UsageError: The file cannot be read, is not YAML, or does not fit ``kind``.
     """
     try:
         with Path(path).open("rb") as file:
@@ -52,7 +57,16 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
 
 
 def convert(document: object, kind: type[T], place: str) -> T:
-    """``document`` as ``kind``, or a :class:`UsageError` that says where in ``place`` it does not fit."""
+    """Convert ``document`` to ``kind``.
+
+    Args:
+        document: What a YAML or JSON file holds.
+        kind: What to return.
+        place: The file's name, for messages.
+
+    Raises:
+        UsageError: It does not fit; the text says where.
+    """
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:
@@ -60,7 +74,7 @@ def convert(document: object, kind: type[T], place: str) -> T:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses what YAML lets pass and nobody means: a key twice (the last would win), infinity and NaN as numbers."""
+    """Refuses what YAML allows and nobody means: duplicate keys (the last would win), infinity and NaN."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -103,7 +117,7 @@ def _yaml_line(path: object, error: yaml.YAMLError) -> str:
 
 
 def _validation_line(place: str, kind: object, message: str, document: object) -> str:
-    """msgspec says ``Object contains unknown field `x` - at `$.a[0]` ``; a person reads ``place: a[0]: …``."""
+    """Return a message of msgspec, ``… unknown field `x` - at `$.a[0]` ``, for people: ``place: a[0]: …``."""
     text, _, path = message.partition(" - at `")
     where = path.rstrip("`").replace("key` in `", "").removeprefix("$").removeprefix(".")
     if (unknown := re.search(r"unknown field `(.*)`", text, re.DOTALL)) and (known := _keys_at(kind, where)):
@@ -112,7 +126,9 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
         text = f"the required key `{missing[1]}` is missing"
     elif path.startswith("key` in"):
         text = f"{text} as a key; put it in quotes"
-    text = text.replace(" | null`", "`")  # that it may be left out helps nobody who did not
+    text = text.replace(
+        " | null`", "`"
+    )  # a wrong value is there, so it does not help that it may be left out
     for word, readable in _READABLE.items():
         text = text.replace(word, readable)
     text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)
@@ -133,9 +149,9 @@ _READABLE = {
 
 
 def _name_entry(document: object, kind: object, where: str, message: str) -> str | None:
-    """``where`` with its first ``[...]`` named: msgspec does not say which entry of a mapping it means.
+    """Return ``where`` with its first ``[...]`` replaced by a key: msgspec does not name the entry of a mapping.
 
-    Found by conversion of the document with one entry of that mapping at a time.
+    The document is converted with one entry of that mapping at a time, until the message is the same.
     """
     before, _, after = where.partition("[...]")
     steps = [int(step[1:-1]) if step[0] == "[" else step for step in re.findall(r"\[\d+]|[^.\[\]]+", before)]
@@ -159,7 +175,7 @@ def _name_entry(document: object, kind: object, where: str, message: str) -> str
 
 
 def _keys_at(kind: object, where: str) -> list[str]:
-    """The keys that the struct found by walking ``where`` (``a.b[0]``) from ``kind`` would take."""
+    """Return the keys of the struct at ``where`` (``a.b[0]``) within ``kind``."""
     info = msgspec.inspect.type_info(kind)
     for step in re.findall(r"\[[^]]*\]|[^.\[\]]+", where):
         options = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)

@@ -189,7 +189,7 @@ def test_disturbed_runs_failures_and_a_slow_pace_are_noted():
     failures = [FailedStart("B", "it ended with exit code 1"), FailedStart("B", "no run")]
     each = summarize("c", result(found, failures=failures), A, B, 12)
     notes = each.compared.notes
-    assert notes[0] == "12 of 108 runs that others on this host kept waiting are left out"
+    assert notes[0] == "12 of 108 runs that waited for other work on this host are left out"
     assert notes[1] == "B failed to start 2 times and was started again: no run"
     assert notes[2].startswith("a run came every 10 s only: ")
     assert (each.b.failed_starts, each.a.failed_starts, each.a.runs) == (2, 0, 48)

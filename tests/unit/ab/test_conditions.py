@@ -54,16 +54,16 @@ BOTH = ("old", "new")
         ((*BOTH, "--env", "NOT_SET_HERE"), "--env NOT_SET_HERE: is not set here; give NOT_SET_HERE=VALUE"),
         (
             (*BOTH, "--volume", "/models"),
-            "--volume /models: give SOURCE:/in/the/container, and :ro where it is to be read only",
+            "--volume /models: give SOURCE:/in/the/container, and :ro to make it read-only",
         ),
         (
             (*BOTH, "--volume", "a:b:ro"),
-            "--volume a:b:ro: give SOURCE:/in/the/container, and :ro where it is to be read only",
+            "--volume a:b:ro: give SOURCE:/in/the/container, and :ro to make it read-only",
         ),
-        ((*BOTH, "--command", "'open"), "--command 'open: No closing quotation; mend the quotes"),
+        ((*BOTH, "--command", "'open"), "--command 'open: No closing quotation; fix the quotes"),
         ((*BOTH, "--command", " "), "--command: is blank; give a command, or leave it out"),
-        ((*BOTH, "--config", "a", "--model", "b"), "--config and --model: say the same thing twice; give one of them"),
-        ((*BOTH, "--input", "1x3"), "--input: is of --model; give that too"),
+        ((*BOTH, "--config", "a", "--model", "b"), "--config and --model: exclude each other; give one of them"),
+        ((*BOTH, "--input", "1x3"), "--input: belongs to --model; give that too"),
         (
             (*BOTH, "--model", "m:f"),
             "--model: its input is not known; add --input, such as --input 1x3x224x224",
@@ -79,7 +79,8 @@ BOTH = ("old", "new")
         ((*BOTH, "--html", "/no/such/folder/a.html"),
          "--html /no/such/folder/a.html: its folder is not there, or cannot be written; name another place"),
         ((*BOTH, "--html", "."), "--html .: is a folder; name a file in it"),
-        (("--host-python", sys.executable, "new"), "--host-python: needs --config or --model: what to run on the host"),
+        (("--host-python", sys.executable, "new"),
+         "--host-python: needs --config or --model, which say what to run on the host"),
         (("--host-python", sys.executable, *BOTH), "ab: with --host-python give one image, which is B"),
         (
             ("--host-python", "/no/python", "new", "--model", "m:f", "--input", "1"),

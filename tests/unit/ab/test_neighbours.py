@@ -43,7 +43,7 @@ def test_what_a_neighbour_disturbed_at_random_is_left_out():
     found = counted(pairs)
     assert (found.left_out, found.pairs_left_out) == (11, 0)
     assert all(s.median == 0.02 for pair in found.pairs for side in pair for s in side.samples)
-    assert found.note == "11 of 96 runs that others on this host kept waiting are left out"
+    assert found.note == "11 of 96 runs that waited for other work on this host are left out"
 
 
 def test_a_pair_without_enough_quiet_runs_is_left_out():
@@ -69,7 +69,10 @@ def test_where_it_is_never_quiet_all_count():
     pairs = [(start(runs(12)), start(runs(11)))] * 4
     found = counted(pairs)
     assert list(found.pairs) == pairs
-    assert found.note == "others on this host kept most runs waiting; all runs count, and tell less"
+    assert (
+        found.note
+        == "most runs waited for other work on this host; all runs count, and the result is less certain"
+    )
 
 
 def test_what_an_image_does_to_itself_by_its_limits_counts():

@@ -85,7 +85,7 @@ def test_an_empty_file_is_all_defaults(file: Path) -> None:
         ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is here a second time; keep one"),
     ],
 )
-def test_a_mistake_names_its_place_and_its_mend(file: Path, text: str, told: str) -> None:
+def test_a_mistake_names_its_place_and_its_fix(file: Path, text: str, told: str) -> None:
     assert mistake(file, text) == told
 
 

@@ -72,18 +72,18 @@ def test_a_run_that_is_there_twice_counts_once(journal, tmp_path):
     assert read([path, str(twice)]).canaries["resnet18"].runs == 10
 
 
-def test_torn_lines_are_left_out_and_told(journal):
+def test_truncated_lines_are_left_out_and_noted(journal):
     path = journal("a", [0.02], count=10)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:-40])
     recording = read([path])
     assert recording.canaries["resnet18"].runs == 9
-    assert recording.notes == [f"{path}: 1 torn line left out"]
+    assert recording.notes == [f"{path}: 1 truncated line left out"]
     # Where the process was killed in a line, and where a disk kept the length of a write but not its bytes.
     Path(path).write_bytes(whole[:-40] + b"\n" + b"\0" * 100 + b"\n" + whole)
     recording = read([path])
     assert recording.canaries["resnet18"].runs == 10
-    assert recording.notes == [f"{path}: 2 torn lines left out"]
+    assert recording.notes == [f"{path}: 2 truncated lines left out"]
 
 
 @pytest.mark.parametrize("line", ["0.5", '{"latency": 1}', "hello", "[1]"])

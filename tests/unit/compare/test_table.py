@@ -57,10 +57,10 @@ def test_comments_and_blank_lines():
     assert values('# x\n{"a": 1}\n\n{"a": 2}\n') == [1, 2]
 
 
-def test_a_torn_last_line_of_objects_is_left_out():
+def test_a_truncated_last_line_of_objects_is_left_out():
     found, notes = numbers("f", b'{"a": 1}\n{"a": 2}\n{"a')
     assert list(found) == [1, 2]
-    assert notes == ["f: the last line is torn, and was left out"]
+    assert notes == ["f: the last line is truncated, and was left out"]
     for text in ('{"a": 1}\n{"a\n', '{"a": 1}\n{"a\n{"a": 2}'):
         with pytest.raises(UsageError, match=r"^f:2: not JSON \(.*\); put one object on each line$"):
             values(text)
@@ -78,10 +78,10 @@ def test_a_torn_last_line_of_objects_is_left_out():
         ("1\n1 2\n", "", "f:2: `1 2` is not a number; put one number on a line, or give the table a header"),
         ("1,2\n3,4\n", "", "f:1: several numbers on a line, and no header to name them; add one"),
         ("1\n2\n", "x", "f: one number a line, without columns; leave --column out"),
-        ("a,b\n1,2\n", "", "f:1: which column? Say --column with one of: a, b"),
+        ("a,b\n1,2\n", "", "f:1: which column? Give --column one of: a, b"),
         ("a,b\n1,2\n", "c", "f:1: no column `c`; there are: a, b"),
         ("a,a\n1,2\n", "a", "f:1: the column `a` is there 2 times; rename one"),
-        ("a,b\n1,2\n1\n", "a", "f:3: 1 columns, and the header has 2; mend the line"),
+        ("a,b\n1,2\n1\n", "a", "f:3: 1 columns, and the header has 2; fix the line"),
         ("a,b\n1,2\n,1\n", "a", "f:3: nothing is not a number"),
         ("a,b\n\n# c\n1,2\n\nx,1\n", "a", "f:6: `x` is not a number"),
         ("a\n", "", "f: holds no numbers; give one a line, or a table with a header"),
@@ -95,11 +95,11 @@ def test_a_torn_last_line_of_objects_is_left_out():
         ("[1, [2]]", "", "f: entry 2: `[2]` is not a number"),
         ("[1, -1]", "", "f: entry 2: -1 is not a latency"),
         ("[1, 2]", "a", "f: an array of numbers, without columns; leave --column out"),
-        ('[{"a": 1}, {"b": 1}]', "a", "f: entry 2: no `a` here; take the line out, or say another --column"),
+        ('[{"a": 1}, {"b": 1}]', "a", "f: entry 2: no `a` here; take the line out, or give another --column"),
         ("[" * 100_000, "", "f: not a JSON array ("),
-        ('{"a": 1, "b": {"c": 2}}\n', "", "f:1: which column? Say --column with one of: a, b.c"),
+        ('{"a": 1, "b": {"c": 2}}\n', "", "f:1: which column? Give --column one of: a, b.c"),
         ('{"a": 1, "b": {"c": 2}}\n', "b.d", "f:1: no column `b.d`; there are: a, b.c"),
-        ('{"a": 1}\n{"b": 1}\n', "a", "f:2: no `a` here; take the line out, or say another --column"),
+        ('{"a": 1}\n{"b": 1}\n', "a", "f:2: no `a` here; take the line out, or give another --column"),
         ('{"a": 1}\n0.5\n', "a", "f:2: `0.5` among objects; keep to one format in a file"),
         ('{"a": "x"}\n', "", "f:1: `x` is not a number"),
         ('{\n"a": 1\n}\n', "", "f:1: not JSON"),

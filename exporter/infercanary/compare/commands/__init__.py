@@ -1,1 +1,1 @@
-"""The commands: arguments in, an exit code out."""
+"""The commands: each takes arguments and returns an exit code."""

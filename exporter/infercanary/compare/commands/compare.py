@@ -38,9 +38,9 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     "--baseline-id",
     multiple=True,
     metavar="ID",
-    help="Of the baseline's journals, only the environments and boots whose ids begin so; may be repeated.",
+    help="Of the baseline's journals, use only environments and boots whose ids begin with this; may be repeated.",
 )
-@click.option("--candidate-id", multiple=True, metavar="ID", help="Likewise of the candidate's.")
+@click.option("--candidate-id", multiple=True, metavar="ID", help="The same for the candidate's journals.")
 @options.canary
 @options.column
 @click.option(
@@ -48,7 +48,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     type=float,
     metavar="PERCENT",
     help="How much starts of one image differ (an SD), where it is known; 0 where no restart lies between. "
-    "Else it is learnt from the files.",
+    "Otherwise it is estimated from the files.",
 )
 @click.option(
     "--level",
@@ -77,11 +77,11 @@ def command(
     """Whether CANDIDATE is slower than BASELINE, by how much, and why.
 
     Both are journals of probes, or both are numbers: one a line, a JSON array, JSON objects, or CSV or TSV with a
-    header. What a file is, is told by its content; it may be packed with gzip; `-` is standard input.
+    header. The content decides what a file is; it may be packed with gzip; `-` is standard input.
 
-    Of a journal the medians of steady runs count, and its starts are told apart; its older file, FILE.1, is read with
-    it. A file of numbers is one start. Starts of one image differ, and no number of runs within them tells by how
-    much: give more files of each side to learn it, or say it.
+    Of a journal, the medians of steady runs count, start by start; its older file, FILE.1, is read with it. A file of
+    numbers is one start. Starts of one image differ, and the runs within one start do not show by how much: give
+    several files of each side, or give --restart-sd.
     """
     if restart_sd is not None:
         options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
@@ -124,7 +124,11 @@ def command(
 
 
 def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[RecordedRuns, RecordedRuns]]:
-    """What the baseline has, those first that the candidate lacks: without runs there. Raises :class:`UsageError`."""
+    """Return the baseline's canaries with their runs on both sides; those that the candidate lacks come first.
+
+    Raises:
+        UsageError: The files are of different kinds, or have no canary in common.
+    """
     if old.journal != new.journal:
         journal, numbers = (old, new) if old.journal else (new, old)
         raise UsageError(
@@ -136,7 +140,7 @@ def _common(old: Recording, new: Recording, canary: str) -> dict[str, tuple[Reco
         raise UsageError(
             f"{new.places[0]}: no canary of {old.places[0]} is here; there: {listed(before)}; here: {listed(after)}"
         )
-    # Who deploys on this answer must not miss a canary that never ran, or never opened.
+    # A canary that never ran or never opened must not go unnoticed before a deploy.
     order = sorted(before, key=lambda name: name in after)
     return {name: (before[name], after.get(name, _NOTHING)) for name in order}
 

@@ -25,18 +25,20 @@ _BAR = 24  # columns
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
 @click.argument("stores", metavar="[HOST=]STORE...", nargs=-1, required=True)
-@click.option("--canary", default="*", metavar="PATTERN", help="Only canaries so named, such as 'resnet18*'.")
-@click.option("--service", default="*", metavar="PATTERN", help="Only services so named.")
+@click.option(
+    "--canary", default="*", metavar="PATTERN", help="Only canaries whose names match, such as 'resnet18*'."
+)
+@click.option("--service", default="*", metavar="PATTERN", help="Only services whose names match.")
 @options.as_json
 @options.report
 def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, report: str) -> int:
     """One model across images, engines, devices and hosts: a table of what the judges' stores hold, and a picture.
 
-    STORE is the file that the exporter's --store names; it is copied, so that the exporter may go on. Of several hosts
-    give each its name: gpu-1=one.sqlite gpu-2=two.sqlite.
+    STORE is the file that the exporter's --store names; a copy is read, so the exporter may keep running. Give
+    several hosts names: gpu-1=one.sqlite gpu-2=two.sqlite.
 
-    Only steady runs count, and only starts with 8 of them. SD is that of the starts' medians: a difference that is not
-    well above it is none.
+    Only steady runs count, and only starts with 8 or more. SD is that of the starts' medians: do not trust a
+    difference that is not well above it.
     """
     hosts: dict[str, Path] = {}
     for each in stores:
@@ -61,7 +63,7 @@ def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, r
 
 
 def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
-    """A block for each canary: two lines for each kind, with its share of the slowest as a bar."""
+    """Return a block for each canary: three lines for each row, with its share of the slowest as a bar."""
     blocks = []
     for canary, group in groupby(kinds, key=lambda kind: kind.canary):
         each = list(group)
