@@ -45,11 +45,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
-from infercanary.judge import causes as causes_of
 from infercanary.judge import drift
-from infercanary.judge.model import Generation, Sample
-from infercanary.judge.stages import Judgement, judge
-from infercanary.judge.statistics import CHANGED, LOOKS, PRIOR, Verdict, confirmed, scan
+from infercanary.judge.changepoints import scan
+from infercanary.judge.decide import verdict_after
+from infercanary.judge.model import Generation, Judgement, Sample
+from infercanary.judge.model import Start as KeptStart
+from infercanary.judge.policy import EXPERIMENT, LIVE
+from infercanary.judge.shift import CHANGED, Comparison, Verdict
+from infercanary.judge.stages import judge
+from infercanary.judge.statistics import prior
 
 try:
     from otava.analysis import compute_change_points
@@ -140,7 +144,7 @@ def upgrade(
         [
             (
                 start(rng, _BEFORE, restart_sd=restart_sd),
-                start(rng, LOOKS[-1], restart_sd=restart_sd, image=image, host=host),
+                start(rng, LIVE.looks[-1], restart_sd=restart_sd, image=image, host=host),
             )
             for _ in range(replicas)
         ],
@@ -154,8 +158,8 @@ def ours(shown: Upgrade) -> Decision:
     before = [_kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
     after = [_kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
     told = Judgement(state="settling")
-    for runs in LOOKS:
-        seen = [causes_of.Start(start.generation, start.samples[:runs]) for start in after]
+    for runs in LIVE.looks:
+        seen = [KeptStart(start.generation, start.samples[:runs]) for start in after]
         told = judge([*past, *before, *seen], [], _CANARY)
         if told.state in CHANGED:
             break
@@ -167,7 +171,7 @@ _CANARY = "canary"
 _HOUR = 3600.0
 
 
-def _kept(start: Start, replica: int, hour: int, image: str) -> causes_of.Start:
+def _kept(start: Start, replica: int, hour: int, image: str) -> KeptStart:
     """``start`` as the store has it, a run every 5 s from that hour on."""
     at = (hour + 100) * _HOUR + replica
     generation = Generation(
@@ -177,7 +181,7 @@ def _kept(start: Start, replica: int, hour: int, image: str) -> causes_of.Start:
         started_at=at,
         image_id=image,
     )
-    return causes_of.Start(generation, _samples(start.medians, start.control, start.clock, at, 5.0))
+    return KeptStart(generation, _samples(start.medians, start.control, start.clock, at, 5.0))
 
 
 def _samples(
@@ -197,18 +201,24 @@ Rule: TypeAlias = Callable[
 ]  # before, after: 1 where slower, -1 where faster, 0 otherwise
 
 
+def _confirmed(verdicts: Sequence[Verdict]) -> Verdict:
+    """A change counts when two looks in a row show it."""
+    looks = (Comparison(verdict, 0.0, 0.0, 0.0) for verdict in verdicts)
+    return verdict_after(looks, EXPERIMENT) or "inconclusive"
+
+
 def looks(rule: Rule, view: Callable[[Sequence[Start]], Floats]) -> Judge:
     """A judge that asks ``rule`` at every look."""
 
     def at_looks(shown: Upgrade) -> Decision:
         verdicts: list[Verdict] = []
         before = view([before for before, _ in shown.replicas])
-        for runs in LOOKS:
+        for runs in LIVE.looks:
             said = rule(before, view([after.first(runs) for _, after in shown.replicas]))
             verdicts.append("regressed" if said > 0 else "improved" if said < 0 else "inconclusive")
-            if (verdict := confirmed(verdicts)) != "inconclusive":
+            if (verdict := _confirmed(verdicts)) != "inconclusive":
                 return Decision(verdict, runs, "image")
-        return Decision("inconclusive", LOOKS[-1])
+        return Decision("inconclusive", LIVE.looks[-1])
 
     return at_looks
 
@@ -328,17 +338,19 @@ Scan: TypeAlias = Callable[[Month], list[int]]  # at which half hours it alarmed
 
 def first_day(month: Month) -> list[int]:
     """The exporter's judge, asked every two hours; an alarm is where it begins to call a drift."""
-    cut = month.medians.reshape(-1, drift.BLOCK), month.control.reshape(-1, drift.BLOCK)
+    cut = month.medians.reshape(-1, LIVE.block_runs), month.control.reshape(-1, LIVE.block_runs)
     medians, control = (np.median(part, axis=1) for part in cut)
-    samples = _samples(medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * drift.BLOCK, drift.BLOCK)
+    samples = _samples(
+        medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * LIVE.block_runs, LIVE.block_runs
+    )
     generation = Generation(
         service="service", container="replica", boot_id="1", started_at=0.0, image_id="image"
     )
     alarms, called = [], False
     for count in range(10, len(samples) + 1, 10):
-        found = drift.look([causes_of.Start(generation, samples[:count])], [], _CANARY, PRIOR)
+        found = drift.detect([KeptStart(generation, samples[:count])], [], _CANARY, prior())
         if found.shift and not called:  # 0 where it has not drifted, None where nobody can tell yet
-            alarms.append(count * drift.BLOCK // _BLOCK)
+            alarms.append(count * LIVE.block_runs // _BLOCK)
         called = bool(found.shift)
     return alarms
 

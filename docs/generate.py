@@ -17,7 +17,7 @@ from infercanary.client import accept, fetch
 from infercanary.contract.report import LADDER, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS, OUTCOMES, PHASES, POOLS, TAGS
 from infercanary.exporter.judging.metrics import CAUSES
-from infercanary.judge.stages import STATES
+from infercanary.judge.model import STATES
 from infercanary.probe import record, sweep
 from infercanary.probe.samplers import cgroup, registered
 from infercanary.probe.samplers.nvml import fast, faults, slow

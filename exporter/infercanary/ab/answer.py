@@ -16,15 +16,16 @@ from infercanary.ab.estimate import Decision
 from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
-from infercanary.compare.comparison import STARTS, ComparisonResult, compare_runs
+from infercanary.compare.comparison import ComparisonResult, compare_runs
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, short
 from infercanary.contract.vocabulary import COLD_START
-from infercanary.judge import causes, statistics
-from infercanary.judge.causes import Start, find
+from infercanary.judge import statistics
+from infercanary.judge.causes import explain
+from infercanary.judge.model import Judgement, Pair, Start
+from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import Judgement
-from infercanary.judge.statistics import Shift
+from infercanary.judge.shift import Shift
 
 STEPS = ("first_report", *COLD_START)
 """Of a cold start: from its beginning to the probe's first answer; to load; the first inference; until steady."""
@@ -144,11 +145,7 @@ def _compared(
     a, b = ([pair[i] for pair in of.starts] for i in (0, 1))
     plain = compare_runs(canary, _series(a), _series(b), files=((names[0],), (names[1],)))
     look = decision.looks[-1] if decision.looks else None
-    why = (
-        find(look.shift, [causes.Pair([x], [y]) for x, y in of.starts], [], canary)
-        if look is not None
-        else None
-    )
+    why = explain(look.shift, [Pair([x], [y]) for x, y in of.starts], canary) if look is not None else None
     judgement = Judgement(state=decision.verdict)
     if look is not None and why is not None:
         judgement = Judgement(
@@ -184,7 +181,7 @@ def _too_few(of: Picked, decision: Decision) -> str:
 def _next(of: Picked, decision: Decision, result: Result) -> list[str]:
     """What would settle it."""
     each = result.seconds / max(1, len(result.pairs))
-    needed = estimate.pairs_needed(of.shifts, STARTS)
+    needed = estimate.pairs_needed(of.shifts, FILES.history)
     found = []
     if result.ended == "budget":
         found.append("the time was up (--budget): give it more")

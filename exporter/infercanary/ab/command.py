@@ -30,9 +30,8 @@ from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare import page as pages
-from infercanary.compare.comparison import STARTS
 from infercanary.compare.terminal import say, width
-from infercanary.judge.statistics import FEWEST
+from infercanary.judge.policy import EXPERIMENT, FILES
 
 
 @click.command(
@@ -144,8 +143,9 @@ def command(
     Nothing that it started is left behind.
     """
     names = _sides(images, host_python)
-    options.between("--restarts", restarts, 3, STARTS, f"give a number from 3 to {STARTS}")
-    options.between("--runs", runs, FEWEST, 200, f"give a number from {FEWEST} to 200")
+    options.between("--restarts", restarts, 3, FILES.history, f"give a number from 3 to {FILES.history}")
+    fewest = EXPERIMENT.fewest_runs
+    options.between("--runs", runs, fewest, 200, f"give a number from {fewest} to 200")
     options.between("--budget", budget, 10, 86_400, "give seconds from 10 to 86400")
     options.between("--start-timeout", start_timeout, 1, 86_400, "give seconds from 1 to 86400")
     settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")

@@ -9,8 +9,8 @@
   degrees of freedom as pairs count less one (Tukey and McLaughlin, "Less Vulnerable Confidence and Significance
   Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
   8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
-- **Looking early costs**: the error is spent over the looks (``look_levels``), and a change counts when two looks in a
-  row show it (``confirmed``).
+- **Looking early costs**: the error is spent over the looks (``Policy.levels``), and a change counts when two
+  looks in a row show it (``decide.verdict_after``).
 
 The verdict is that of the live judge, without its bound of three restart SDs: that one guards a judge that sees one or
 two starts of an image, while here the number of starts is what the interval rests on.
@@ -25,13 +25,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from infercanary.judge import statistics
-from infercanary.judge.statistics import CHANGED, Comparison, Shift, Verdict
+from infercanary.judge.decide import verdict_after
+from infercanary.judge.policy import EXPERIMENT
+from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
+from infercanary.judge.statistics import assess
 
-FEWEST_PAIRS = 3
-"""Without three differences nothing tells how much they differ."""
-
-_PER_TRIMMED = 8  # pairs, for each one that is trimmed at either end
+FEWEST_PAIRS = EXPERIMENT.fewest_pairs
 
 
 class Look(NamedTuple):
@@ -60,7 +59,7 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
     if not n:
         return Shift(math.nan, math.inf, 0.0)
     logs = np.sort([pair.log for pair in pairs])
-    cut = n // _PER_TRIMMED
+    cut = n // EXPERIMENT.pairs_per_trimmed
     centre = float(logs[cut : n - cut].mean())
     if n < FEWEST_PAIRS or not all(math.isfinite(pair.se) for pair in pairs):
         return Shift(centre, math.inf, 0.0)
@@ -80,13 +79,13 @@ def decide(pairs: Sequence[Shift], most: int) -> Decision:
     was the first to show gets one pair more.
     """
     planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
-    levels = statistics.look_levels(looks=planned)
+    levels = EXPERIMENT.levels(planned)
     looks = []
     for n in range(FEWEST_PAIRS, len(pairs) + 1):
         level = levels[min(n - FEWEST_PAIRS, len(levels) - 1)]
         shift = estimate(pairs[:n])
-        looks.append(Look(n, level, shift, statistics.judge(shift, level=level)))
-    verdict = statistics.confirmed([look.seen.verdict for look in looks])
+        looks.append(Look(n, level, shift, assess(shift, level, policy=EXPERIMENT)))
+    verdict = verdict_after((look.seen for look in looks), EXPERIMENT) or "inconclusive"
     fresh = bool(looks) and looks[-1].seen.verdict in CHANGED and len(pairs) == planned[-1]
     return Decision(verdict, looks, verdict != "inconclusive" or (len(pairs) >= planned[-1] and not fresh))
 
@@ -103,10 +102,10 @@ def pairs_needed(pairs: Sequence[Shift], most: int = 99) -> int | None:
     if not math.isfinite(now.se):
         return None
     for n in range(len(pairs) + 1, most + 1):
-        cut = n // _PER_TRIMMED
-        level = statistics.look_levels(looks=range(FEWEST_PAIRS, n + 1))[-1]
+        cut = n // EXPERIMENT.pairs_per_trimmed
+        level = EXPERIMENT.levels(range(FEWEST_PAIRS, n + 1))[-1]
         then = Shift(now.log, now.se * math.sqrt(len(pairs) / n), n - 2 * cut - 1.0)
-        if statistics.judge(then, level=level).verdict != "inconclusive":
+        if assess(then, level, policy=EXPERIMENT).verdict != "inconclusive":
             return n
     return None
 

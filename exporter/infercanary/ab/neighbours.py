@@ -14,9 +14,8 @@ from typing import NamedTuple
 from scipy.special import stdtrit
 
 from infercanary.contract.vocabulary import BY_OTHERS
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Sample
-from infercanary.judge.statistics import FEWEST
+from infercanary.judge.model import Sample, Start
+from infercanary.judge.policy import EXPERIMENT
 
 _MORE = 0.05  # of the runs: a smaller difference in disturbed runs is none
 _MOST = 0.5  # of the runs: with more of them disturbed in both, it is the host
@@ -55,7 +54,7 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
             "the image itself may cause that, so all runs count",
         )
     quiet = [tuple(_quiet(start) for start in pair) for pair in pairs]
-    kept = [(a, b) for a, b in quiet if min(len(a.samples), len(b.samples)) >= FEWEST]
+    kept = [(a, b) for a, b in quiet if min(len(a.samples), len(b.samples)) >= EXPERIMENT.fewest_runs]
     if 2 * len(kept) < len(pairs):
         return Counted(
             pairs,

@@ -14,8 +14,7 @@ from infercanary.client.limits import Limits
 from infercanary.compare.recording import shown
 from infercanary.contract.report import Family, Run
 from infercanary.contract.vocabulary import COLD_START_METRICS, FAILING
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation, Sample, kept
+from infercanary.judge.model import Generation, Sample, Start, kept
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0

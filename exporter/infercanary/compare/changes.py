@@ -15,10 +15,13 @@ import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.compare.recording import Floats, RecordedRuns, shown
-from infercanary.judge import causes, statistics
-from infercanary.judge.statistics import EFFECT, WINDOW, Points
+from infercanary.judge import causes
+from infercanary.judge.changepoints import ChangePoint, scan
+from infercanary.judge.model import Change
+from infercanary.judge.policy import FILES
+from infercanary.judge.statistics import Points
 
-LEAST = 2 * WINDOW
+LEAST = 2 * FILES.window
 """Runs without which there is no before and after."""
 MOST = 4096
 """Points that are scanned at most; longer series are scanned as medians of blocks."""
@@ -38,7 +41,7 @@ class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     start: str = ""
     """The id of the boot that began there."""
-    changes: Sequence[causes.Change] = ()
+    changes: Sequence[Change] = ()
     """Components of the environment that changed there."""
 
 
@@ -83,10 +86,7 @@ def scan_runs(
     block, blocks = blocked(points)
     found: list[LevelChange] = []
     if enough := points.size >= LEAST:
-        found = [
-            _found(change, block, series, components or {})
-            for change in statistics.scan(cast("Points", blocks))
-        ]
+        found = [_found(change, block, series, components or {}) for change in scan(cast("Points", blocks))]
     levels = _levels(points, [change.index for change in found]) if enough else []
     shift = levels[-1].median / levels[0].median - 1 if levels else 0.0
     state = _state(found, shift) if enough else "inconclusive"
@@ -120,7 +120,7 @@ def _state(found: Sequence[LevelChange], shift: float) -> State:
     if not found:
         return "steady"
     log = math.log1p(shift)
-    if abs(log) < math.log1p(EFFECT):
+    if abs(log) < FILES.log_same:
         return "changed"
     return "slower" if log > 0 else "faster"
 
@@ -132,12 +132,12 @@ def _sentence(state: State, found: Sequence[LevelChange], shift: float, runs: in
         return f"steady: no change of level in {runs:,} runs"
     count = f"{len(found)} change{'s' if len(found) > 1 else ''} of level in {runs:,} runs"
     if state == "changed":
-        return f"changed, and back to within 3 % of the first level: {count}"
+        return f"changed, and back to within {100 * FILES.smallest_effect:g} % of the first level: {count}"
     return f"{state}: {count}, the last level is {100 * shift:+.1f} % from the first"
 
 
 def _found(
-    change: statistics.ChangePoint,
+    change: ChangePoint,
     block: int,
     series: RecordedRuns,
     components: Mapping[str, Mapping[str, str]],
@@ -145,7 +145,7 @@ def _found(
     index = int(change.index) * block
     at: float | None = None
     start = ""
-    changes: tuple[causes.Change, ...] = ()
+    changes: tuple[Change, ...] = ()
     offset, before = 0, ""
     for runs, environments in zip(series.starts, series.environments, strict=True):
         if offset and _near(offset, index, block):

@@ -18,17 +18,13 @@ from infercanary.compare import failures
 from infercanary.compare.outlook import Evidence, outlook
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
-from infercanary.judge import statistics
-from infercanary.judge.causes import Causes, Pair, Start, find
-from infercanary.judge.model import Sample
+from infercanary.judge.causes import explain
+from infercanary.judge.decide import verdict_after
+from infercanary.judge.model import Causes, Judgement, Pair, Sample, Start
+from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.sentence import interval, sentence
-from infercanary.judge.stages import Judgement
-from infercanary.judge.statistics import FEWEST, PRIOR, Points, Restarts, Shift, Verdict
-
-LEVEL = 0.99
-"""Of an interval: about what the exporter's judge takes at each of its looks."""
-STARTS = 16
-"""The latest of a side that are judged: each is held against each of the other side's."""
+from infercanary.judge.shift import Comparison, Restarts, Shift, Verdict
+from infercanary.judge.statistics import Points, assess, learn, pool
 
 _KNOWN = 1e9  # degrees of freedom of what is no estimate
 _NO_RESTART = Restarts(0.0, _KNOWN)
@@ -99,7 +95,7 @@ def compare_runs(
     *,
     files: tuple[Sequence[str], Sequence[str]] = ((), ()),
     restart_sd: float | None = None,
-    level: float = LEVEL,
+    policy: Policy = FILES,
 ) -> ComparisonResult:
     """The verdict on ``candidate`` against ``baseline``. Every start of theirs is one replicate.
 
@@ -111,34 +107,35 @@ def compare_runs(
             "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
             "--candidate-id"
         )
-    notes = _notes(baseline, candidate)
-    old, new = judged(baseline), judged(candidate)
+    notes = _notes(baseline, candidate, policy)
+    old, new = judged(baseline, policy), judged(candidate, policy)
     replica = (_points(old), _points(new))
     source: Literal["given", "learnt", "assumed"]
     if restart_sd is not None:
         restarts, source = Restarts(restart_sd, _KNOWN), "given"
     else:
-        restarts = statistics.learn(replica)
-        source = "learnt" if restarts.df > PRIOR.df else "assumed"
-    shift = statistics.pool([replica], restarts)
-    seen = statistics.judge(shift, restart_sd=restarts.sd, level=level)
+        restarts = learn(replica, policy)
+        source = "learnt" if restarts.df > policy.prior_restart_df else "assumed"
+    shift = pool([replica], restarts, policy)
+    seen = assess(shift, policy.confidence, restart_sd=restarts.sd, policy=policy)
+    decided = verdict_after([seen], policy) or "inconclusive"
     known = math.isfinite(shift.se)
     journal = bool(old.starts and new.starts)
     pair = Pair(old.starts, new.starts)
-    causes = find(shift, [pair], [], canary) if journal and known else None
+    causes = explain(shift, [pair], canary, policy=policy) if journal and known else None
     evidence = Evidence(
-        shift=shift if seen.verdict != "inconclusive" else statistics.pool([replica], _NO_RESTART),
+        shift=shift if seen.verdict != "inconclusive" else pool([replica], _NO_RESTART, policy),
         restarts=restarts,
         runs=(old.runs, new.runs),
         starts=(len(old.points), len(new.points)),
-        level=level,
+        policy=policy,
     )
     failing = failures.rose(baseline.attempts, candidate.attempts)
     failed = failures.shares(baseline.attempts, candidate.attempts)
     if failed and not failing:
         notes.append(f"candidate: {failed}: no clear rise")
     # The runs that are left are those that something spared: how fast they were does not clear the image.
-    verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
+    verdict: Verdict = "inconclusive" if failing and decided != "regressed" else decided
     said = _sentence(seen, causes) if known else _too_few(evidence, baseline, candidate)
     following = outlook(evidence, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     return ComparisonResult(
@@ -149,17 +146,17 @@ def compare_runs(
         shift=_finite(seen.shift) if known else None,
         low=_finite(seen.low) if known else None,
         high=_finite(seen.high) if known else None,
-        level=level,
+        level=policy.confidence,
         restart_sd=restarts.sd,
         restart_sd_from=source,
-        restarts_seen=round(restarts.df - PRIOR.df) if source == "learnt" else 0,
+        restarts_seen=round(restarts.df - policy.prior_restart_df) if source == "learnt" else 0,
         runs=old.runs + new.runs,
         starts=len(old.points) + len(new.points),
         unit="s" if baseline.starts or candidate.starts else None,
         baseline=_side(files[0], baseline, old),
         candidate=_side(files[1], candidate, new),
-        phases=_phases(old, new) if journal else {},
-        controls=_pieces(old, new, lambda sample: sample.controls) if journal else {},
+        phases=_phases(old, new, policy) if journal else {},
+        controls=_pieces(old, new, lambda sample: sample.controls, policy) if journal else {},
         causes=causes,
         failures_rose=failing,
         next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
@@ -167,9 +164,11 @@ def compare_runs(
     )
 
 
-def judged(series: RecordedRuns) -> RecordedRuns:
+def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
     """The starts that count: with enough runs, and the latest of too many."""
-    kept = [i for i, points in enumerate(series.points) if points.size >= FEWEST][-STARTS:]
+    kept = [i for i, points in enumerate(series.points) if points.size >= policy.fewest_runs][
+        -policy.history :
+    ]
     return series._replace(
         points=[series.points[i] for i in kept],
         starts=[series.starts[i] for i in kept if series.starts],
@@ -177,14 +176,16 @@ def judged(series: RecordedRuns) -> RecordedRuns:
     )
 
 
-def _notes(baseline: RecordedRuns, candidate: RecordedRuns) -> list[str]:
+def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> list[str]:
     notes = []
     for what, side in (("baseline", baseline), ("candidate", candidate)):
-        few = [points.size for points in side.points if points.size < FEWEST]
+        few = [points.size for points in side.points if points.size < policy.fewest_runs]
         if few and len(few) < len(side.points):
-            notes.append(f"{what}: {count(len(few), 'start')} with fewer than {FEWEST} runs left out")
-        if (kept := len(side.points) - len(few)) > STARTS:
-            notes.append(f"{what}: the latest {STARTS} of {kept} starts are judged")
+            notes.append(
+                f"{what}: {count(len(few), 'start')} with fewer than {policy.fewest_runs} runs left out"
+            )
+        if (kept := len(side.points) - len(few)) > policy.history:
+            notes.append(f"{what}: the latest {policy.history} of {kept} starts are judged")
         ids = _ids(side)
         if len(ids) > 1:
             notes.append(
@@ -211,7 +212,7 @@ def _ids(series: RecordedRuns) -> list[str]:
     return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
 
 
-def _sentence(seen: statistics.Comparison, causes: Causes | None) -> str:
+def _sentence(seen: Comparison, causes: Causes | None) -> str:
     """The same words as the exporter's, where there is as much to say."""
     if causes is not None:
         judgement = Judgement(
@@ -229,7 +230,7 @@ def _too_few(evidence: Evidence, baseline: RecordedRuns, candidate: RecordedRuns
     ]
     before, after = evidence.runs
     why = " and ".join(none) or "too few runs"
-    return f"inconclusive: {why} ({before} and {after} in starts of {FEWEST} or more)"
+    return f"inconclusive: {why} ({before} and {after} in starts of {evidence.policy.fewest_runs} or more)"
 
 
 def _with_failures(said: str, failed: str) -> str:
@@ -261,11 +262,11 @@ def _pair(old: RecordedRuns, new: RecordedRuns) -> Pair:
     return Pair(old.starts, new.starts)
 
 
-def _phases(old: RecordedRuns, new: RecordedRuns) -> dict[str, PartShift]:
+def _phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, PartShift]:
     """With each phase's share of the change, where there is one to share."""
-    pieces = _pieces(old, new, lambda sample: sample.phases)
+    pieces = _pieces(old, new, lambda sample: sample.phases, policy)
     whole = float(np.median(new.every) - np.median(old.every)) if pieces else 0.0
-    if not whole or abs(whole) < statistics.CLEAR * float(np.median(old.every)):
+    if not whole or abs(whole) < policy.clear_zone * float(np.median(old.every)):
         return pieces
     return {
         name: msgspec.structs.replace(
@@ -276,7 +277,7 @@ def _phases(old: RecordedRuns, new: RecordedRuns) -> dict[str, PartShift]:
 
 
 def _pieces(
-    old: RecordedRuns, new: RecordedRuns, of: Callable[[Sample], Mapping[str, float]]
+    old: RecordedRuns, new: RecordedRuns, of: Callable[[Sample], Mapping[str, float]], policy: Policy
 ) -> dict[str, PartShift]:
     """The shift of each that both sides have. Restarts are not in it: what they move, it shows."""
     sides = (old.starts, new.starts)
@@ -284,9 +285,9 @@ def _pieces(
     found = {}
     for name in names[0]:
         before, after = ([_values(start, of, name) for start in side] for side in sides)
-        shift = statistics.pool([(before, after)], _NO_RESTART)
+        shift = pool([(before, after)], _NO_RESTART, policy)
         if math.isfinite(shift.se):
-            found[shown(name)] = _piece(shift)
+            found[shown(name)] = _piece(shift, policy)
     return found
 
 
@@ -294,9 +295,9 @@ def _values(start: Start, of: Callable[[Sample], Mapping[str, float]], name: str
     return [x for sample in start.samples if 0 < (x := of(sample).get(name, 0.0)) < math.inf]
 
 
-def _piece(shift: Shift) -> PartShift:
-    low, high = shift.interval(LEVEL)
-    moved = abs(shift.log) >= math.log1p(statistics.EFFECT) and (low > 0 or high < 0)
+def _piece(shift: Shift, policy: Policy) -> PartShift:
+    low, high = shift.interval(policy.confidence)
+    moved = abs(shift.log) >= policy.log_same and (low > 0 or high < 0)
     return PartShift(_ratio(shift.log), _ratio(low), _ratio(high), moved)
 
 

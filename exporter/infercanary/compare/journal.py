@@ -14,8 +14,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
 from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.report import Run
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation, Sample, kept
+from infercanary.judge.model import Generation, Sample, Start, kept
 
 
 def is_journal(data: bytes) -> bool:

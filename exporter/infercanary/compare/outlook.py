@@ -10,8 +10,9 @@ import math
 from typing import NamedTuple
 
 from infercanary.compare.units import short
-from infercanary.judge import statistics
-from infercanary.judge.statistics import FEWEST, Restarts, Shift
+from infercanary.judge.policy import FILES, Policy
+from infercanary.judge.shift import Restarts, Shift
+from infercanary.judge.statistics import assess
 
 _MOST_RUNS = 1000.0  # times as many
 _MOST_STARTS = 64
@@ -24,37 +25,41 @@ class Evidence(NamedTuple):
     restarts: Restarts
     runs: tuple[int, int]
     starts: tuple[int, int]
-    level: float
+    policy: Policy = FILES
 
 
 def outlook(evidence: Evidence, *, assumed: bool) -> list[str]:
     """What to do next, in plain sentences."""
+    policy = evidence.policy
+    fewest = policy.fewest_runs
     missing = [
         side for side, starts in zip(("baseline", "candidate"), evidence.starts, strict=True) if not starts
     ]
     if missing:
         return [
-            f"the {' and the '.join(missing)} needs {FEWEST} runs of one start at least; {2 * FEWEST} tell more"
+            f"the {' and the '.join(missing)} needs {fewest} runs of one start at least; {2 * fewest} show more"
         ]
     found = []
+    effect = policy.smallest_effect
     sd = short(100 * evidence.restarts.sd)
     if (runs := more_runs(evidence)) is not None:
         found.append(f"about {_round(runs):,} more runs a side would settle it, if the shift stays as it is")
     elif (starts := more_starts(evidence)) is not None:
-        high = _with(evidence, _MOST_RUNS, evidence.starts).interval(evidence.level)[1]
+        high = _with(evidence, _MOST_RUNS, evidence.starts).interval(policy.confidence)[1]
         found.append(
             f"{starts} more start{'s' if starts > 1 else ''} a side would settle it, if the shift stays as it is; more "
             f"runs alone would not, since starts that differ by {sd} % leave "
             f"±{short(100 * math.expm1(high - evidence.shift.log))} %"
         )
-    elif statistics.EFFECT <= abs(evidence.shift.log) < 3 * evidence.restarts.sd:
+    elif effect <= abs(evidence.shift.log) < policy.restart_sds * evidence.restarts.sd:
         found.append(
             "more of the same will not settle it: the shift is less than three times what restarts of one image do "
             f"({sd} %); find out what differs between starts"
         )
-    elif abs(abs(evidence.shift.log) - statistics.EFFECT) < statistics.CLEAR:
+    elif abs(abs(evidence.shift.log) - effect) < policy.clear_zone:
         found.append(
-            "more of the same will hardly settle it: the shift is at the edge of what counts as one (3 %)"
+            "more of the same will hardly settle it: the shift is at the edge of what counts as one "
+            f"({short(100 * effect)} %)"
         )
     else:
         found.append(
@@ -91,7 +96,8 @@ def more_starts(evidence: Evidence) -> int | None:
 
 def _settles(evidence: Evidence, factor: float, starts: tuple[int, int]) -> bool:
     between = _with(evidence, factor, starts)
-    seen = statistics.judge(between, restart_sd=evidence.restarts.sd, level=evidence.level)
+    policy = evidence.policy
+    seen = assess(between, policy.confidence, restart_sd=evidence.restarts.sd, policy=policy)
     return seen.verdict != "inconclusive"
 
 

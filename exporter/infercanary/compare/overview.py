@@ -19,9 +19,8 @@ from typing import NamedTuple
 import msgspec
 
 from infercanary.command.settings import UsageError
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation
-from infercanary.judge.statistics import FEWEST
+from infercanary.judge.model import Generation, Start
+from infercanary.judge.policy import FILES
 from infercanary.judge.upgrade import image_name
 from infercanary.store.sqlite import Store, StoreError
 
@@ -120,7 +119,7 @@ def _either(names: Iterable[str]) -> str:
 
 def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None:
     counted = [[s.median for s in start.samples if s.median] for start in starts]
-    counted = [medians for medians in counted if len(medians) >= FEWEST]
+    counted = [medians for medians in counted if len(medians) >= FILES.fewest_runs]
     if not counted:
         return None
     canary, host, service, image, engine, device = key
@@ -134,7 +133,9 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None
         engine=engine,
         device=device,
         starts=len(levels),
-        runs=sum(s.runs for start in starts if len(start.samples) >= FEWEST for s in start.samples),
+        runs=sum(
+            s.runs for start in starts if len(start.samples) >= FILES.fewest_runs for s in start.samples
+        ),
         median=median(levels),
         deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
         p90=quantiles(every, n=10, method="inclusive")[8],

@@ -19,8 +19,8 @@ from infercanary.compare.comparison import ComparisonResult, PartShift, SideSumm
 from infercanary.compare.overview import OverviewRow
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, value, when
+from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import interval
-from infercanary.judge.statistics import EFFECT
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 _WIDTH, _HEIGHT = 600, 100
@@ -260,7 +260,9 @@ def _table(title: str, pieces: Mapping[str, PartShift]) -> str:
     """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
     if not pieces:
         return ""
-    reach = max(2 * EFFECT, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10))
+    reach = max(
+        2 * FILES.smallest_effect, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10)
+    )
     rows = []
     for name, piece in pieces.items():
         style = "moved better" if piece.moved and piece.shift < 0 else "moved" if piece.moved else ""
@@ -279,10 +281,11 @@ def _reach(piece: PartShift, reach: float) -> str:
     def x(ratio: float) -> float:
         return 100 + 96 * max(-1.0, min(1.0, ratio / reach))
 
+    effect = FILES.smallest_effect
     return (
         '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" '
         f'aria-label="{_safe(interval(piece.shift, piece.low, piece.high))}">'
-        f'<path class="band" d="M{x(-EFFECT):.1f} 0H{x(EFFECT):.1f}V10H{x(-EFFECT):.1f}z"/>'
+        f'<path class="band" d="M{x(-effect):.1f} 0H{x(effect):.1f}V10H{x(-effect):.1f}z"/>'
         f'<path class="zero" d="M100 0V10"/><path class="reach" d="M{x(piece.low):.1f} 5H{x(piece.high):.1f}"/>'
         f'<path class="point" d="M{x(piece.shift):.1f} 5h0"/></svg>'
     )

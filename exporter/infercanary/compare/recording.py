@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercanary.contract.text import printable, shortened
-from infercanary.judge.causes import Start
+from infercanary.judge.model import Start
 
 Floats: TypeAlias = NDArray[np.float64]
 

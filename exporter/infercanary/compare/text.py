@@ -13,9 +13,9 @@ from infercanary.compare.changes import LevelChange, ScanResult
 from infercanary.compare.comparison import ComparisonResult, PartShift, SideSummary
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, short, value, when
-from infercanary.judge.causes import Change
+from infercanary.judge.model import Change
+from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import interval
-from infercanary.judge.statistics import EFFECT
 
 _LABEL = 13  # columns, besides the indentation
 _FEW = 6  # phases or controls in a row, when none of them moved
@@ -101,7 +101,7 @@ def pieces(each: Mapping[str, PartShift]) -> str:
         return ", ".join(_piece(name, piece) for name, piece in order) + flat
     few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
     more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""
-    return f"none moved by {100 * EFFECT:g} %: {few}{more}"
+    return f"none moved by {100 * FILES.smallest_effect:g} %: {few}{more}"
 
 
 def left_out(reasons: Mapping[str, int]) -> str:

@@ -15,9 +15,9 @@ from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import Answer
 from infercanary.exporter.judging.thread import NOTHING
-from infercanary.judge.drift import Creep
+from infercanary.judge.drift import Drift
+from infercanary.judge.model import Judgement
 from infercanary.judge.sentence import percent, progress, sentence
-from infercanary.judge.stages import Judgement
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15
@@ -116,7 +116,7 @@ def _top(probes: Iterable[Probe]) -> str:
     return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
 
 
-def _canary(name: str, runs: Sequence[RunSummary], judgement: Judgement | None, creep: Creep | None) -> str:
+def _canary(name: str, runs: Sequence[RunSummary], judgement: Judgement | None, creep: Drift | None) -> str:
     last = runs[-1]
     shown = next((run for run in reversed(runs) if run.median is not None), last)
     amiss = ""
@@ -158,7 +158,7 @@ def _earlier(answers: Sequence[Answer], now: Judgement | None) -> str:
     return f"<details><summary>Earlier upgrades</summary><ol>{rows}</ol></details>"
 
 
-def _creep(creep: Creep) -> str:
+def _creep(creep: Drift) -> str:
     if creep.shift is None or creep.onset is None:
         return ""
     state = "regressed" if creep.shift > 0 else "improved"

@@ -8,6 +8,8 @@ To compare two samples of latencies, or to find where one series changed its lev
     [change.index for change in scan(latencies)]
 """
 
-from infercanary.judge.statistics import ChangePoint, Comparison, compare, scan
+from infercanary.judge.changepoints import ChangePoint, scan
+from infercanary.judge.shift import Comparison
+from infercanary.judge.statistics import compare
 
 __all__ = ["ChangePoint", "Comparison", "compare", "scan"]

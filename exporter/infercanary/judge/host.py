@@ -1,13 +1,12 @@
-"""The host's wander taken out of a canary's runs: what its siblings felt at the same moments.
+"""The host's variation taken out of a canary's runs: what its siblings felt at the same moments.
 
-A shared machine is slower for a while, for every container on it. Starts of one image then differ by when they ran, and
-an upgrade's shift drowns in that. Siblings, whose images did not change, tell how slow the host was at each moment; how
-much of it a canary feels is a slope, fitted to starts of one image, where nothing else changed. Runs less that are
-steadier.
+A shared machine is slower for a while, for every container on it. Starts of one image then differ by when they ran,
+and an upgrade's shift disappears in that. Siblings, whose images did not change, show how slow the host was at each
+moment; how much of it a canary feels is a slope, fitted to starts of one image, where nothing else changed.
 
 This is regression adjustment by a covariate that the treatment cannot touch (Deng, Xu, Kohavi and Walker, "Improving
-the Sensitivity of Online Controlled Experiments by Utilizing Pre-Experiment Data", 2013). Where siblings tell nothing
-the slope is not clear of zero, and nothing is adjusted.
+the Sensitivity of Online Controlled Experiments by Utilizing Pre-Experiment Data", 2013). Where siblings explain
+nothing the slope is not clear of zero, and nothing is adjusted.
 """
 
 from __future__ import annotations
@@ -19,18 +18,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from infercanary.judge.causes import Floats, Start
-from infercanary.judge.statistics import FEWEST, Series
-
-_BESIDE = 2  # runs of a sibling before a run, and as many after it
-_WINDOW_SECONDS = 60.0  # at most so far away
-_WILD = 4.0  # SDs (by the MAD) beyond which a sibling's run does not count more
-_FEWEST_STARTS = 4  # degrees of freedom for the slope
-_CLEAR = 3.0  # standard errors by which the slope is above zero
-_STEEPEST = 1.5
+from infercanary.judge.model import Start
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.statistics import Floats, Series
 
 
-class Steadied(NamedTuple):
+class Adjustment(NamedTuple):
     """The starts as they would have been on a host that is always the same."""
 
     starts: list[Start]
@@ -47,16 +40,24 @@ class _Sibling(NamedTuple):
     """Of its centred log medians, from the first on; one longer than ``times``."""
 
 
-def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | None:
-    """``starts`` (in order of time) without what ``siblings`` felt too; None where they do not tell.
+def adjust(starts: Sequence[Start], siblings: Sequence[Start], policy: Policy = LIVE) -> Adjustment | None:
+    """``starts`` without what ``siblings`` felt too.
 
-    Runs with no sibling beside them are left out, and so are starts of which fewer than ``FEWEST`` are left.
+    Runs with no sibling beside them are left out, and so are starts with too few runs left.
+
+    Args:
+        starts: Of one service, in order of time.
+        siblings: Starts of other services on the host, in order of time.
+        policy: Which of a sibling's runs count, and when a slope is believed.
+
+    Returns:
+        The adjusted starts; None where siblings explain nothing.
     """
-    beside = [s for start in siblings if (s := _sibling(start)) is not None]
+    beside = [s for start in siblings if (s := _sibling(start, policy)) is not None]
     if not beside:
         return None
-    seen = [(start, _host(start, beside)) for start in starts]
-    kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= FEWEST]
+    seen = [(start, _host(start, beside, policy)) for start in starts]
+    kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= policy.fewest_runs]
     if not kept:
         return None
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -66,8 +67,8 @@ def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | N
         known = np.isfinite(x)
         y = start.logs[known]
         levels[g.boot_id] = float(x[known].mean())
-        groups.setdefault((g.container, g.image_key), []).append((levels[g.boot_id], Series(y).level))
-    fitted = _slope(list(groups.values()))
+        groups.setdefault((g.container, g.image_key), []).append((levels[g.boot_id], Series(y, policy).level))
+    fitted = _slope(list(groups.values()), policy)
     if fitted is None:
         return None
     slope, se = fitted
@@ -80,27 +81,28 @@ def steadied(starts: Sequence[Start], siblings: Sequence[Start]) -> Steadied | N
             if s.median and math.isfinite(at)
         ]
         adjusted.append(Start(start.generation, samples))
-    return Steadied(adjusted, slope, se, levels, len(beside))
+    return Adjustment(adjusted, slope, se, levels, len(beside))
 
 
-def _sibling(start: Start) -> _Sibling | None:
-    if len(start.samples) < 2 * FEWEST:
+def _sibling(start: Start, policy: Policy) -> _Sibling | None:
+    if len(start.samples) < 2 * policy.fewest_runs:
         return None
     y = start.logs - np.nanmedian(start.logs)
-    reach = _WILD * 1.4826 * float(np.nanmedian(np.abs(y))) + 1e-9
+    reach = policy.covariate_outlier_sds * 1.4826 * float(np.nanmedian(np.abs(y))) + 1e-9
     y = np.nan_to_num(y.clip(-reach, reach))
     return _Sibling(start.times, np.concatenate(([0.0], np.cumsum(y))))
 
 
-def _host(start: Start, siblings: Sequence[_Sibling]) -> Floats:
+def _host(start: Start, siblings: Sequence[_Sibling], policy: Policy) -> Floats:
     """How slow the host was at each run: the median of the siblings' means around it; NaN where none ran."""
     at = start.times
+    beside, window = policy.covariate_runs, policy.covariate_seconds
     means = np.full((len(siblings), at.size), math.nan)
     for row, sibling in zip(means, siblings, strict=True):
         place = np.searchsorted(sibling.times, at)
-        low = np.maximum(np.searchsorted(sibling.times, at - _WINDOW_SECONDS), place - _BESIDE)
-        high = np.minimum(np.searchsorted(sibling.times, at + _WINDOW_SECONDS), place + _BESIDE)
-        enough = high - low >= _BESIDE
+        low = np.maximum(np.searchsorted(sibling.times, at - window), place - beside)
+        high = np.minimum(np.searchsorted(sibling.times, at + window), place + beside)
+        enough = high - low >= beside
         row[enough] = ((sibling.sums[high] - sibling.sums[low])[enough]) / (high - low)[enough]
     known = np.isfinite(means).any(axis=0)
     found = np.full(at.size, math.nan)
@@ -108,7 +110,7 @@ def _host(start: Start, siblings: Sequence[_Sibling]) -> Floats:
     return found
 
 
-def _slope(groups: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float] | None:
+def _slope(groups: Sequence[Sequence[tuple[float, float]]], policy: Policy) -> tuple[float, float] | None:
     """Least squares about each group's own mean, and its standard error; None where it is not clear of zero."""
     xs, ys, df = [], [], -1
     for group in groups:
@@ -118,9 +120,9 @@ def _slope(groups: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, floa
         df += len(group) - 1
     x, y = np.concatenate(xs), np.concatenate(ys)
     squares = float(x @ x)
-    if df < _FEWEST_STARTS or squares < 1e-8:
+    if df < policy.covariate_starts or squares < 1e-8:
         return None
     slope = float(x @ y) / squares
     rest = y - slope * x
     se = math.sqrt(float(rest @ rest) / df / squares)
-    return (min(slope, _STEEPEST), se) if slope > _CLEAR * se else None
+    return (min(slope, policy.covariate_steepest), se) if slope > policy.covariate_clear_ses * se else None

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import median, median_low
+from typing import Literal, NamedTuple, get_args
 
 import msgspec
+import numpy as np
 
-from infercanary.contract.report import Run
+from infercanary.contract.report import OUTPUT_TOLERANCE, Run
 from infercanary.contract.vocabulary import NOT_JUDGED, Outcome
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.shift import Shift
+from infercanary.judge.statistics import Floats, Series
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,3 +138,164 @@ def _medians(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def _canonical(environment: Mapping[str, str]) -> bytes:
     """The same bytes for the same components."""
     return msgspec.msgpack.encode(dict(sorted(environment.items())))
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of one container, with the runs of one canary that count: steady ones that ended well, in order."""
+
+    generation: Generation
+    samples: Sequence[Sample]
+    last_at: float | None = None
+    """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
+    _series: dict[Policy, Series] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _parts: dict[tuple[str, int], Start] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
+        """From all its runs, in order."""
+        last = samples[-1].started_at if samples else None
+        return cls(generation, [sample for sample in samples if sample.is_settled], last)
+
+    @property
+    def boot(self) -> tuple[str, str]:
+        """The container and the boot id: which start it is."""
+        return self.generation.container, self.generation.boot_id
+
+    def series(self, policy: Policy) -> Series:
+        """The medians of its runs, which are compared again and again: computed once."""
+        found = self._series.get(policy)
+        if found is None:
+            found = Series.of([s.median for s in self.samples if s.median], policy=policy)
+            self._series[policy] = found
+        return found
+
+    @cached_property
+    def times(self) -> Floats:
+        """When each run began, in Unix seconds."""
+        return np.array([s.started_at for s in self.samples])
+
+    @cached_property
+    def logs(self) -> Floats:
+        """Of each run's median in seconds."""
+        return np.log([s.median or math.nan for s in self.samples])
+
+    def latest(self, runs: int) -> Start:
+        """With its last ``runs`` only: what it is a baseline by."""
+        return self._part("latest", runs, lambda: self.samples[-runs:])
+
+    def first(self, runs: int) -> Start:
+        """With its first ``runs`` only: how it began."""
+        return self._part("first", runs, lambda: self.samples[:runs])
+
+    def _part(self, which: str, runs: int, samples: Callable[[], Sequence[Sample]]) -> Start:
+        if len(self.samples) <= runs:
+            return self
+        if (which, runs) not in self._parts:
+            self._parts[which, runs] = Start(self.generation, samples())
+        return self._parts[which, runs]
+
+
+class Pair(NamedTuple):
+    """The starts of one replica before and after."""
+
+    before: Sequence[Start]
+    after: Sequence[Start]
+
+
+class Upgrade(NamedTuple):
+    """The last change of a service's image. ``own`` are starts of the new image before it: it is then a rollback."""
+
+    at: float
+    before: Sequence[Start]
+    after: Sequence[Start]
+    own: Sequence[Start]
+
+
+State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
+STATES: tuple[State, ...] = get_args(State)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part of a shift and its confidence interval, as ratios."""
+
+    shift: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, shift: Shift, level: float) -> Part:
+        """With the interval at the confidence ``level``."""
+        low, high = shift.interval(level)
+        return cls(*(math.expm1(min(x, 700.0)) for x in (shift.log, low, high)))
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A component of the environment that differs; None where there is none."""
+
+    component: str
+    before: str | None
+    after: str | None
+
+
+class Causes(msgspec.Struct, frozen=True):
+    """What is known of why a canary's latency moved."""
+
+    host: Part | None = None
+    """None where nothing can tell: no control ran and no sibling was there."""
+    image: Part | None = None
+    cause: str = "unknown"
+    """image, host, both or unknown."""
+    phases: dict[str, float] = {}
+    """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
+    controls: dict[str, float] = {}
+    """Control → its shift; empty where all were flat, or none ran."""
+    has_controls: bool = False
+    """Whether some control ran before and after."""
+    siblings: Part | None = None
+    """How far the containers moved whose image did not change."""
+    clock: Part | None = None
+    """What the SM clock explains of the shift."""
+    changes: tuple[Change, ...] = ()
+    tags: dict[str, tuple[float, float]] = {}
+    """Tag → the share of runs that had it before and after; those that rose."""
+    cold_start: dict[str, tuple[float, float]] = {}
+    """Step → seconds before and after; those that became slower."""
+    output_error: float | None = None
+    """Relative error of the first steady output against the old image's; None where one of them is not known."""
+    cpu_fallback: bool = False
+    """It ran on a GPU before, and on the CPU now."""
+
+    @property
+    def output_changed(self) -> bool:
+        """Whether the same input gives another output now."""
+        return (self.output_error or 0.0) > OUTPUT_TOLERANCE
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict with what it rests on. Shifts are ratios (0.05 is 5 % slower), times Unix seconds."""
+
+    state: State
+    upgraded_at: float | None = None
+    shift: float | None = None
+    low: float | None = None
+    high: float | None = None
+    baseline_seconds: float | None = None
+    current_seconds: float | None = None
+    baseline_image: str = ""
+    candidate_image: str = ""
+    causes: Causes = Causes()
+    rollback: bool = False
+    siblings: int = 0
+    """So many siblings adjusted the shift for what they felt of the host at the same moments; 0 where none did."""
+    own: Part | None = None
+    """After a rollback: the shift against what the same image did before."""
+    restart_sd: float = LIVE.prior_restart_sd
+    runs: int = 0
+    """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
+    starts: int = 0
+    """Starts of both images that counted."""
+    next_look: int | None = None
+    """At how many runs of a start the judge looks again; None after the last look."""
+    medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
+    """Seconds, before and after, in order of time: what a picture shows."""

@@ -37,7 +37,8 @@ class Policy:
     early and what is small is called at all."""
 
     history: int = 8
-    """Starts of the baseline that count, of each container: the latest."""
+    """Starts of the baseline that count, of each container: the latest. As many as teach the restart variance well
+    without a search through an image's whole past."""
 
     # How looks become a verdict.
 
@@ -114,6 +115,9 @@ class Policy:
 
     cause_confidence: float = 0.95
     """Of the interval of a part of a shift."""
+
+    history_confidence: float = 0.9995
+    """Of the interval of a shift against the same image's own history, and of the parts of an adjusted shift."""
 
     moved_sigmas: float = 2.6
     """Standard errors by which a control or a sibling has moved, and by the smallest effect: one in a hundred that
@@ -195,6 +199,9 @@ class Policy:
     change_points: int = 30
     """Points on either side that a change's shift is taken from."""
 
+    change_confidence: float = 0.9995
+    """Of the interval of that shift."""
+
     # Experiments in pairs.
 
     fewest_pairs: int = 3
@@ -221,8 +228,10 @@ class Policy:
                 "looks",
                 bool(self.looks)
                 and self.looks[0] >= self.fewest_runs
+                and len(self.looks) >= self.confirmations
                 and all(a < b for a, b in pairwise(self.looks)),
-                f"rising numbers of runs from {self.fewest_runs} on, such as [12, 24, 48, 96, 192]",
+                f"{self.confirmations} or more rising numbers of runs from {self.fewest_runs} on, "
+                "such as [12, 24, 48, 96, 192]",
             ),
             ("history", self.history >= 1, "1 or more"),
         ):

@@ -1,42 +1,105 @@
-"""A judgement in a plain sentence: what an engineer reads at 3 a.m."""
+"""Stage 6: word: the judgement that people and metrics read, and its one sentence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+import msgspec
 
 from infercanary.contract.vocabulary import COMPONENTS
-from infercanary.judge.causes import Causes, Change
-from infercanary.judge.stages import Judgement
-from infercanary.judge.statistics import CHANGED
+from infercanary.judge.causes import Attribution
+from infercanary.judge.model import Causes, Change, Judgement, Part, Start
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.shift import CHANGED, Shift
+from infercanary.judge.upgrade import image_name
 
 _COMPONENTS = 4  # of the environment are named; the rest is counted
 _VALUE = 40  # characters of a setting
+_SHOWN = 120  # points a side in a picture
 
 
-def sentence(told: Judgement) -> str:
+def word(attribution: Attribution, policy: Policy) -> Judgement:
+    """The finding as a value without the runs that it rests on."""
+    decision, causes = attribution
+    estimate = decision.estimate
+    runs = estimate.runs
+    upgrade, live = runs.selection.upgrade, runs.selection.live
+    restarts = estimate.restarts
+    if upgrade is None:
+        last = next((start.generation for start in reversed(live)), None)
+        return Judgement(
+            state=decision.state,
+            candidate_image=image_name(last),
+            restart_sd=restarts.sd,
+            runs=_count(runs.selection.starts),
+        )
+    old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
+    judgement = Judgement(
+        state=decision.state,
+        upgraded_at=upgrade.at,
+        baseline_image=image_name(old),
+        candidate_image=image_name(new),
+        causes=causes,
+        rollback=bool(upgrade.own),
+        restart_sd=restarts.sd,
+        runs=runs.reached,
+        starts=len(upgrade.before) + len(upgrade.after),
+        next_look=next((look for look in policy.looks if look > runs.reached), None),
+    )
+    if decision.look is None:
+        return judgement
+    adjusted = decision.adjusted
+    own = estimate.own if adjusted is None else adjusted.own
+    measured = runs.looks[-1]  # people are shown the runs as they are
+    return msgspec.structs.replace(
+        judgement,
+        shift=decision.look.seen.shift,
+        low=decision.look.seen.low,
+        high=decision.look.seen.high,
+        baseline_seconds=_level(start for pair in measured for start in pair.before),
+        current_seconds=_level(start for pair in measured for start in pair.after),
+        restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
+        runs=_count(start for pair in decision.pairs for start in pair.after),
+        starts=sum(len(pair.before) + len(pair.after) for pair in decision.pairs),
+        siblings=0 if adjusted is None else adjusted.siblings,
+        own=_own(own, policy),
+        medians=(
+            _picture(start for pair in measured for start in pair.before)[-_SHOWN:],
+            _picture(upgrade.after)[:_SHOWN],
+        ),
+    )
+
+
+def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
     """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``.
 
     It changes with the finding alone: how far the judge has come is :func:`progress`.
+
+    Args:
+        judgement: Of an upgrade, of two files or of an experiment.
+        policy: From which shift on siblings and the clock are mentioned.
     """
-    if told.state == "no_baseline":
+    if judgement.state == "no_baseline":
         start = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
-        return "; ".join([start, *_amiss(told.causes)])
-    if told.shift is None or told.low is None or told.high is None:
+        return "; ".join([start, *_alarming(judgement.causes)])
+    if judgement.shift is None or judgement.low is None or judgement.high is None:
         start = "settling: the new image has too few runs yet"
-        return "; ".join([start, *_amiss(told.causes)])
-    start = f"{told.state} {interval(told.shift, told.low, told.high)}"
-    found = [*_amiss(told.causes)]
-    if told.state in CHANGED:
-        found = [_share(told.causes), *found, *_explanations(told.causes)]
-    elif told.causes.changes:
-        found.append(_changes(told.causes.changes))
-    if told.siblings:
-        felt = "a sibling" if told.siblings == 1 else f"{told.siblings} siblings"
+        return "; ".join([start, *_alarming(judgement.causes)])
+    start = f"{judgement.state} {interval(judgement.shift, judgement.low, judgement.high)}"
+    found = [*_alarming(judgement.causes)]
+    if judgement.state in CHANGED:
+        found = [_share(judgement.causes), *found, *_explanations(judgement.causes, policy)]
+    elif judgement.causes.changes:
+        found.append(_changes(judgement.causes.changes))
+    if judgement.siblings:
+        felt = "a sibling" if judgement.siblings == 1 else f"{judgement.siblings} siblings"
         found.append(f"without what {felt} felt of the host")
-    if told.rollback:
+    if judgement.rollback:
         own = (
-            f", against its own history {interval(told.own.shift, told.own.low, told.own.high)}"
-            if told.own is not None
+            f", against its own history {interval(judgement.own.shift, judgement.own.low, judgement.own.high)}"
+            if judgement.own is not None
             else ""
         )
         found.append(f"a rollback{own}")
@@ -69,7 +132,7 @@ def _share(causes: Causes) -> str:
     return "host or image, not known which" if causes.cause == "unknown" else causes.cause
 
 
-def _amiss(causes: Causes) -> Iterator[str]:
+def _alarming(causes: Causes) -> Iterator[str]:
     """What matters whatever the latency does."""
     if causes.cpu_fallback:
         yield "it runs on the CPU now, and ran on a GPU before"
@@ -79,7 +142,7 @@ def _amiss(causes: Causes) -> Iterator[str]:
         yield f"cold start: {step.replace('_', ' ')} {before:.1f} s → {after:.1f} s"
 
 
-def _explanations(causes: Causes) -> Iterator[str]:
+def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
     if causes.changes:
         yield _changes(causes.changes)
     if causes.phases:
@@ -88,9 +151,9 @@ def _explanations(causes: Causes) -> Iterator[str]:
         yield "controls " + ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     elif causes.has_controls:
         yield "controls flat"
-    if causes.siblings is not None and abs(causes.siblings.shift) >= 0.03:
+    if causes.siblings is not None and abs(causes.siblings.shift) >= policy.smallest_effect:
         yield f"siblings {percent(causes.siblings.shift)}"
-    if causes.clock is not None and abs(causes.clock.shift) >= 0.01:
+    if causes.clock is not None and abs(causes.clock.shift) >= policy.clear_zone:
         yield f"the SM clock explains {percent(causes.clock.shift)}"
     for tag, (before, after) in causes.tags.items():
         yield f"{tag} in {before:.0%} → {after:.0%} of runs"
@@ -111,3 +174,24 @@ def _value(text: str | None) -> str:
     if text is None:
         return "none"
     return text if len(text) <= _VALUE else text[: _VALUE - 1] + "…"
+
+
+def _own(shift: Shift | None, policy: Policy) -> Part | None:
+    if shift is None or not math.isfinite(shift.se):
+        return None
+    return Part.of(shift, policy.history_confidence)
+
+
+def _picture(starts: Iterable[Start]) -> tuple[float, ...]:
+    """The medians of all, in order of time."""
+    ordered = sorted((s.started_at, s.median) for start in starts for s in start.samples if s.median)
+    return tuple(value for _, value in ordered)
+
+
+def _level(starts: Iterable[Start]) -> float | None:
+    values = [s.median for start in starts for s in start.samples if s.median]
+    return median(values) if values else None
+
+
+def _count(starts: Iterable[Start]) -> int:
+    return sum(sample.runs for start in starts for sample in start.samples)

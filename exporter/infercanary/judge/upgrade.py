@@ -1,4 +1,4 @@
-"""What the last upgrade of a service is: which starts had the image that came, and which the one that it replaced."""
+"""Stage 1: select the last upgrade of a service, that is which starts had the new image and which the one before."""
 
 from __future__ import annotations
 
@@ -7,46 +7,49 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation
-from infercanary.judge.statistics import FEWEST
-
-# Without a run for so long and for so many of its own intervals a container no longer speaks for its image.
-_GONE_SECONDS, _GONE_RUNS = 600.0, 3
-_PACE_RUNS = 12  # the latest of a start, by which its pace is told
+from infercanary.judge.model import Generation, Start, Upgrade
+from infercanary.judge.policy import LIVE, Policy
 
 
-class Upgrade(NamedTuple):
-    """The last change of a service's image. ``own`` are starts of the new image before it: it is then a rollback."""
+class Selection(NamedTuple):
+    """The starts of a service in order of time, and its last upgrade; None where there was none."""
 
-    at: float
-    before: list[Start]
-    after: list[Start]
-    own: list[Start]
+    starts: Sequence[Start]
+    upgrade: Upgrade | None
+    live: Sequence[Start]
+    """The live starts of the new image; without an upgrade, of the service."""
 
 
-def speaking(starts: Sequence[Start]) -> list[Start]:
+def select(starts: Sequence[Start], policy: Policy) -> Selection:
+    """The last upgrade among ``starts`` (of one service and canary, in order of time)."""
+    upgrade = last_upgrade(starts, policy)
+    return Selection(starts, upgrade, live_starts(upgrade.after if upgrade else starts, policy))
+
+
+def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
     """The newest start of each container that still runs, in order of time as ``starts`` are.
 
-    There is no clock here: who still runs does not fall behind the others. Where all stand still, all of them count.
+    There is no clock here: a container that still runs does not fall behind the others. Where all stand still, all of
+    them count.
     """
     newest: dict[str, Start] = {}
     for start in reversed(starts):
         newest.setdefault(start.generation.container, start)
     now = max(map(_last_run, newest.values()), default=0.0)
-    return [start for start in reversed(newest.values()) if _runs_at(start, now)]
+    return [start for start in reversed(newest.values()) if _runs_at(start, now, policy)]
 
 
-def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
-    """The last change of image among ``starts`` (in order of time), of whichever replica came first.
+def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | None:
+    """The last change of image among ``starts`` (in order of time), whichever replica came first.
 
     A new image whose containers are all gone, while others of the service go on, was withdrawn: then it is the change
-    before that one. One that is over and never got so far that it could be compared is passed over: what came after it
-    is compared with what was before.
+    before that one. One that is over and never had enough runs to be compared is skipped: what came after it is
+    compared with what was before.
     """
-    left = {start.generation.image_key for start in speaking(starts)}
-    first = next((i for i, start in enumerate(starts) if len(start.samples) >= FEWEST), len(starts))
-    known = left | {start.generation.image_key for start in starts if len(start.samples) >= FEWEST}
+    fewest = policy.fewest_runs
+    left = {start.generation.image_key for start in live_starts(starts, policy)}
+    first = next((i for i, start in enumerate(starts) if len(start.samples) >= fewest), len(starts))
+    known = left | {start.generation.image_key for start in starts if len(start.samples) >= fewest}
     starts = [*starts[:first], *(start for start in starts[first:] if start.generation.image_key in known)]
     newest: dict[str, Start] = {}
     events: list[tuple[int, str, str]] = []
@@ -55,8 +58,8 @@ def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
         before = newest.get(g.container)
         if before is not None:
             replaced = before.generation.image_key
-        else:  # another name for a replica: new only where none that still runs has its image
-            live = [s for s in newest.values() if _runs_at(s, g.started_at)]
+        else:  # another name for a replica: new only where no live start has its image
+            live = [s for s in newest.values() if _runs_at(s, g.started_at, policy)]
             images = [s.generation.image_key for s in live or starts[index - 1 : index]]
             replaced = g.image_key if g.image_key in images or not images else images[-1]
         if replaced != g.image_key:
@@ -84,7 +87,7 @@ def last_upgrade(starts: Sequence[Start]) -> Upgrade | None:
 
 
 def image_name(generation: Generation | None) -> str:
-    """What people call the image: its reference, and enough of the id to tell two of one tag apart."""
+    """What people call the image: its reference, and enough of the id to distinguish two of one tag."""
     if generation is None:
         return ""
     short = generation.image_key.removeprefix("sha256:")[:12]
@@ -98,7 +101,7 @@ def _last_run(start: Start) -> float:
     return start.samples[-1].started_at if start.samples else start.generation.started_at
 
 
-def _runs_at(start: Start, at: float) -> bool:
-    recent = start.samples[-_PACE_RUNS:]
+def _runs_at(start: Start, at: float, policy: Policy) -> bool:
+    recent = start.samples[-policy.pace_runs :]
     pace = (recent[-1].started_at - recent[0].started_at) / (len(recent) - 1) if len(recent) > 1 else 0.0
-    return _last_run(start) + max(_GONE_SECONDS, _GONE_RUNS * pace) >= at
+    return _last_run(start) + max(policy.gone_seconds, policy.gone_runs * pace) >= at

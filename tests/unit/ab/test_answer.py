@@ -16,8 +16,7 @@ from infercanary.ab.experiment import FailedStart, Result, TurnPair
 from infercanary.ab.turn import Turn
 from infercanary.command.settings import UsageError
 from infercanary.compare import page as pages
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, Start
 
 A = ArmSummary(
     name="search:1.4",

@@ -18,7 +18,8 @@ from infercanary.ab.estimate import (
     restart_sd,
     swing,
 )
-from infercanary.judge.statistics import CHANGED, Shift, shift
+from infercanary.judge.shift import CHANGED, Shift
+from infercanary.judge.statistics import shift
 
 MOST = 12
 logs = st.lists(st.floats(-0.5, 0.5), min_size=FEWEST_PAIRS, max_size=24)

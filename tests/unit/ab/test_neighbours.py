@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 from infercanary.ab.neighbours import counted
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, Start
 
 
 def start(tags, level=0.02):

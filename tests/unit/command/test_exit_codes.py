@@ -10,7 +10,7 @@ import pytest
 from infercanary.command.cli import COMMANDS, cli
 from infercanary.command.exit_codes import COMPARED, MEANINGS, OF_VERDICT, ExitCode, epilog, of_signal, worst
 from infercanary.compare.changes import State
-from infercanary.judge.statistics import Verdict
+from infercanary.judge.shift import Verdict
 
 
 def test_every_verdict_has_a_code_and_no_other_word_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
-from infercanary.compare.comparison import STARTS, compare_runs
+from infercanary.compare.comparison import compare_runs
 from infercanary.compare.outlook import Evidence, more_runs, more_starts, outlook
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts, RecordedRuns
-from infercanary.judge.statistics import FEWEST, PRIOR, Restarts, Shift
+from infercanary.judge.policy import FILES
+from infercanary.judge.shift import Restarts, Shift
+from infercanary.judge.statistics import prior
 
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
 points = st.lists(st.floats(1e-3, 1e3), max_size=30).map(np.array)
@@ -37,7 +40,7 @@ def test_swapped_sides_turn_the_verdict_around(one, other, restart_sd):
 
 @given(sides, sides, st.floats(0.5, 0.9999))
 def test_any_sides_have_an_answer(one, other, level):
-    result = compare_runs("", one, other, level=level)
+    result = compare_runs("", one, other, policy=replace(FILES, confidence=level))
     assert result.exit_code == {"regressed": 1, "inconclusive": 3}.get(result.verdict, 0)
     assert bool(result.next) == (result.verdict == "inconclusive")
     assert result.sentence.startswith(result.verdict)
@@ -58,7 +61,7 @@ def test_verdicts_and_exit_codes(numbers):
 
 def test_what_restarts_do_is_assumed_until_they_are_seen(numbers):
     one = compare_runs("", series(numbers, 0.02), series(numbers, 0.02))
-    assert (one.restart_sd, one.restart_sd_from, one.restarts_seen) == (PRIOR.sd, "assumed", 0)
+    assert (one.restart_sd, one.restart_sd_from, one.restarts_seen) == (prior().sd, "assumed", 0)
     several = compare_runs("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
     assert (several.restart_sd_from, several.restarts_seen, several.starts) == ("learnt", 3, 5)
     assert 0.01 < several.restart_sd < 0.02
@@ -79,9 +82,9 @@ def test_restarts_that_differ_much_are_no_regression(numbers):
 
 
 def test_too_few_runs_are_inconclusive(numbers):
-    result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FEWEST - 1))
+    result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FILES.fewest_runs - 1))
     assert result.sentence == "inconclusive: too few runs (100 and 0 in starts of 8 or more)"
-    assert result.next == ["the candidate needs 8 runs of one start at least; 16 tell more"]
+    assert result.next == ["the candidate needs 8 runs of one start at least; 16 show more"]
     assert (result.shift, result.low, result.high) == (None, None, None)
 
 
@@ -139,12 +142,12 @@ def test_a_rise_is_what_chance_makes_in_less_than_one_of_a_thousand(begun, faile
 
 
 def test_short_starts_and_the_oldest_of_many_are_left_out(numbers):
-    many = RecordedRuns([np.array(numbers(count=10, seed=i)) for i in range(STARTS + 3)])
+    many = RecordedRuns([np.array(numbers(count=10, seed=i)) for i in range(FILES.history + 3)])
     short = RecordedRuns([np.array(numbers()), np.array([0.02, 0.02])])
     result = compare_runs("", many, short)
-    assert (result.baseline.starts, result.candidate.starts) == (STARTS, 1)
+    assert (result.baseline.starts, result.candidate.starts) == (FILES.history, 1)
     assert result.notes == [
-        f"baseline: the latest {STARTS} of {STARTS + 3} starts are judged",
+        f"baseline: the latest {FILES.history} of {FILES.history + 3} starts are judged",
         "candidate: 1 start with fewer than 8 runs left out",
     ]
 
@@ -190,7 +193,7 @@ def test_what_a_journal_may_mix_up_is_said(journal):
 
 
 def evidence(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):
-    return Evidence(Shift(log, se, df), Restarts(sd, sd_df), runs, starts, 0.99)
+    return Evidence(Shift(log, se, df), Restarts(sd, sd_df), runs, starts)
 
 
 def test_more_runs_settle_what_runs_leave_open(numbers):
@@ -234,5 +237,5 @@ def test_what_nothing_settles():
     (line,) = outlook(evidence(0.0, 0.001, sd=0.2), assumed=False)
     assert line.startswith("more of the same will hardly settle it: starts of one image differ by 20 %")
     assert outlook(evidence(0.0, math.inf, starts=(0, 0)), assumed=True) == [
-        "the baseline and the candidate needs 8 runs of one start at least; 16 tell more"
+        "the baseline and the candidate needs 8 runs of one start at least; 16 show more"
     ]

@@ -32,8 +32,8 @@ from infercanary.contract.vocabulary import (
     Tag,
     order_of_interest,
 )
-from infercanary.judge.causes import Change, in_step
-from infercanary.judge.model import Sample
+from infercanary.judge.causes import in_step
+from infercanary.judge.model import Change, Sample
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import mapped_code

@@ -4,9 +4,7 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judging.action import Due, Seen, due, seen
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation, Sample
-from infercanary.judge.stages import Judgement
+from infercanary.judge.model import Generation, Judgement, Sample, Start
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
 SAID = Generation(service="s", container="a", boot_id="b2", started_at=0.0, image_id="sha256:2")

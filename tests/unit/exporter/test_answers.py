@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from infercanary.exporter.judging.answers import remember
-from infercanary.judge.stages import Judgement, State
+from infercanary.judge.model import Judgement, State
 from infercanary.store.sqlite import Store
 
 

@@ -111,9 +111,9 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     judging.turn()
     judged: list[int] = []
     drifts: list[int] = []
-    verdict, look = thread.judge, thread.drift.look
+    verdict, look = thread.judge, thread.drift.detect
     monkeypatch.setattr(thread, "judge", lambda *given: judged.append(number) or verdict(*given))
-    monkeypatch.setattr(thread.drift, "look", lambda *given: drifts.append(number) or look(*given))
+    monkeypatch.setattr(thread.drift, "detect", lambda *given: drifts.append(number) or look(*given))
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()

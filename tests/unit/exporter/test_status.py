@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infercanary.exporter.status import _verdict, before_and_after
-from infercanary.judge.stages import Judgement, State
+from infercanary.judge.model import Judgement, State
 
 
 def told(state: State, next_look: int | None) -> str:

@@ -5,31 +5,31 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infercanary.exporter.expose import write
 from infercanary.exporter.judging import metrics
-from infercanary.judge.causes import Causes, Change
-from infercanary.judge.drift import Creep
+from infercanary.judge.drift import Drift
+from infercanary.judge.model import Causes, Change, Judgement, State
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import Judgement, State, Trial
+from infercanary.judge.trials import Trial
 
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
 
 
-def points(creep: Creep, name: str) -> dict[tuple[str, ...], object]:
+def points(creep: Drift, name: str) -> dict[tuple[str, ...], object]:
     found = {family.name: family for family in metrics.families({}, {"c": creep}, {"c": TRIALS})}
     return {point.labels: point.value for point in found[name].points}
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.08])
 def test_a_drift_is_shown_where_it_was_looked_for(shift: float) -> None:
-    assert points(Creep(shift=shift), "infercanary_drift_ratio") == {("c",): shift}
+    assert points(Drift(shift=shift), "infercanary_drift_ratio") == {("c",): shift}
 
 
 def test_a_drift_that_nobody_can_tell_yet_is_missing() -> None:
-    assert points(Creep(), "infercanary_drift_ratio") == {}
+    assert points(Drift(), "infercanary_drift_ratio") == {}
 
 
 def test_the_judges_own_trial_is_shown_by_canary() -> None:
-    assert points(Creep(), "infercanary_judge_aa_tests") == {("c",): 7.0}
-    assert points(Creep(), "infercanary_judge_aa_alarms") == {("c",): 1.0}
+    assert points(Drift(), "infercanary_judge_aa_tests") == {("c",): 7.0}
+    assert points(Drift(), "infercanary_judge_aa_alarms") == {("c",): 1.0}
 
 
 @pytest.mark.parametrize(

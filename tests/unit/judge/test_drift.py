@@ -6,12 +6,14 @@ import random
 import msgspec
 import pytest
 
-from infercanary.judge.causes import Start
-from infercanary.judge.drift import BLOCK, Creep, blocks, look
-from infercanary.judge.model import Generation, Sample, merge
+from infercanary.judge.drift import Drift, blocks, detect
+from infercanary.judge.model import Generation, Sample, Start, merge
+from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_before
-from infercanary.judge.statistics import PRIOR
+from infercanary.judge.statistics import prior
 from infercanary.store.sqlite import Store
+
+BLOCK = LIVE.block_runs
 
 MINUTE = 60.0
 DAY = 86_400.0
@@ -49,8 +51,8 @@ def start(samples: list[Sample], boot: str = "b", service: str = "s") -> Start:
     return Start(generation, samples)
 
 
-def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Creep:
-    return look(starts, siblings, "c", PRIOR)
+def seen(*starts: Start, siblings: tuple[Start, ...] = ()) -> Drift:
+    return detect(starts, siblings, "c", prior())
 
 
 def test_blocks_are_of_twelve_and_merged_ones_stand_for_themselves() -> None:
@@ -154,7 +156,7 @@ def test_a_restart_does_not_excuse_what_drifts_before_or_after_it() -> None:
         starts = [
             start(series(3, level, begin=3 * DAY * n, seed=n), f"b{n}") for n, level in enumerate(levels)
         ]
-        return look(starts, [], "c", restarts_before(starts[-1], starts)).shift
+        return detect(starts, [], "c", restarts_before(starts[-1], starts)).shift
 
     def slower(day: float) -> float:
         return 1.3

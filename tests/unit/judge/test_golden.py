@@ -18,10 +18,11 @@ import pytest
 
 from infercanary.ab import estimate
 from infercanary.judge import drift, statistics
-from infercanary.judge.causes import Part, Start
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.changepoints import scan
+from infercanary.judge.model import Generation, Part, Sample, Start
 from infercanary.judge.restarts import restarts_of
-from infercanary.judge.stages import judge, trials
+from infercanary.judge.stages import judge
+from infercanary.judge.trials import trials
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
 CANARY, HOUR = "canary", 3600.0
@@ -155,7 +156,7 @@ def drifts() -> Iterator[tuple[str, dict[str, Any]]]:
         later = world.start("r", "old", HOUR * 40, 1_200, slower=trend)
         siblings = [world.start("s", "same", HOUR, 13_000, service="s")]
         for name, starts in (("one", [one]), ("two", [one, later])):
-            found = drift.look(starts, siblings, CANARY, restarts_of(starts))
+            found = drift.detect(starts, siblings, CANARY, restarts_of(starts))
             host = found.host and [found.host.shift, found.host.low, found.host.high]
             yield (
                 f"drift {name} {trend}",
@@ -173,7 +174,7 @@ def series() -> Iterator[tuple[str, Any]]:
         for at in rng.integers(20, 380, seed % 4):
             y[at:] += rng.normal(0, 0.08)
         values = np.exp(y) if seed % 5 else np.round(np.exp(y) * 20) / 20
-        yield f"scan {seed}", [[c.index, c.shift, c.low, c.high] for c in statistics.scan(values.tolist())]
+        yield f"scan {seed}", [[c.index, c.shift, c.low, c.high] for c in scan(values.tolist())]
         for at in range(40, 380, 60):
             found = statistics.compare(values[at - 30 : at].tolist(), values[at : at + 30].tolist())
             yield f"compare {seed} {at}", [*found]

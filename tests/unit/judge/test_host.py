@@ -11,13 +11,20 @@ from statistics import median
 import msgspec
 import pytest
 
-from infercanary.judge import statistics
-from infercanary.judge.causes import Causes, Start
-from infercanary.judge.host import steadied
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.align import Runs
+from infercanary.judge.causes import _without_host
+from infercanary.judge.decide import Decision
+from infercanary.judge.estimate import Estimate, Look
+from infercanary.judge.host import adjust
+from infercanary.judge.model import Causes, Generation, Judgement, Sample, Start
+from infercanary.judge.policy import LIVE, SAMPLES
+from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import Judgement, _Reading, _without_host, judge, restarts_of, trials
-from infercanary.judge.statistics import Shift
+from infercanary.judge.shift import Shift
+from infercanary.judge.stages import judge
+from infercanary.judge.statistics import assess, prior
+from infercanary.judge.trials import trials
+from infercanary.judge.upgrade import Selection
 
 RUNS, EVERY, STARTS = 26, 2.0, 12
 Level = Callable[[float], float]
@@ -81,9 +88,10 @@ def upgraded(host: Level, change: float, seed: int, beside: list[Level]) -> tupl
     return own, [start(f"other-{i}", 0, 0.0, runs, level, seed) for i, level in enumerate(beside)]
 
 
-def reading(log: float) -> _Reading:
+def decision(log: float) -> Decision:
     shift = Shift(log, 0.01, 20)
-    return _Reading("regressed", shift, statistics.judge(shift), ())
+    estimate = Estimate(Runs(Selection([], None, [])), prior())
+    return Decision(estimate, "regressed", Look(shift, assess(shift, SAMPLES.confidence)))
 
 
 def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:
@@ -127,7 +135,7 @@ def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
     for control in (0.97, 1.0, 1.03):
         raw = Causes(controls={"cpu_spin": control - 1} if control != 1 else {})
         felt = math.copysign(0.07, control - 1)
-        told = _without_host(raw, reading(0.2 + felt), reading(0.2))
+        told = _without_host(raw, decision(0.2), Shift(0.2 + felt, 0.01, 20), LIVE)
         assert told.cause == "image" and told.image is not None
         assert told.image.shift == pytest.approx(math.expm1(0.2))
     # What people are shown is what was measured.
@@ -150,7 +158,7 @@ def test_most_are_right_and_none_is_wrong(change: float) -> None:
 def test_siblings_on_a_host_of_their_own_tell_nothing() -> None:
     host = wander(3, 0.12)
     own, siblings = upgraded(host, 0.0, 3, [wander(4, 0.12), wander(5, 0.12)])
-    assert steadied(own, siblings) is None
+    assert adjust(own, siblings) is None
     assert judge(own, siblings, "c").siblings == 0
 
 
@@ -168,7 +176,7 @@ def test_a_sibling_that_changes_by_itself_is_not_believed() -> None:
 def test_what_is_left_is_the_level_of_a_host_that_is_always_the_same() -> None:
     host = wander(7, 0.12)
     own, siblings = upgraded(host, 0.0, 7, [host])
-    calm = steadied(own, siblings)
+    calm = adjust(own, siblings)
     assert calm is not None
     assert 0.8 < calm.slope < 1.2
     assert [s.generation for s in calm.starts] == [s.generation for s in own]
@@ -179,16 +187,16 @@ def test_starts_without_a_sibling_beside_them_do_not_count() -> None:
     host = wander(8, 0.12)
     own, siblings = upgraded(host, 0.0, 8, [host])
     later = [Start(s.generation, s.samples[len(s.samples) // 2 :]) for s in siblings]
-    calm = steadied(own, later)
+    calm = adjust(own, later)
     assert calm is not None
     assert {s.generation.boot_id for s in calm.starts} < {s.generation.boot_id for s in own}
-    assert steadied(own, []) is None
+    assert adjust(own, []) is None
 
 
 def test_siblings_that_ran_at_another_time_tell_nothing() -> None:
     own = [start("web", i, 1000.0 * i, RUNS, wander(1, 0.05), 1) for i in range(STARTS)]
     later = start("x", 0, 1e6, 100, wander(1, 0.05), 1)
-    assert steadied(own, [later]) is None
+    assert adjust(own, [later]) is None
     assert len(trials(own, [later])) == STARTS - 1
 
 

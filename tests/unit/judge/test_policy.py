@@ -19,9 +19,10 @@ from infercanary.judge.policy import EXPERIMENT, FILES, LIVE, SAMPLES, Policy
         ({"smallest_effect": 1.0}, "smallest_effect: 1.0 must be"),
         ({"clear_zone": 0.03}, "clear_zone: 0.03 must be 0 or more, and below smallest_effect"),
         ({"confidence": 1.0}, "confidence: 1.0 must be at least 0.5"),
-        ({"looks": ()}, "looks: () must be rising numbers"),
-        ({"looks": (4, 24)}, "looks: (4, 24) must be rising numbers of runs from 8 on"),
-        ({"looks": (24, 24)}, "looks: (24, 24) must be rising"),
+        ({"looks": ()}, "looks: () must be 2 or more rising numbers"),
+        ({"looks": (4, 24)}, "looks: (4, 24) must be 2 or more rising numbers of runs from 8 on"),
+        ({"looks": (24, 24)}, "looks: (24, 24) must be 2 or more rising"),
+        ({"looks": (24,)}, "looks: (24,) must be 2 or more"),
         ({"history": 0}, "history: 0 must be 1 or more"),
     ],
 )

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import msgspec
 import pytest
 
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.sentence import progress, sentence
-from infercanary.judge.stages import Judgement, judge, trials
+from infercanary.judge.stages import judge
+from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import last_upgrade
 
 HOUR = 3600.0

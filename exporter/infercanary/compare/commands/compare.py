@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
-from infercanary.compare.comparison import LEVEL, compare_runs, judged
+from infercanary.compare.comparison import compare_runs, judged
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.terminal import say, width
+from infercanary.judge.policy import FILES
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 
@@ -53,7 +56,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 @click.option(
     "--level",
     type=float,
-    default=LEVEL,
+    default=FILES.confidence,
     show_default=True,
     metavar="SHARE",
     help="Confidence of the interval.",
@@ -95,6 +98,7 @@ def command(
         read(paths, column=column, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
     )
     both = _common(old, new, canary)
+    policy = replace(FILES, confidence=level)
     results = {
         name: compare_runs(
             name,
@@ -102,7 +106,7 @@ def command(
             after,
             files=(old.places, new.places),
             restart_sd=None if restart_sd is None else restart_sd / 100,
-            level=level,
+            policy=policy,
         )
         for name, (before, after) in both.items()
     }

@@ -7,16 +7,14 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, TypeAlias
 
-from infercanary.judge import drift, statistics
-from infercanary.judge.causes import Start
-from infercanary.judge.model import Generation
-from infercanary.judge.stages import Judgement
-from infercanary.judge.upgrade import speaking
+from infercanary.judge.model import Generation, Judgement, Start
+from infercanary.judge.policy import LIVE
+from infercanary.judge.upgrade import live_starts
 
 Boot: TypeAlias = tuple[str, str]  # container, boot id
 
-_DRIFT_EVERY = 10 * drift.BLOCK  # runs of a start
-_WATCHED = 2 * statistics.LOOKS[0]  # runs of a start; one that never gets steady is not watched for ever
+_DRIFT_EVERY = 10 * LIVE.block_runs  # runs of a start
+_WATCHED = 2 * LIVE.looks[0]  # runs of a start; one that never gets steady is not watched for ever
 
 
 class Due(Enum):
@@ -49,7 +47,7 @@ def seen(
 ) -> dict[Boot, Seen]:
     """To remember of a canary that is judged now, from ``starts``; the rest as for :func:`due`."""
     counted = {_boot(start): len(start.samples) for start in starts}
-    spoke = {*map(_boot, speaking(starts))}
+    spoke = {*map(_boot, live_starts(starts))}
     return {
         boot: Seen(count, counted.get(boot, 0), boot not in spoke, said.get(boot))
         for boot, count in taken.items()
@@ -73,9 +71,7 @@ def due(
     """
     more = [(known[boot], count) for boot, count in taken.items() if boot in known]
     counts = [(was.counted, was.counted + count - was.taken) for was, count in more]
-    is_looked_at = any(
-        bisect_right(statistics.LOOKS, was) != bisect_right(statistics.LOOKS, now) for was, now in counts
-    )
+    is_looked_at = any(bisect_right(LIVE.looks, was) != bisect_right(LIVE.looks, now) for was, now in counts)
     # Docker may tell its image late, and a probe its output: what needs no look waits for none.
     is_told_more = any(known[boot].said != now for boot, now in said.items() if boot in known)
     # It was late, not gone: its image may have been taken for withdrawn.
@@ -84,6 +80,6 @@ def due(
         return Due.VERDICT
     if any(was // _DRIFT_EVERY != now // _DRIFT_EVERY for was, now in counts):
         return Due.DRIFT
-    if told and told.runs < statistics.LOOKS[0] and any(was.taken < count <= _WATCHED for was, count in more):
+    if told and told.runs < LIVE.looks[0] and any(was.taken < count <= _WATCHED for was, count in more):
         return Due.VERDICT if told.upgraded_at is None else Due.COUNT
     return Due.NOTHING

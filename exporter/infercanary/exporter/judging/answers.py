@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import structlog
 
+from infercanary.judge.model import Judgement, State
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import Judgement, State
 from infercanary.store.sqlite import Store
 
 log = structlog.get_logger(__name__)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
-from infercanary.judge.drift import Creep
+from infercanary.judge.drift import Drift
+from infercanary.judge.model import STATES, Judgement
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import STATES, Judgement, Trials
-from infercanary.judge.statistics import CHANGED
+from infercanary.judge.shift import CHANGED
+from infercanary.judge.trials import Trials
 
 SENTENCE_BYTES = 400
 """Prometheus refuses a whole scrape for one value over its ``label_value_length_limit`` (prometheus.yml: 500)."""
@@ -247,7 +248,7 @@ _PLAIN: dict[Metric, Value] = {
     OUTPUT: lambda j: j.causes.output_error,
     FALLBACK: lambda j: float(j.causes.cpu_fallback),
 }
-_CREEP: dict[Metric, Callable[[Creep], float | None]] = {
+_CREEP: dict[Metric, Callable[[Drift], float | None]] = {
     CREEP: lambda c: c.shift,
     CREEP_LOW: lambda c: c.low,
     CREEP_HIGH: lambda c: c.high,
@@ -258,7 +259,7 @@ METRICS = (VERDICT, VERDICT_INFO, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_
 
 
 def families(
-    judgements: Mapping[str, Judgement], creeps: Mapping[str, Creep], trials: Mapping[str, Trials]
+    judgements: Mapping[str, Judgement], creeps: Mapping[str, Drift], trials: Mapping[str, Trials]
 ) -> list[Family]:
     """Of one container. By canary: the verdict on its service, the drift in this container, and on how many of the
     service's restarts the judge was tried, and called a change."""

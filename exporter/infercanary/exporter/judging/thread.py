@@ -22,12 +22,13 @@ from infercanary.contract.vocabulary import COLD_START_METRICS
 from infercanary.exporter.judging.action import Boot, Due, Seen, due, seen
 from infercanary.exporter.judging.answers import Answer, remember
 from infercanary.judge import drift
-from infercanary.judge.causes import Start, joined
-from infercanary.judge.drift import Creep
-from infercanary.judge.model import Generation, kept
+from infercanary.judge.causes import joined
+from infercanary.judge.drift import Drift
+from infercanary.judge.model import Generation, Judgement, Start, kept
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.sentence import sentence
-from infercanary.judge.stages import Judgement, Trials, judge, trials
+from infercanary.judge.stages import judge
+from infercanary.judge.trials import Trials, trials
 from infercanary.judge.upgrade import last_upgrade
 from infercanary.store.sqlite import Store, StoreError
 
@@ -109,7 +110,7 @@ class Findings(NamedTuple):
     """What is known of one service, by canary: its verdict, drift in each container, past answers, and A/A trials."""
 
     judgements: Mapping[str, Judgement]
-    creeps: Mapping[tuple[str, str], Creep]
+    creeps: Mapping[tuple[str, str], Drift]
     """By container and canary."""
     answers: Mapping[str, tuple[Answer, ...]]
     trials: Mapping[str, Trials]
@@ -356,7 +357,7 @@ class Judging:
         for container in {start.generation.container for start in starts}:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
-            creeps[container, canary] = drift.look(same, siblings, canary, restarts_before(own[-1], starts))
+            creeps[container, canary] = drift.detect(same, siblings, canary, restarts_before(own[-1], starts))
         tried = {**before.trials, canary: trials(starts, siblings, before.trials.get(canary, {}), _TRIALS)}
         self.findings[service] = Findings({**before.judgements, canary: told}, creeps, answers, tried)
 

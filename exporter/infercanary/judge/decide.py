@@ -1,0 +1,83 @@
+"""Stage 4: decide: what the looks so far amount to, with or without the host's variation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from infercanary.judge.estimate import Adjusted, Estimate, Look
+from infercanary.judge.model import Pair, State
+from infercanary.judge.policy import Policy
+from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
+
+
+class Decision(NamedTuple):
+    """The state, and the look that it rests on."""
+
+    estimate: Estimate
+    state: State
+    look: Look | None = None
+    """None where nothing can be compared yet."""
+    adjusted: Adjusted | None = None
+    """What the decision rests on where the runs as they are give no answer; else None."""
+    pairs: Sequence[Pair] = ()
+    """What the look compared."""
+
+
+def decide(estimate: Estimate, policy: Policy) -> Decision:
+    """What the looks amount to.
+
+    Without an upgrade, or where the image before has too few runs, there is no baseline. Where the runs as they are
+    are inconclusive, those without the host's variation decide, if siblings agree on it.
+    """
+    upgrade = estimate.runs.selection.upgrade
+    if upgrade is None or not any(len(start.samples) >= policy.fewest_runs for start in upgrade.before):
+        return Decision(estimate, "no_baseline")
+    verdict = verdict_after((look.seen for look in estimate.looks), policy)
+    state: State = verdict or "settling"
+    if not math.isfinite(estimate.shift.se):
+        return Decision(estimate, state)
+    if state == "inconclusive" and estimate.adjusted is not None:
+        adjusted = verdict_after((look.seen for look in estimate.adjusted.looks), policy)
+        if adjusted is not None and _is_agreed(estimate.adjusted, adjusted, estimate.shift, policy):
+            found = estimate.adjusted
+            return Decision(estimate, adjusted, found.looks[-1], found, found.pairs)
+    return Decision(estimate, state, estimate.looks[-1], None, estimate.runs.looks[-1])
+
+
+def verdict_after(looks: Iterable[Comparison], policy: Policy) -> Verdict | None:
+    """The verdict after ``looks``, in order: the one sequential rule of the live judge, of files and of experiments.
+
+    A change is called once ``policy.confirmations`` looks in a row show it. With ``policy.keeps_change`` it then stays
+    until as many looks in a row are `equivalent`; without, each look may take it back.
+
+    Returns:
+        None where there was no look.
+    """
+    verdict: Verdict | None = None
+    last: list[Verdict] = []
+    for seen in looks:
+        last = [*last, seen.verdict][-policy.confirmations :]
+        is_confirmed = len(last) == policy.confirmations and len(set(last)) == 1
+        is_kept = policy.keeps_change and verdict in CHANGED
+        if seen.verdict in CHANGED:
+            verdict = seen.verdict if is_confirmed else verdict if is_kept else "inconclusive"
+        elif not is_kept or (seen.verdict == "equivalent" and is_confirmed):
+            verdict = seen.verdict
+    return verdict
+
+
+def _is_agreed(adjusted: Adjusted, verdict: Verdict, raw: Shift, policy: Policy) -> bool:
+    """Whether what is left without the host's variation is an answer.
+
+    A sibling may change by itself, which would be attributed to this canary with the opposite sign: so it takes two,
+    each of which alone shows about the same, and what is called must be seen in the runs as they are, too.
+    """
+    if verdict not in (*CHANGED, "equivalent"):
+        return False
+    log = adjusted.looks[-1].shift.log
+    if verdict in CHANGED and abs(raw.log - log) > policy.most_adjusted * abs(log):
+        return False
+    apart = max(policy.covariates_apart, policy.covariates_apart_share * abs(log))
+    return len(adjusted.alone) > 1 and all(abs(alone - log) <= apart for alone in adjusted.alone)

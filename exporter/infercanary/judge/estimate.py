@@ -1,0 +1,330 @@
+"""Stage 3: estimate the shift at each look, with and without the host's variation, and what else moved with it.
+
+The statistics are used here alone: later stages decide on these numbers and make none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import mean, median
+from typing import NamedTuple
+
+from infercanary.contract.vocabulary import POOL_COMPONENTS
+from infercanary.judge.align import Runs, looks_of, pairs
+from infercanary.judge.host import Adjustment, adjust
+from infercanary.judge.model import Generation, Pair, Sample, Start, Upgrade
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.restarts import restarts_of
+from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Restarts, Shift
+from infercanary.judge.statistics import Series, assess, pool
+
+NO_RESTART = Restarts(0.0, math.inf)
+"""Of what did not start anew between, or is not affected: a sibling, a control."""
+
+
+class Look(NamedTuple):
+    """The shift after so many runs, and what it is by itself."""
+
+    shift: Shift
+    seen: Comparison
+
+
+class Adjusted(NamedTuple):
+    """The same without what siblings felt of the host."""
+
+    pairs: Sequence[Pair]
+    """Of the last look."""
+    looks: Sequence[Look]
+    restarts: Restarts
+    siblings: int
+    own: Shift | None
+    alone: Sequence[float]
+    """The shift (a logarithm) at the last look by each sibling alone."""
+
+
+class Evidence(NamedTuple):
+    """What else moved between the same runs."""
+
+    controls: Mapping[str, Shift]
+    siblings: Shift | None
+    waiting: Shift | None
+    """The part of the shift that is waiting for CPUs that other processes had; None where it is not known."""
+    clock: Shift | None
+    phases: Mapping[str, float]
+    """Phase → what it adds to the change, as a share of the whole, in order of appearance."""
+    tags: Mapping[str, tuple[float, float]]
+    """Tag → the share of runs that had it before and after."""
+
+
+class Estimate(NamedTuple):
+    """What is known of the shift."""
+
+    runs: Runs
+    restarts: Restarts
+    looks: Sequence[Look] = ()
+    shift: Shift = UNKNOWN
+    """At the last look."""
+    own: Shift | None = None
+    """After a rollback: the shift against what the same image did before."""
+    adjusted: Adjusted | None = None
+    evidence: Evidence | None = None
+    """None where nothing can be compared."""
+
+
+def estimate(runs: Runs, policy: Policy) -> Estimate:
+    """The shift at each look of ``runs``, and what else moved between the runs of the last look."""
+    found = shifts(runs, policy)
+    if not math.isfinite(found.shift.se):
+        return found
+    return found._replace(evidence=evidence(runs.looks[-1], runs.beside, policy))
+
+
+def shifts(runs: Runs, policy: Policy) -> Estimate:
+    """The shift alone, without what else moved: what a trial of the judge takes."""
+    starts, upgrade = runs.selection.starts, runs.selection.upgrade
+    restarts = restarts_of(starts, policy)
+    if upgrade is None:
+        return Estimate(runs, restarts)
+    looks = _looks(runs.looks, restarts, policy)
+    shift = looks[-1].shift if looks else UNKNOWN
+    own = _pooled(runs.own, restarts, policy) if runs.own else None
+    found = Estimate(runs, restarts, looks, shift, own)
+    if math.isfinite(found.shift.se) and not _is_settled(looks, policy):
+        found = found._replace(adjusted=_adjusted(starts, runs.siblings, upgrade, policy))
+    return found
+
+
+def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Policy = LIVE) -> Evidence:
+    """What moved between the starts of ``compared``.
+
+    Args:
+        compared: For each replica its starts before and after.
+        beside: The same of siblings, whose image did not change.
+        policy: The fewest runs of a start.
+    """
+    both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
+    names = _names(both, lambda s: s.controls)
+    newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
+    single = all(_threads(start.generation) == "1" for start in newest)
+    return Evidence(
+        controls={name: _shift(compared, _control(name), policy) for name in names},
+        siblings=_siblings(beside, policy),
+        # Of several threads the one that runs the canary knows only its own waiting.
+        waiting=_waiting(compared, policy) if single else None,
+        clock=_clock(compared, policy),
+        phases=_phases(both),
+        tags=_tags(both),
+    )
+
+
+def _looks(
+    looks: Sequence[Sequence[Pair]], restarts: Restarts, policy: Policy, slope_error: float = 0.0
+) -> list[Look]:
+    """The shift at each look; ``slope_error`` widens its interval."""
+    found = []
+    for compared, level in zip(looks, policy.levels(), strict=False):
+        shift = _pooled(compared, restarts, policy)
+        shift = shift._replace(se=math.hypot(shift.se, slope_error))
+        found.append(Look(shift, assess(shift, level, restart_sd=restarts.sd, policy=policy)))
+    return found
+
+
+def _is_settled(looks: Sequence[Look], policy: Policy) -> bool:
+    """Whether the runs as they are surely give an answer: then nothing needs adjusting."""
+    last = [look.seen.verdict for look in looks[-policy.confirmations :]]
+    is_same = len(last) == policy.confirmations and len(set(last)) == 1
+    return last[-1] == "equivalent" or (is_same and last[-1] in CHANGED)
+
+
+def _adjusted(
+    starts: Sequence[Start], siblings: Sequence[Start], upgrade: Upgrade, policy: Policy
+) -> Adjusted | None:
+    used = siblings[: policy.covariates]
+    together = _without(adjust(starts, used, policy), upgrade, policy)
+    if together is None:
+        return None
+    adjustment, steady, slope_error = together
+    restarts = restarts_of(adjustment.starts, policy)
+    compared = looks_of(steady, policy)
+    looks = _looks(compared, restarts, policy, slope_error)
+    own = pairs(steady.own, steady.after, policy)
+    found = Adjusted(
+        compared[-1] if compared else (),
+        looks,
+        restarts,
+        adjustment.siblings,
+        _pooled(own, restarts, policy) if own else None,
+        (),
+    )
+    if all(look.seen.verdict == "inconclusive" for look in looks):
+        return found  # no answer, so nobody asks whether siblings agree on it
+    alone = []
+    for sibling in used:
+        single = _without(adjust(starts, [sibling], policy), upgrade, policy)
+        if single is not None:
+            last = looks_of(single[1], policy)[-1:]
+            known = restarts_of(single[0].starts, policy)
+            alone.append(_pooled(last[0], known, policy).log if last else math.nan)
+    return found._replace(alone=alone)
+
+
+def _without(
+    adjustment: Adjustment | None, upgrade: Upgrade, policy: Policy
+) -> tuple[Adjustment, Upgrade, float] | None:
+    """The upgrade without what siblings felt, and the error that the slope adds; None where they miss a new start."""
+    if adjustment is None:
+        return None
+    left = {start.boot: start for start in adjustment.starts}
+
+    def same(several: Sequence[Start]) -> list[Start]:
+        return [left[start.boot] for start in several if start.boot in left]
+
+    steady = Upgrade(upgrade.at, same(upgrade.before), same(upgrade.after), same(upgrade.own))
+    judged = [start for start in upgrade.after if len(start.samples) >= policy.fewest_runs]
+    if len(steady.after) < len(judged) or not steady.before:
+        return None
+    before, after = (
+        mean(adjustment.levels[s.generation.boot_id] for s in side) for side in (steady.before, steady.after)
+    )
+    return adjustment, steady, abs(after - before) * adjustment.slope_se
+
+
+def _pooled(compared: Iterable[Pair], restarts: Restarts, policy: Policy) -> Shift:
+    points = [
+        ([s.series(policy) for s in pair.before], [s.series(policy) for s in pair.after]) for pair in compared
+    ]
+    return pool(points, restarts, policy)
+
+
+def _siblings(beside: Sequence[Pair], policy: Policy) -> Shift | None:
+    """How far siblings moved: the one in the middle, as surely as they agree.
+
+    Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do not
+    agree tell little: the error is that of a median, by the spread of the siblings (1.4826 median absolute deviations
+    are an SD of normal values, and a median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
+    """
+    each = [shift for pair in beside if math.isfinite((shift := _shift([pair], _median, policy)).se)]
+    if len(each) < 2:
+        return each[0] if each else None
+    middle = median(shift.log for shift in each)
+    spread = 1.4826 * median(abs(shift.log - middle) for shift in each)
+    own = median(shift.se for shift in each)
+    error = math.sqrt(math.pi / 2 / len(each)) * max(spread, own)
+    return Shift(middle, error, min(shift.df for shift in each))
+
+
+def _waiting(compared: Sequence[Pair], policy: Policy) -> Shift | None:
+    """The part of the shift that is waiting for CPUs that other processes had; None where it is not known.
+
+    What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
+    scheduler takes its CPU away.
+    """
+    running = _shift(compared, _running, policy)
+    # Of the same runs, and weighted alike: those that a quota held back are in neither.
+    whole = _shift(compared, lambda sample: sample.median if _running(sample) is not None else None, policy)
+    return Shift(whole.log - running.log, running.se, running.df) if math.isfinite(running.se) else None
+
+
+def _clock(compared: Sequence[Pair], policy: Policy) -> Shift | None:
+    """How much of the shift the SM clock explains: its own shift, times how far latency followed it within starts.
+
+    The slope is least squares' about each start's means, held between 0 (memory-bound) and -1 (compute-bound).
+    """
+    clock = _shift(compared, lambda sample: sample.sm_clock, policy)
+    if not math.isfinite(clock.se):
+        return None
+    products = squares = 0.0
+    for pair in compared:
+        for start in (*pair.before, *pair.after):
+            points = [
+                (math.log(s.sm_clock), math.log(s.median)) for s in start.samples if s.sm_clock and s.median
+            ]
+            if len(points) < 2:
+                continue
+            x, y = (math.fsum(values) / len(points) for values in zip(*points, strict=True))
+            products += math.fsum((a - x) * (b - y) for a, b in points)
+            squares += math.fsum((a - x) ** 2 for a, _ in points)
+    # A clock that never moved within a start shows no slope; then it explains as if the canary were compute-bound.
+    slope = max(-1.0, min(0.0, products / squares)) if squares > 1e-9 else -1.0
+    return Shift(slope * clock.log, abs(slope) * clock.se, clock.df)
+
+
+def _phases(both: Sequence[Sequence[Sample]]) -> dict[str, float]:
+    """What each phase adds to the change, as a share of the whole: levels in seconds, so that shares can be summed."""
+    before, after = both
+    whole = _level(after, _median) - _level(before, _median)
+    if not whole:
+        return {}
+    names = _names(both, lambda s: s.phases)
+    return {name: (_level(after, _phase(name)) - _level(before, _phase(name))) / whole for name in names}
+
+
+def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
+    """Of each tag that runs have now, the share of runs that had it before and have it now."""
+    before, after = (
+        {tag: count / len(runs) for tag, count in Counter(tag for run in runs for tag in run.tags).items()}
+        for runs in both
+    )
+    return {tag: (before.get(tag, 0.0), share) for tag, share in sorted(after.items())}
+
+
+Value = Callable[[Sample], "float | None"]
+
+
+def _median(sample: Sample) -> float | None:
+    return sample.median
+
+
+def _running(sample: Sample) -> float | None:
+    """What it took without waiting for a CPU."""
+    if sample.median is None or sample.waited is None or sample.waited >= sample.median:
+        return None
+    return sample.median - sample.waited
+
+
+def _control(name: str) -> Value:
+    return lambda sample: sample.controls.get(name)
+
+
+def _phase(name: str) -> Value:
+    return lambda sample: sample.phases.get(name)
+
+
+def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
+    """Of a value of each run, for what restarts do not affect."""
+
+    def points(starts: Sequence[Start]) -> list[Series]:
+        each = ([x for s in start.samples if (x := value(s)) is not None and x > 0] for start in starts)
+        return [Series.of(found, policy=policy) for found in each if found]
+
+    both = ((points(pair.before), points(pair.after)) for pair in compared)
+    return pool([(before, after) for before, after in both if before and after], NO_RESTART, policy)
+
+
+def _names(both: Sequence[Sequence[Sample]], of: Callable[[Sample], Mapping[str, float]]) -> list[str]:
+    """Those on both sides, in order of appearance."""
+    before, after = both
+    there = {name for sample in after for name in of(sample)}
+    return [name for name in dict.fromkeys(n for sample in before for n in of(sample)) if name in there]
+
+
+def _flat(sides: Iterable[Sequence[Start]]) -> list[Sample]:
+    return [sample for starts in sides for start in starts for sample in start.samples]
+
+
+def _level(samples: Iterable[Sample], value: Value) -> float:
+    values = [x for sample in samples if (x := value(sample)) is not None]
+    return median(values) if values else 0.0
+
+
+def _last(sides: Iterable[Sequence[Start]]) -> Start:
+    """Which began last."""
+    return sorted((start for starts in sides for start in starts), key=lambda s: s.generation.started_at)[-1]
+
+
+def _threads(generation: Generation) -> str:
+    """How many the engine computes with; one where no engine reports it."""
+    names = POOL_COMPONENTS["intra_op"]
+    return next((generation.environment[name] for name in names if name in generation.environment), "1")

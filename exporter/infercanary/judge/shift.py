@@ -1,0 +1,60 @@
+"""What is known of a shift in latency: the values that the statistics give."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+from scipy.special import stdtrit
+
+Verdict = Literal["regressed", "improved", "equivalent", "inconclusive"]
+CHANGED = ("regressed", "improved")
+
+
+class Shift(NamedTuple):
+    """How much slower, as a logarithm (0.05 is about 5 %); its standard error, and that one's degrees of freedom."""
+
+    log: float
+    se: float
+    df: float
+
+    def interval(self, level: float) -> tuple[float, float]:
+        """Logarithms between which the shift lies.
+
+        Args:
+            level: Two-sided confidence, between 0 and 1.
+
+        Raises:
+            ValueError: The level is not between 0 and 1.
+        """
+        if not 0 < level < 1:
+            raise ValueError(f"level is {level}: it lies between 0 and 1")
+        if not math.isfinite(self.se):
+            return -math.inf, math.inf
+        half = float(stdtrit(self.df, (1 + level) / 2)) * self.se
+        return self.log - half, self.log + half
+
+
+UNKNOWN = Shift(math.nan, math.inf, 0.0)
+"""Of what cannot be compared."""
+
+
+class Comparison(NamedTuple):
+    """A verdict, the shift and its interval as ratios: 0.05 is 5 % slower."""
+
+    verdict: Verdict
+    shift: float
+    low: float
+    high: float
+
+
+class Restarts(NamedTuple):
+    """How much starts of one image differ: an SD of logarithms (0.01 is 1 %), known on so many degrees of freedom."""
+
+    sd: float
+    df: float
+
+
+def ratio(log: float) -> float:
+    """A logarithm as a ratio less one: 0.05 is 5 % slower. Not a number stays one: nothing is known."""
+    return math.inf if log > 700 else math.expm1(log)
