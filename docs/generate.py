@@ -19,7 +19,8 @@ from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS,
 from infercanary.exporter.judging.metrics import CAUSES
 from infercanary.judge.model import STATES
 from infercanary.probe import record, sweep
-from infercanary.probe.samplers import cgroup, registered
+from infercanary.probe.samplers import registered
+from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.targets import REASONS
 
@@ -138,8 +139,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
         control.name for control in CONTROLS.values() if control.bottleneck in ("memory", "io")
     ),
     ("gc_collections_total", "generation"): ("0", "1", "2"),
-    ("cgroup_pressure_waiting_seconds_total", "resource"): cgroup._RESOURCES,
-    ("cgroup_pressure_stalled_seconds_total", "resource"): cgroup._RESOURCES,
+    ("cgroup_pressure_waiting_seconds_total", "resource"): RESOURCES,
+    ("cgroup_pressure_stalled_seconds_total", "resource"): RESOURCES,
     ("sampler_success", "sampler"): tuple(registered()),
     ("sampler_duration_seconds", "sampler"): tuple(registered()),
     ("nvml_state", "state"): faults.STATES,

@@ -270,7 +270,7 @@ def test_a_device_that_is_busy_or_fails_is_not_given_controls_either(
 
 
 def test_a_sampler_that_is_late_at_first_still_tells_what_changed(started: Any) -> None:
-    from infercanary.probe.samplers.cgroup import CPUSET
+    from infercanary.probe.samplers.cgroup.metrics import CPUSET
     from infercanary.probe.samplers.threads import THREADS
 
     class Quick:

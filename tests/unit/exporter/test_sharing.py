@@ -19,7 +19,7 @@ from infercanary.exporter.discovery import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
-from infercanary.probe.samplers.cgroup import CPUSET_INFO
+from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 
 
 @pytest.mark.parametrize(

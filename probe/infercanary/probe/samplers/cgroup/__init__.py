@@ -1,0 +1,69 @@
+"""What the container is granted, and how often it ran into that limit: cgroup v2 and v1, read by hand.
+
+Files: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/ of the kernel. A container sees its own cgroup at the
+mount point (a private cgroup namespace, Docker's default on v2) or at the path that /proc/self/cgroup gives. What is
+above it binds it too: where ancestors are visible, the tightest limit counts. How often a limit was run into is counted
+by the kernel in the cgroup that has it, and summed here.
+
+A file that is not there, is switched off or holds what it should not leaves its metric out, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from infercanary.contract.cpus import parse_cpus
+from infercanary.contract.report import Family
+from infercanary.probe.samplers import Unavailable, register
+from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
+from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO
+
+_ROOT = Path("/sys/fs/cgroup")
+_PROC = Path("/proc/self")
+_MAX_LABEL = (
+    256  # the exporter's default of limits.label_bytes: it would refuse a longer list, and count that
+)
+
+
+@register()
+class CgroupSampler:
+    """Reads this process's cgroup; found anew at each sample, since a container may be moved."""
+
+    name = "cgroup"
+
+    def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
+        self._root = root
+        self._proc = proc
+
+    def sample(self) -> Iterable[Family]:
+        """See :class:`~infercanary.probe.samplers.Sampler`."""
+        cgroup = own_cgroup(self._root, self._proc)
+        yield from (metric.family(value) for metric, value in cgroup.facts().items() if value is not None)
+        text, cpus = _cpuset(cgroup.cpuset())
+        if cpus:
+            yield CPUSET.family(cpus)
+            if len(text) <= _MAX_LABEL:
+                yield CPUSET_INFO.family({(text,): 1})
+        for metric, waited in cgroup.pressure().items():
+            if waited:
+                yield metric.family(waited)
+
+
+def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
+    """Cores that the cgroup grants: the less of quota and cpuset. None where it limits neither, or is not visible."""
+    try:
+        cgroup = own_cgroup(root, proc)
+    except Unavailable:
+        return None
+    _, cpus = _cpuset(cgroup.cpuset())
+    return min(filter(None, (cgroup.quota(), cpus)), default=None)
+
+
+def _cpuset(texts: Iterable[str]) -> tuple[str, int]:
+    """The first list that is given, and how many CPUs it names; 0 where it is no list."""
+    text = next(filter(None, texts), "")
+    with suppress(ValueError):
+        return text, parse_cpus(text).bit_count()
+    return "", 0

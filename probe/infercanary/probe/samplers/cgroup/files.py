@@ -1,0 +1,43 @@
+"""Files of a cgroup: what is missing, switched off or odd reads as empty or None, and nothing raises."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+_INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)  # 2^64 has 20 digits
+
+
+def text(file: Path) -> str:
+    """The content of ``file``; empty where the controller is not there, or PSI is off (reading then fails with EOPNOTSUPP)."""
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def integer(digits: str) -> int | None:
+    """The whole number in ``digits``."""
+    return int(digits) if _INTEGER.fullmatch(digits) else None
+
+
+def number(file: Path) -> int | None:
+    """The whole number that is all that ``file`` holds."""
+    return integer(text(file))
+
+
+def table(file: Path) -> dict[str, int]:
+    """Key → number, of a file with a line for each, such as memory.stat."""
+    lines = (line.split() for line in text(file).splitlines())
+    pairs = ((line[0], integer(line[1])) for line in lines if len(line) == 2)
+    return {key: value for key, value in pairs if value is not None}
+
+
+def summed(files: Iterable[Path]) -> Mapping[str, int]:
+    """The sum for each key; one that no file has is missing."""
+    total: Counter[str] = Counter()
+    for file in files:
+        total.update(table(file))  # it adds
+    return total

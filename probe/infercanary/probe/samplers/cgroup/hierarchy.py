@@ -1,0 +1,198 @@
+"""The cgroup that this process is in, in the one hierarchy of v2 or in those of v1."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from infercanary.contract.report import Metric
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.cgroup.files import integer, number, summed, table, text
+from infercanary.probe.samplers.cgroup.metrics import (
+    LIMIT_HITS,
+    MAJOR_FAULTS,
+    MEMORY,
+    MEMORY_LIMIT,
+    MEMORY_PEAK,
+    OOM_KILLS,
+    PERIODS,
+    PIDS,
+    PIDS_LIMIT,
+    QUOTA,
+    RESOURCES,
+    STALLED,
+    SWAP,
+    THROTTLED,
+    THROTTLED_SECONDS,
+    WAITING,
+    WEIGHT,
+    WORKING_SET,
+)
+
+_V1_UNLIMITED = 1 << 60  # v1 says "no limit" with a page-rounded 2^63
+_V1_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+
+Facts = Mapping[Metric, "float | None"]
+Lineage = list[Path]
+"""A cgroup and its ancestors, as far as they are visible."""
+
+
+class V2(NamedTuple):
+    """The one hierarchy of v2."""
+
+    lineage: Lineage
+
+    def facts(self) -> Facts:
+        cpu, memory, pids = map(self._controlled, ("cpu.max", "memory.current", "pids.current"))
+        time = summed(folder / "cpu.stat" for folder in self.lineage)
+        events, pages = table(memory / "memory.events"), table(memory / "memory.stat")
+        used = number(memory / "memory.current")
+        # The own file counts what is below too; an ancestor's would count us again, and all beside us. Since Linux 5.2.
+        above = (folder / "memory.events.local" for folder in self.lineage[self.lineage.index(memory) + 1 :])
+        return {
+            QUOTA: self.quota(),
+            WEIGHT: _over(number(cpu / "cpu.weight"), 100),
+            PERIODS: time.get("nr_periods"),
+            THROTTLED: time.get("nr_throttled"),
+            THROTTLED_SECONDS: _over(time.get("throttled_usec"), 1e6),
+            MEMORY: used,
+            WORKING_SET: _less(used, pages.get("inactive_file")),
+            MEMORY_PEAK: number(memory / "memory.peak"),
+            MEMORY_LIMIT: _least(number(folder / "memory.max") for folder in self.lineage),
+            LIMIT_HITS: _plus(events.get("max"), (table(file).get("max") for file in above)),
+            OOM_KILLS: events.get("oom_kill"),
+            MAJOR_FAULTS: pages.get("pgmajfault"),
+            SWAP: number(memory / "memory.swap.current"),
+            PIDS: number(pids / "pids.current"),
+            PIDS_LIMIT: _least(number(folder / "pids.max") for folder in self.lineage),
+        }
+
+    def quota(self) -> float | None:
+        limits = ((text(folder / "cpu.max") + " ").split(" ") for folder in self.lineage)
+        return _least(_cores(integer(quota), integer(period)) for quota, period, *_ in limits)
+
+    def cpuset(self) -> Iterable[str]:
+        return [text(self._controlled("cpuset.cpus.effective") / "cpuset.cpus.effective")]
+
+    def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
+        files = {resource: text(self.lineage[0] / f"{resource}.pressure") for resource in RESOURCES}
+        return {WAITING: _waited(files, "some"), STALLED: _waited(files, "full")}
+
+    def _controlled(self, file: str) -> Path:
+        """Where the controller of ``file`` counts: a cgroup for which it is not enabled is counted in its parent."""
+        return next((folder for folder in self.lineage if os.path.exists(folder / file)), self.lineage[0])
+
+
+class V1(NamedTuple):
+    """The hierarchies of v1, one for each controller; it keeps no pressure of a cgroup."""
+
+    cpu: Lineage
+    cpusets: Lineage
+    memory: Lineage
+    pids: Lineage
+
+    def facts(self) -> Facts:
+        cpu, memory = self.cpu[0], self.memory[0]
+        time = summed(folder / "cpu.stat" for folder in self.cpu)
+        pages = table(memory / "memory.stat")
+        used = number(memory / "memory.usage_in_bytes")
+        # The latter knows whether its ancestors bind it, which on v1 is a setting (memory.use_hierarchy).
+        limits = (number(memory / "memory.limit_in_bytes"), pages.get("hierarchical_memory_limit"))
+        binding = (above for above in self.memory[1:] if number(above / "memory.use_hierarchy") == 1)
+        return {
+            QUOTA: self.quota(),
+            WEIGHT: _over(number(cpu / "cpu.shares"), 1024),
+            PERIODS: time.get("nr_periods"),
+            THROTTLED: time.get("nr_throttled"),
+            THROTTLED_SECONDS: _over(time.get("throttled_time"), 1e9),
+            MEMORY: used,
+            WORKING_SET: _less(used, pages.get("total_inactive_file")),
+            MEMORY_PEAK: number(memory / "memory.max_usage_in_bytes"),
+            MEMORY_LIMIT: _least(limit for limit in limits if limit is not None and limit < _V1_UNLIMITED),
+            LIMIT_HITS: _plus(
+                number(memory / "memory.failcnt"), (number(above / "memory.failcnt") for above in binding)
+            ),
+            OOM_KILLS: table(memory / "memory.oom_control").get("oom_kill"),
+            MAJOR_FAULTS: pages.get("total_pgmajfault"),
+            SWAP: pages.get("total_swap"),
+            PIDS: number(self.pids[0] / "pids.current"),
+            PIDS_LIMIT: _least(number(folder / "pids.max") for folder in self.pids),
+        }
+
+    def quota(self) -> float | None:
+        return _least(
+            _cores(number(folder / "cpu.cfs_quota_us"), number(folder / "cpu.cfs_period_us"))
+            for folder in self.cpu
+        )
+
+    def cpuset(self) -> Iterable[str]:
+        return (text(self.cpusets[0] / name) for name in ("cpuset.effective_cpus", "cpuset.cpus"))
+
+    def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
+        return {}
+
+
+def own_cgroup(root: Path, proc: Path) -> V1 | V2:
+    paths = _own_paths(proc / "cgroup")
+    if os.path.exists(root / "cgroup.controllers"):
+        return V2(_lineage(root, paths.get("", "/")))
+    if any(name in paths for name in _V1_CONTROLLERS):
+        return V1(*(_lineage(root / name, paths.get(name, "/")) for name in _V1_CONTROLLERS))
+    raise Unavailable(f"no cgroup is mounted at {root}")
+
+
+def _own_paths(file: Path) -> dict[str, str]:
+    """Controller → path from /proc/self/cgroup; v2's single line has the controller ""."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError as error:
+        raise Unavailable(f"{file} cannot be read ({error.strerror})") from None
+    paths = {}
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon:
+            paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
+
+
+def _lineage(mount: Path, path: str) -> Lineage:
+    """The own cgroup: under a private namespace, or a container's bind mount, it is the mount point itself."""
+    names = [name for name in path.split("/") if name]
+    # "/.." is how a cgroup outside the namespace is written; it is no path here.
+    if ".." in names or not os.path.isdir(mount.joinpath(*names)):
+        return [mount]
+    return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
+
+
+def _waited(files: Mapping[str, str], kind: str) -> dict[tuple[str, ...], float]:
+    """Resource → seconds from the line ``some avg10=0.00 … total=123`` (µs); empty where the kernel keeps no PSI."""
+    found: dict[tuple[str, ...], float] = {}
+    for resource, content in files.items():
+        if total := re.search(rf"^{kind} .*\btotal=(\d{{1,20}})$", content, re.ASCII | re.MULTILINE):
+            found[(resource,)] = int(total[1]) / 1e6
+    return found
+
+
+def _cores(quota: int | None, period: int | None) -> float | None:
+    return quota / period if quota is not None and period and quota > 0 and period > 0 else None
+
+
+def _over(value: int | None, unit: float) -> float | None:
+    return None if value is None else value / unit
+
+
+def _less(value: int | None, part: int | None) -> int | None:
+    # The two are read one after the other.
+    return None if value is None or part is None else max(0, value - part)
+
+
+def _plus(own: int | None, others: Iterable[int | None]) -> int | None:
+    return None if own is None else own + sum(filter(None, others))
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
