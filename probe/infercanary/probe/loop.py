@@ -9,46 +9,29 @@ import os
 import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
-from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
-
 from infercanary.command.settings import UsageError
-from infercanary.contract.report import PATH, SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
+from infercanary.contract.report import PATH, Metric, Report, decode
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
-from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
-from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
-from infercanary.probe.journal import MAX_BYTES, Journal, check, last_runs
+from infercanary.probe.journal import MAX_BYTES
 from infercanary.probe.pace import pace
-from infercanary.probe.ring import Ring
-from infercanary.probe.round import Round
+from infercanary.probe.publish import Publisher
+from infercanary.probe.rounds import Rounds
 from infercanary.probe.runner import Pool
-from infercanary.probe.samplers import Sampler, Unavailable, make_samplers
+from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
-from infercanary.probe.sampling import PATIENCE_SECONDS, SUCCESS, Guard
+from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
-from infercanary.probe.serve import Server
-from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping, checked
-from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags, values
 from infercanary.probe.targets import Target
-from infercanary.probe.targets.cuda_driver import CudaError, pci_bus_id
 
 log = logging.getLogger("infercanary.probe")
 
-START = Metric(
-    "infercanary_probe_start_timestamp_seconds",
-    "gauge",
-    "When the probe started, Unix time.",
-    reading="`changes(infercanary_probe_start_timestamp_seconds[1h])` counts restarts, after which all "
-    "counters of the probe begin anew.",
-)
 INTERVAL = Metric(
     "infercanary_interval_seconds",
     "gauge",
@@ -64,26 +47,12 @@ MISSED = Metric(
     reading="A few after a run that was slow or hung are normal. A steady `rate` means that rounds take longer "
     "than `infercanary_interval_seconds`.",
 )
-LATENESS = Metric(
-    "infercanary_lateness_seconds",
-    "gauge",
-    "How much later than intended the last round started.",
-    reading="Milliseconds. Above 0.25 s the first canary's run is tagged `late`: the probe's thread got no "
-    "CPU, or waited for the GIL.",
-)
 BUSY = Metric(
     "infercanary_busy_seconds_total",
     "counter",
     "Wall time spent in scheduled runs, their controls and sweeps (warm-up is not in it).",
     reading="The controls are in it, and `infercanary_sweep_busy_seconds_total`. `rate(…[15m])` is the duty now; "
     "`infercanary_duty_ratio` is that since the start.",
-)
-TIME_TO_REPORT = Metric(
-    "infercanary_time_to_report_seconds",
-    "gauge",
-    "Cold start: from the container's start (outside of one, the process's) until the probe could be asked.",
-    reading="Set once. What lies between it and `infercanary_time_to_steady_seconds` is loading and warming "
-    "up.",
 )
 DUTY = Metric(
     "infercanary_duty_ratio",
@@ -98,20 +67,9 @@ DUTY_CAP = Metric(
     reading="The setting `duty_cap`. Raise it for a slow model whose `infercanary_interval_seconds` is too "
     "long for you.",
 )
-CPU = Metric(
-    "infercanary_probe_cpu_seconds_total",
-    "counter",
-    "CPU time of the probe itself (its loop, samplers and server), without the canaries' own work.",
-    reading="`rate(…[5m])` is in cores, and a small fraction of one. A rise is a sampler that became costly: "
-    "see `infercanary_sampler_duration_seconds`.",
-)
 
-_RING_RUNS = 2048
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
-_SETTLE_SECONDS = 1.2  # NVML's utilization is that of the last second at most
-_SETTLE_AT_MOST_SECONDS = 6.0  # a sampler hangs from 5 s on
-_LEAST_JOURNAL_BYTES = 64 << 10
 
 
 class Probe:
@@ -153,30 +111,14 @@ class Probe:
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
     ) -> None:
-        for name in targets:
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-                raise UsageError(
-                    f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
-                )
-        for key, seconds in {
-            "interval_seconds": interval_seconds,
-            "timeout_seconds": timeout_seconds,
-            "open_timeout_seconds": open_timeout_seconds,
-        }.items():
-            if not 0 < seconds < math.inf:
-                raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
-        if not 0 < duty_cap <= 1:
-            raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
+        _check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
             log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
-        self.address = ""
         self._listen = listen
         self._interval = interval_seconds
         self._duty_cap = duty_cap
-        self._boot_id = uuid.uuid4().hex
-        self._started_at = time.time()
         self._tally = Tally()
         pool = Pool(executor, on_hang) if executor is not None else None
         self._canaries = [
@@ -192,40 +134,24 @@ class Probe:
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]
         self._controls = Controls(self._tally) if controls else None
-        chosen = (
-            make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
-            if isinstance(samplers, Mapping)
-            else samplers
-        )
-        self._guards = [Guard(sampler, self._tally) for sampler in chosen]
-        self._journal: Journal | None = None
-        found: list[Run] = []
-        if journal is not None:
-            found = self._open_journal(Path(journal), journal_bytes)
-        self._ring = Ring(self._boot_id, _RING_RUNS, found)
-        self._sequence = 0
-        self._engines: dict[str, str] = {}
-        self._environment: dict[str, str] = {}
-        self._families: tuple[Family, ...] = ()
-        self._outputs: dict[str, tuple[float, ...]] = {}
-        self._snapshot = threading.Lock()
-        self._running_since: float | None = None
-        self._busy = 0.0
-        self._cpu_before = 0.0
+        if isinstance(samplers, Mapping):
+            samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
+        self._sampling = Sampling(samplers, self._tally)
+        self._publisher = Publisher(self._tally, self._sampling, self._canaries, journal, journal_bytes)
         self._stopping = threading.Event()
+        self._rounds = Rounds(
+            self._canaries, self._sweeps, self._controls, self._sampling, self._tally, self._stopping
+        )
+        self._running_since: float | None = None
         self._thread: threading.Thread | None = None
-        self._server: Server | None = None
-        self._tally.set(START, self._started_at)
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
-        self._first: dict[str, Mapping[tuple[str, ...], float]] = {}  # of each metric, its first points
-        self._last: Values = {}  # the sample at the end of the last run
-        # Canary → those of its last run, as NVML numbers them.
-        self._gpus: dict[str, frozenset[str] | None] = {}
-        self._is_beside_sweep = False  # when the last round began
-        self._sampling = 0.0  # seconds that the last sample took
-        self._worked_until = -math.inf  # monotonic: when warm-up, canaries, controls or sweeps last ended
+
+    @property
+    def address(self) -> str:
+        """Where it answers; empty before it does."""
+        return self._publisher.address
 
     def start(self) -> None:
         """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
@@ -273,12 +199,8 @@ class Probe:
 
     def serve(self) -> None:
         """Listen. Raises :class:`UsageError` where that is not possible. First of the three steps of :meth:`start`."""
-        self._cpu_before = time.thread_time()
-        self._publish()
-        self._server = Server(self._listen, self.report)
-        self.address = self._server.address
-        if (seconds := since_start()) is not None:
-            self._tally.set(TIME_TO_REPORT, seconds)
+        self._account()
+        self._publisher.serve(self._listen)
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
@@ -296,9 +218,9 @@ class Probe:
                         canary.name,
                         time.monotonic() - begin,
                     )
-                    self._sample()
-                self._observe_environment()
-                self._keep(self._failed_opens())
+                    self._sampling.take()
+                self._publisher.observe_environment()
+                self._publisher.keep(self._rounds.failed_opens())
         for canary in self._canaries:
             if canary.mistake is not None:
                 raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
@@ -309,12 +231,12 @@ class Probe:
             return
         at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
         log.info("the report is at %s", at)
-        now = self._running_since = self._worked_until = time.monotonic()
+        now = self._running_since = self._rounds.worked_until = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._runs_cap, now)
         for sweeping in self._sweeps:
             sweeping.start(now)
-        self._sample()
+        self._sampling.take()
         self._publish()
         while True:
             planned = self._plan(schedule)
@@ -323,14 +245,16 @@ class Probe:
             cost = sum(repeats * c.repeat_cost + self._controls_cost(c) for c, repeats in planned)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
             # The sample before a run is taken first, so that the run begins in its slot.
-            if not self._wait_until(slot - self._sampling):
+            if not self._wait_until(slot - self._sampling.seconds):
                 return
             for canary in self._canaries:
                 canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
-            runs, cost = self._round(planned, slot)
+            runs, cost = self._rounds.run(planned, slot)
+            self._publisher.observe_environment()
             budget.spend(cost, time.monotonic())
-            self._keep(runs)
-            if self._sweep():
+            self._account()
+            self._publisher.keep(runs)
+            if self._rounds.sweep():
                 self._publish()
 
     def once(self) -> Report | None:
@@ -339,26 +263,26 @@ class Probe:
         After :meth:`open`, instead of the other two steps. A canary that could not be opened is not tried again.
         """
         schedule = Schedule(self._interval, time.monotonic())
-        self._settle_samplers()
+        self._sampling.settle(self._stopping)
         # The controls' first time takes longer, which is not what they cost.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
-        runs, _ = self._round(self._plan(schedule), time.monotonic())
+        runs, _ = self._rounds.run(self._plan(schedule), time.monotonic())
         if self._stopping.is_set():
             return None
         self._plan(schedule)  # what a round costs, and so the interval that the duty cap needs, is known now
-        self._environment = self._environment or fingerprint({})
-        self._publish(runs)
+        self._publisher.observe_environment(final=True)
+        self._account()
+        self._publisher.publish(runs)
         return decode(self.report(""))
 
     def close(self) -> bool:
         """Stop listening and let go of every target; whether every thread ended, or one hangs."""
-        if self._server is not None:
-            self._server.close()
+        self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
-        parts = (*self._sweeps, *self._canaries, self._controls, *self._guards, self._journal)
+        parts = (*self._sweeps, *self._canaries, self._controls, self._sampling, self._publisher)
         for part in parts:
             if part is not None:
                 ended &= part.close(max(0.1, deadline - time.monotonic()))
@@ -366,13 +290,7 @@ class Probe:
 
     def report(self, since: str) -> bytes:
         """The report for a caller with this cursor, as JSON; callable from any thread."""
-        with self._snapshot:
-            runs, cursor, lost = self._ring.since(since)
-            families, environment, outputs = self._families, self._environment, self._outputs
-        boot_id, started_at = self._boot_id, self._started_at
-        return encode(
-            Report(SCHEMA_VERSION, boot_id, started_at, cursor, lost, families, environment, runs, outputs)
-        )
+        return self._publisher.report(since)
 
     def _run_guarded(self) -> None:
         try:
@@ -392,31 +310,12 @@ class Probe:
         finally:
             self.close()
 
-    def _open_journal(self, path: Path, max_bytes: int) -> list[Run]:
-        """The runs that earlier probes wrote there last. Raises :class:`UsageError`."""
-        if why := check(path):
-            raise UsageError(f"journal: {why}")
-        if max_bytes < _LEAST_JOURNAL_BYTES:
-            raise UsageError(f"journal_bytes: {max_bytes} is too little; give {_LEAST_JOURNAL_BYTES} or more")
-        self._journal = Journal(path, self._boot_id, max_bytes)
-        try:
-            return last_runs(path, _RING_RUNS // 2)
-        except OSError as error:
-            raise UsageError(
-                f"journal: `{path}` cannot be read ({error.strerror}); mend its rights"
-            ) from None
-
     def _compute_threads(self) -> int | None:
         """Of the canary that computes with most."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
-    def _places(self) -> dict[str, Place]:
-        """Where the thread of each canary's last run was, where that went well, and which GPUs it worked for."""
-        return {
-            canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
-            for canary in self._canaries
-            if canary.place is not None
-        }
+    def _places(self) -> Mapping[str, Place]:
+        return self._rounds.places()
 
     def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
         """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
@@ -438,159 +337,39 @@ class Probe:
             if self._stopping.wait(min(left, _SAMPLE_SECONDS)):
                 return False
             if slot - time.monotonic() > _SAMPLE_SECONDS / 3:
-                self._sample()
+                self._sampling.take()
                 self._publish()
         return not self._stopping.is_set()
 
-    def _round(self, planned: list[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
-        """One round of every open canary, from ``slot`` (monotonic) on: the runs, and what they cost (s)."""
-        runs = self._failed_opens()
-        cost = 0.0
-        self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
-        rested = time.monotonic() - self._worked_until
-        before = self._sample()
-        # What NVML calls busy so soon after the probe's own work may be that work.
-        quiet = before if rested >= _SETTLE_SECONDS else {}
-        self._stopping.wait(max(0.0, slot - time.monotonic()))
-        lateness = max(0.0, time.monotonic() - slot)
-        self._tally.set(LATENESS, lateness)
-        for canary, repeats in planned:
-            if self._stopping.is_set():
-                break
-            started_at = time.time()
-            if (done := canary.round(repeats, lateness)) is not None:
-                if self._controls is not None:
-                    # Where it gave way or hangs, the GPU is to be left alone. The CPU's say how the host does.
-                    device = canary.device if done.latencies else "cpu"
-                    done = done._replace(controls=self._controls.measure(device))
-                self._worked_until = time.monotonic()
-                # The sample says whether the canary was near them.
-                self._gpus[canary.name] = _gpus(canary.gpus, before)
-                after = self._sample()
-                beside = self._controls.took if self._controls is not None else 0.0
-                self._busy += done.busy + beside
-                cost += done.cost + beside
-                previous = self._last or self._first
-                gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
-                window = Window(done, lateness, self._first, previous, quiet, before, after, gpus)
-                run = self._run(canary, done, started_at - lateness, started_at, tags(window))
-                runs.append(msgspec.structs.replace(run, sm_clock=window.sm_clock, waited=window.waited))
-                before = self._last = after
-            lateness = 0.0  # a later canary of the round waits for the one before by intent
-        self._observe_environment()
-        return runs, cost
-
-    def _sweep(self) -> bool:
-        """One point of a sweep that is due, the longest due first; whether there was one.
-
-        Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
-        """
-        for sweeping in sorted(self._sweeps, key=lambda sweeping: sweeping.due):
-            if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
-                return False
-            if took := sweeping.step(time.monotonic()):
-                self._busy += took
-                self._worked_until = time.monotonic()
-                self._last = self._sample()  # what a sweep did to the host is not the next run's
-                return True
-        return False
-
-    def _failed_opens(self) -> list[Run]:
-        now = time.time()
-        failed = ((canary, canary.failed_open()) for canary in self._canaries)
-        return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
-
-    def _run(
-        self,
-        canary: Canary,
-        done: Round,
-        scheduled_at: float,
-        started_at: float,
-        disturbed: tuple[str, ...],
-    ) -> Run:
-        self._sequence += 1
-        beside = any(other.is_opening for other in self._canaries if other is not canary)
-        state = state_tags(canary.state, beside_opening=beside, beside_sweep=self._is_beside_sweep)
-        all_tags = (*state, *disturbed)
-        canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
-        return Run(
-            sequence=self._sequence,
-            canary=canary.name,
-            scheduled_at=scheduled_at,
-            started_at=started_at,
-            outcome=done.outcome,
-            latencies=done.latencies,
-            phases=done.phases,
-            tags=all_tags,
-            detail=done.detail,
-            controls=dict(done.controls),
-            output_error=done.output_error,
-        )
-
-    def _sample(self) -> Values:
-        """Take a sample; the plain numbers in it."""
-        begin = time.monotonic()
-        for guard in self._guards:
-            guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
-        self._sampling = time.monotonic() - begin
-        found = values(family for guard in self._guards for family in guard.families)
-        for metric, points in found.items():  # a sampler may be late at first
-            self._first.setdefault(metric, points)
-        return found
-
-    def _settle_samplers(self) -> None:
-        """Sample until each sampler has answered or hangs, and what a GPU counts as busy is no longer the warm-up."""
-        begin = time.monotonic()
-        while True:
-            self._sample()
-            if self._stopping.wait(_SETTLE_SECONDS) or time.monotonic() - begin > _SETTLE_AT_MOST_SECONDS:
-                return
-            told = next((family for family in self._tally.families() if family.name == SUCCESS.name), None)
-            if len(told.points if told else ()) == len(self._guards):
-                return
-
-    def _observe_environment(self) -> None:
-        """Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values."""
-        told: dict[str, set[str]] = {}
-        for canary in self._canaries:
-            for component, value in canary.environment.items():
-                told.setdefault(component, set()).add(value)
-        engines = {component: ", ".join(sorted(values)) for component, values in told.items()}
-        if engines != self._engines:
-            self._engines, self._environment = engines, fingerprint(engines)
-
-    def _keep(self, runs: list[Run]) -> None:
-        """Write them to the journal, and publish them. One that does not serve is a look beside a probe that does."""
-        if self._journal is not None and self._server is not None:
-            self._journal.append(runs, self._environment, self._reference_outputs())
-            self._tally.set(JOURNAL_ERRORS, self._journal.lost)
-        self._publish(runs)
-
-    def _publish(self, runs: Iterable[Run] = ()) -> None:
-        """Swap in a new snapshot, the runs with the numbers that count them; the server reads it under the lock."""
-        cpu = time.thread_time() - self._cpu_before + sum(guard.cpu_seconds for guard in self._guards)
-        self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
-        self._tally.set(BUSY, self._busy)
+    def _account(self) -> None:
+        self._tally.set(BUSY, self._rounds.busy)
         if self._running_since is not None and (elapsed := time.monotonic() - self._running_since) > 0:
-            self._tally.set(DUTY, self._busy / elapsed)
-        environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
-        sampled = (family for guard in self._guards for family in guard.families)
-        families = (*self._tally.families(), *sampled, environment)
-        outputs = self._reference_outputs()
-        with self._snapshot:
-            self._ring.extend(runs)
-            self._families, self._outputs = families, outputs
+            self._tally.set(DUTY, self._rounds.busy / elapsed)
 
-    def _reference_outputs(self) -> dict[str, tuple[float, ...]]:
-        return {c.name: c.output for c in self._canaries if c.output is not None}
+    def _publish(self) -> None:
+        self._account()
+        self._publisher.publish()
 
 
-def _gpus(ordinals: Iterable[int] | None, sample: Values) -> frozenset[str] | None:
-    """NVML's indexes of the GPUs that have these numbers in CUDA; None where that cannot be told."""
-    if ordinals is None:
-        return None
-    try:
-        found = [gpus_at(pci_bus_id(ordinal), sample) for ordinal in ordinals]
-    except (Unavailable, CudaError):
-        return None
-    return None if None in found else frozenset[str]().union(*filter(None, found))
+def _check(
+    targets: Iterable[str],
+    interval_seconds: float,
+    timeout_seconds: float,
+    open_timeout_seconds: float,
+    duty_cap: float,
+) -> None:
+    """Raises :class:`UsageError` for an argument of :class:`Probe` that cannot be meant."""
+    for name in targets:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise UsageError(
+                f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
+            )
+    for key, seconds in {
+        "interval_seconds": interval_seconds,
+        "timeout_seconds": timeout_seconds,
+        "open_timeout_seconds": open_timeout_seconds,
+    }.items():
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
+    if not 0 < duty_cap <= 1:
+        raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")

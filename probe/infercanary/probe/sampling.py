@@ -1,15 +1,19 @@
-"""How samplers are run: each in a thread of its own, with a deadline, a success and a duration."""
+"""How samplers are run: each in a thread of its own, with a deadline, a success and a duration; and what they gave."""
 
 from __future__ import annotations
 
 import logging
 import math
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 
 from infercanary.contract.report import Family, Metric
 from infercanary.probe.deadline import DeadlineExceeded, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import Closable, HasHangingFamilies, SampleFailed, Sampler, Unavailable
+from infercanary.probe.tags import Points, Values, values
 
 log = logging.getLogger("infercanary.probe")
 
@@ -32,6 +36,10 @@ DURATION = Metric(
 # A round waits so long for its samples, all of them together, and then begins without those that are late: less than
 # the jitter of a slot even at two rounds a second.
 PATIENCE_SECONDS = 0.1
+UTILIZATION_SECONDS = 1.2
+"""NVML's utilization of a GPU is that of the last second at most: from then on it shows nothing of what was before."""
+
+_SETTLE_AT_MOST_SECONDS = 6.0  # a sampler hangs from 5 s on
 _DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used yet may take seconds to wake up
 
 
@@ -51,6 +59,8 @@ class Guard:
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         self.families: tuple[Family, ...] = ()
+        self.has_settled = False
+        """Whether a sample of it ended, in whatever way, or was found to hang."""
         self._sampler = sampler
         self._tally = tally
         self._deadline = deadline
@@ -106,7 +116,7 @@ class Guard:
         return True
 
     def _settle(self, families: tuple[Family, ...], complaint: str, level: int = logging.WARNING) -> None:
-        self.families = families
+        self.families, self.has_settled = families, True
         if complaint != self._complaint:
             if complaint:
                 log.log(level, "sampler %s: %s", self._sampler.name, complaint)
@@ -125,3 +135,51 @@ class Guard:
         """End its thread; whether that was within ``seconds``."""
         closing = self._sampler.close if isinstance(self._sampler, Closable) else None
         return self._worker.stop(seconds, closing)
+
+
+class Sampling:
+    """All samplers of a probe: samples around its runs, and how long they take."""
+
+    def __init__(self, samplers: Iterable[Sampler], tally: Tally) -> None:
+        self.first: dict[str, Points] = {}
+        """Of each metric, the points of its first sample."""
+        self.seconds = 0.0
+        """How long the last sample took."""
+        self._guards = [Guard(sampler, tally) for sampler in samplers]
+
+    @property
+    def families(self) -> Iterator[Family]:
+        """What was sampled last."""
+        return (family for guard in self._guards for family in guard.families)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that all samples took."""
+        return sum(guard.cpu_seconds for guard in self._guards)
+
+    def take(self) -> Values:
+        """Take a sample; the plain numbers in it."""
+        begin = time.monotonic()
+        for guard in self._guards:
+            guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
+        self.seconds = time.monotonic() - begin
+        found = values(self.families)
+        for metric, points in found.items():  # a sampler may be late at first
+            self.first.setdefault(metric, points)
+        return found
+
+    def settle(self, stopping: threading.Event) -> None:
+        """Sample until each sampler has answered or hangs, and what a GPU counts as busy is no longer the warm-up."""
+        begin = time.monotonic()
+        while True:
+            self.take()
+            if stopping.wait(UTILIZATION_SECONDS) or time.monotonic() - begin > _SETTLE_AT_MOST_SECONDS:
+                return
+            if all(guard.has_settled for guard in self._guards):
+                return
+
+    def close(self, seconds: float) -> bool:
+        """End all threads; whether that was within ``seconds``."""
+        deadline = time.monotonic() + seconds
+        ended = [guard.close(max(0.1, deadline - time.monotonic())) for guard in self._guards]
+        return all(ended)

@@ -31,7 +31,7 @@ Answer = Callable[[str], bytes]
 """From the caller's cursor ("" for none) to the report as JSON."""
 
 
-class Server:
+class ReportServer:
     """Serves ``answer`` on ``listen`` (``host:port`` or ``unix:///path``) until :meth:`close`.
 
     Raises :class:`UsageError` where it cannot listen there. Port 0 takes a free one; ``address`` says which.

@@ -22,8 +22,10 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.probe.round import Round
 
-Values: TypeAlias = "Mapping[str, Mapping[tuple[str, ...], float]]"
-"""Name of a metric → label values → value."""
+Points: TypeAlias = "Mapping[tuple[str, ...], float]"
+"""Label values → value."""
+Values: TypeAlias = "Mapping[str, Points]"
+"""Name of a metric → its points."""
 
 
 class Window(NamedTuple):

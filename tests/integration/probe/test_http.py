@@ -15,21 +15,21 @@ from watching import until
 
 from infercanary.command.settings import UsageError
 from infercanary.probe import serve
-from infercanary.probe.serve import Server
+from infercanary.probe.serve import ReportServer
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server("127.0.0.1:0", lambda since: b"report since " + since.encode())
+def server() -> Iterator[ReportServer]:
+    server = ReportServer("127.0.0.1:0", lambda since: b"report since " + since.encode())
     yield server
     server.close()
 
 
-def connect(server: Server) -> socket.socket:
+def connect(server: ReportServer) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(server.address.rpartition(":")[2])), timeout=30)
 
 
-def get(server: Server, path: str = "/report") -> bytes:
+def get(server: ReportServer, path: str = "/report") -> bytes:
     with urllib.request.urlopen(server.address + path, timeout=30) as response:
         body: bytes = response.read()
     return body
@@ -39,7 +39,7 @@ def handlers() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if "process_request_thread" in t.name]
 
 
-def test_paths(server: Server) -> None:
+def test_paths(server: ReportServer) -> None:
     assert get(server) == b"report since "
     assert get(server, "/report?since=abc.1&x=2") == b"report since abc.1"
     assert get(server, "/report?since=%C3%A9") == "report since é".encode()
@@ -52,7 +52,7 @@ def test_paths(server: Server) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "BREW"])
-def test_only_get(server: Server, method: str) -> None:
+def test_only_get(server: ReportServer, method: str) -> None:
     with connect(server) as client:
         client.sendall(f"{method} /report HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode())
         assert b" 501 " in client.makefile("rb").readline()
@@ -72,7 +72,7 @@ def test_only_get(server: Server, method: str) -> None:
     ],
     ids=lambda junk: repr(junk[:16]),
 )
-def test_garbage_costs_nothing(server: Server, junk: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_garbage_costs_nothing(server: ReportServer, junk: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with connect(server) as client, contextlib.suppress(OSError):
         client.sendall(junk)
         client.shutdown(socket.SHUT_WR)
@@ -82,7 +82,7 @@ def test_garbage_costs_nothing(server: Server, junk: bytes, capfd: pytest.Captur
     assert capfd.readouterr() == ("", ""), "nothing in the host's output"
 
 
-def test_callers_that_go_away_cost_nothing(server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+def test_callers_that_go_away_cost_nothing(server: ReportServer, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(30):
         client = connect(server)
         client.sendall(b"GET /report HTTP/1.1\r\n\r\n")
@@ -93,7 +93,7 @@ def test_callers_that_go_away_cost_nothing(server: Server, capfd: pytest.Capture
 
 
 def test_slow_loris_neither_keeps_others_out_nor_stays(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: ReportServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """40 callers that never finish a request, some of which drip a byte now and then."""
     monkeypatch.setattr(serve, "_SECONDS", 1.5)
@@ -119,7 +119,7 @@ def test_slow_loris_neither_keeps_others_out_nor_stays(
         client.close()
 
 
-def test_threads_are_bounded(server: Server) -> None:
+def test_threads_are_bounded(server: ReportServer) -> None:
     clients = [connect(server) for _ in range(60)]
     until(lambda: len(handlers()) <= 8)
     assert get(server) == b"report since "
@@ -129,7 +129,7 @@ def test_threads_are_bounded(server: Server) -> None:
 
 def test_a_caller_that_does_not_read_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve, "_SECONDS", 1.0)
-    server = Server("127.0.0.1:0", lambda since: b"x" * 50_000_000)
+    server = ReportServer("127.0.0.1:0", lambda since: b"x" * 50_000_000)
     try:
         with connect(server) as client:
             client.sendall(b"GET /report HTTP/1.1\r\n\r\n")
@@ -145,7 +145,7 @@ def test_an_answer_that_fails_fails_alone(capfd: pytest.CaptureFixture[str]) -> 
             raise RuntimeError("a defect")
         return b"ok"
 
-    server = Server("127.0.0.1:0", answer)
+    server = ReportServer("127.0.0.1:0", answer)
     try:
         with pytest.raises((OSError, urllib.error.URLError)):
             get(server, "/report?since=bad")
@@ -155,14 +155,14 @@ def test_an_answer_that_fails_fails_alone(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
-def test_its_cpu_time_is_told(server: Server) -> None:
+def test_its_cpu_time_is_told(server: ReportServer) -> None:
     get(server)
     until(lambda: server.cpu_seconds > 0)
 
 
 def test_ipv6() -> None:
     try:
-        server = Server("[::1]:0", lambda since: b"six")
+        server = ReportServer("[::1]:0", lambda since: b"six")
     except UsageError as error:
         pytest.skip(f"no IPv6 here: {error}")
     assert server.address.startswith("http://[::1]:")
@@ -170,7 +170,7 @@ def test_ipv6() -> None:
     server.close()
 
 
-def test_the_port_is_free_again_after_close(server: Server) -> None:
+def test_the_port_is_free_again_after_close(server: ReportServer) -> None:
     get(server)
     server.close()
-    Server(server.address.removeprefix("http://"), lambda since: b"").close()
+    ReportServer(server.address.removeprefix("http://"), lambda since: b"").close()

@@ -11,7 +11,7 @@ _INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)  # 2^64 has 20 digits
 
 
 def text(file: Path) -> str:
-    """The content of ``file``; empty where the controller is not there, or PSI is off (reading then fails with EOPNOTSUPP)."""
+    """The content of ``file``; empty where the controller is missing, or PSI is off (reading fails with EOPNOTSUPP)."""
     try:
         return file.read_text(errors="replace").strip()
     except OSError:

@@ -1,0 +1,172 @@
+"""Rounds: a sample, a run of each canary with its controls, a sample after each; and the sweeps in between."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from infercanary.contract.report import Metric, Run
+from infercanary.probe.canary import Canary
+from infercanary.probe.controls import Controls
+from infercanary.probe.histogram import Tally
+from infercanary.probe.round import Round
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.threads import Place
+from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
+from infercanary.probe.sweep import Sweeping
+from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags
+from infercanary.probe.targets.cuda_driver import CudaError, pci_bus_id
+
+LATENESS = Metric(
+    "infercanary_lateness_seconds",
+    "gauge",
+    "How much later than intended the last round started.",
+    reading="Milliseconds. Above 0.25 s the first canary's run is tagged `late`: the probe's thread got no "
+    "CPU, or waited for the GIL.",
+)
+
+
+class Rounds:
+    """Runs the canaries, and keeps what each run is compared with: earlier samples, and the probe's own work."""
+
+    def __init__(
+        self,
+        canaries: Sequence[Canary],
+        sweeps: Sequence[Sweeping],
+        controls: Controls | None,
+        sampling: Sampling,
+        tally: Tally,
+        stopping: threading.Event,
+    ) -> None:
+        self.busy = 0.0
+        """Seconds in runs, their controls and sweeps."""
+        self.worked_until = -math.inf
+        """Monotonic: when warm-up, canaries, controls or sweeps last ended."""
+        self._canaries = canaries
+        self._sweeps = sweeps
+        self._controls = controls
+        self._sampling = sampling
+        self._tally = tally
+        self._stopping = stopping
+        self._sequence = 0
+        self._last: Values = {}  # the sample at the end of the last run
+        self._gpus: dict[
+            str, frozenset[str] | None
+        ] = {}  # canary → those of its last run, as NVML numbers them
+        self._is_beside_sweep = False  # when the last round began
+
+    def run(self, planned: Iterable[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
+        """Run one round.
+
+        Args:
+            planned: Open canaries, and the repeats of each.
+            slot: When it is to begin (monotonic seconds).
+
+        Returns:
+            The runs, and the seconds that they cost the duty cap.
+        """
+        runs = self.failed_opens()
+        cost = 0.0
+        self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
+        rested = time.monotonic() - self.worked_until
+        before = self._sampling.take()
+        # What NVML calls busy so soon after the probe's own work may be that work.
+        quiet = before if rested >= UTILIZATION_SECONDS else {}
+        self._stopping.wait(max(0.0, slot - time.monotonic()))
+        lateness = max(0.0, time.monotonic() - slot)
+        self._tally.set(LATENESS, lateness)
+        for canary, repeats in planned:
+            if self._stopping.is_set():
+                break
+            started_at = time.time()
+            if (done := canary.round(repeats, lateness)) is not None:
+                if self._controls is not None:
+                    # Where it gave way or hangs, the GPU is to be left alone. The CPU's say how the host does.
+                    device = canary.device if done.latencies else "cpu"
+                    done = done._replace(controls=self._controls.measure(device))
+                self.worked_until = time.monotonic()
+                # The sample says whether the canary was near them.
+                self._gpus[canary.name] = _gpus(canary.gpus, before)
+                after = self._sampling.take()
+                beside = self._controls.took if self._controls is not None else 0.0
+                self.busy += done.busy + beside
+                cost += done.cost + beside
+                first = self._sampling.first
+                gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
+                window = Window(done, lateness, first, self._last or first, quiet, before, after, gpus)
+                run = self._run(canary, done, started_at - lateness, started_at, tags(window))
+                runs.append(msgspec.structs.replace(run, sm_clock=window.sm_clock, waited=window.waited))
+                before = self._last = after
+            lateness = 0.0  # a later canary of the round waits for the one before by intent
+        return runs, cost
+
+    def sweep(self) -> bool:
+        """Run one point of a sweep whose time has come, the longest overdue first; whether there was one.
+
+        Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
+        """
+        for sweeping in sorted(self._sweeps, key=lambda sweeping: sweeping.due):
+            if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
+                return False
+            if took := sweeping.step(time.monotonic()):
+                self.busy += took
+                self.worked_until = time.monotonic()
+                self._last = self._sampling.take()  # what a sweep did to the host is not the next run's
+                return True
+        return False
+
+    def failed_opens(self) -> list[Run]:
+        """A run for each canary whose attempt to open failed since the last call."""
+        now = time.time()
+        failed = ((canary, canary.failed_open()) for canary in self._canaries)
+        return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
+
+    def places(self) -> dict[str, Place]:
+        """Where the thread of each canary's last run was, where that went well, and which GPUs it worked for."""
+        return {
+            canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
+            for canary in self._canaries
+            if canary.place is not None
+        }
+
+    def _run(
+        self,
+        canary: Canary,
+        done: Round,
+        scheduled_at: float,
+        started_at: float,
+        disturbed: tuple[str, ...],
+    ) -> Run:
+        self._sequence += 1
+        beside = any(other.is_opening for other in self._canaries if other is not canary)
+        state = state_tags(canary.state, beside_opening=beside, beside_sweep=self._is_beside_sweep)
+        all_tags = (*state, *disturbed)
+        canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
+        return Run(
+            sequence=self._sequence,
+            canary=canary.name,
+            scheduled_at=scheduled_at,
+            started_at=started_at,
+            outcome=done.outcome,
+            latencies=done.latencies,
+            phases=done.phases,
+            tags=all_tags,
+            detail=done.detail,
+            controls=dict(done.controls),
+            output_error=done.output_error,
+        )
+
+
+def _gpus(ordinals: Iterable[int] | None, sample: Values) -> frozenset[str] | None:
+    """NVML's indexes of the GPUs that have these numbers in CUDA; None where that is not known."""
+    if ordinals is None:
+        return None
+    try:
+        found = [gpus_at(pci_bus_id(ordinal), sample) for ordinal in ordinals]
+    except (Unavailable, CudaError):
+        return None
+    return None if None in found else frozenset[str]().union(*filter(None, found))
