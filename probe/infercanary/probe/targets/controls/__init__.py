@@ -1,14 +1,15 @@
 """Negative controls: tiny targets that are the same in every image, run beside the canaries.
 
 When a canary and its control slow down together, it is the host (its clock, its heat, a neighbour); when only the
-canary does, it is what is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, and its line in
-the table there.
+canary does, it is what is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, its line in the
+table there, and its entry in :mod:`infercanary.contract.vocabulary`.
 """
 
 from __future__ import annotations
 
 import logging
 
+from infercanary.contract.vocabulary import CONTROLS
 from infercanary.probe.targets.controls.control import Control, Work, working_seconds
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
@@ -28,6 +29,10 @@ def available_controls(device: str) -> dict[str, Control]:
         log.info("controls: no machine code of their own: %s; Python's instead", refused)
         code = None
     kind, _, ordinal = device.partition(":")
+    found: dict[str, Control]
     if kind == "cuda":
-        return {**cuda_controls(int(ordinal or 0), code)} if cuda_library() is not None else {}
-    return {**cpu_controls(code)}
+        found = {**cuda_controls(int(ordinal or 0), code)} if cuda_library() is not None else {}
+    else:
+        found = {**cpu_controls(code)}
+    assert found.keys() <= CONTROLS.keys(), "the judge knows every control by the vocabulary"
+    return found
