@@ -5,7 +5,7 @@
  *
  *     <function> <gpu> <answer> [<calls>]   what a function does: an NVML error code (15: GPU is lost), -1 to hang for
  *                                           as long as the line is there, -N to take N ms; after so many good calls
- *     <value> <gpu> <number or word>        what it then tells: the names are those in NUMBER(), number() and word()
+ *     <value> <gpu> <number or word>        what it then answers: the names are those in NUMBER(), number() and word()
  *     field.<id> <gpu> <number>             a field value; those not named are not supported
  *     field.<id>.error <gpu> <code>         its own error code
  *     xids <gpu> <count>, xid <gpu> <n>     so many XIDs so far, and their number

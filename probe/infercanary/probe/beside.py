@@ -1,7 +1,7 @@
 """``infercanary beside``: a container's entrypoint that runs the server, and a probe beside it.
 
-The server is what the container is for: it gets the signals and gives the exit code, and goes on without the probe
-where that fails. As process 1 this also reaps what others orphaned there.
+The server is what the container is for: it gets the signals, its exit code is the container's, and it goes on where the
+probe fails. As process 1 this also reaps orphaned processes.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _PASSED_ON = {
 _AWAITED = {*_PASSED_ON, signal.SIGCHLD}
 _RESET = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these, and a child would go on doing so
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_WELL_SECONDS = 60.0  # after which a probe that ends had started well
+_WELL_SECONDS = 60.0  # a probe that ran for so long had started well
 _END_SECONDS = 5.0
 _USAGE = 2
 _BY_THE_KERNEL = 0x80  # SI_KERNEL, sigaction(2)
 
 
 class _Probe:
-    """The probe's process, started again where it ends, with longer and longer pauses."""
+    """The probe's process; started again when it ends, with longer and longer pauses."""
 
     def __init__(self, path: str) -> None:
         self.pid: int | None = None
-        self.due: float | None = None
+        self.restart_at: float | None = None
         """When it is to be started again (monotonic); None where it runs, or is given up."""
         self._command = [sys.executable, "-m", "infercanary", "probe", "--config", path]
         self._pause = _FIRST_PAUSE
@@ -47,7 +47,7 @@ class _Probe:
 
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
-        self.due, self._started = None, time.monotonic()
+        self.restart_at, self._started = None, time.monotonic()
         try:
             self.pid = _spawn(self._command, own_group=True)
         except OSError as error:  # no process or no memory is left for it, and the server needs both
@@ -58,10 +58,10 @@ class _Probe:
             Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000")
 
     def ended(self, code: int) -> None:
-        """It did, with this exit code: when it is tried again."""
+        """Plan the next start, after it ended with this exit code."""
         self.pid = None
         if code == _USAGE:
-            # Most likely for good; but a model, a secret or a GPU may still be on its way.
+            # It will most likely fail again; but a model, a secret or a GPU may still arrive.
             self._pause = _LONGEST_PAUSE
         elif time.monotonic() - self._started > _WELL_SECONDS:
             self._pause = _FIRST_PAUSE
@@ -69,7 +69,7 @@ class _Probe:
 
     def _again(self, why: str) -> None:
         log.warning("%s; it is started again in %g s, and the server goes on", why, self._pause)
-        self.due = time.monotonic() + self._pause
+        self.restart_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ def command(path: str, server: tuple[str, ...]) -> int:
     probe.start()
     code: int | None = None
     while code is None:
-        pause = 3600.0 if probe.due is None else max(0.0, probe.due - time.monotonic())
+        pause = 3600.0 if probe.restart_at is None else max(0.0, probe.restart_at - time.monotonic())
         came = signal.sigtimedwait(_AWAITED, pause)
         if came is not None and came.si_signo == signal.SIGCHLD:
             ended = _reaped()
@@ -128,7 +128,7 @@ def command(path: str, server: tuple[str, ...]) -> int:
         # The terminal's own Ctrl-C, which the kernel sends, has come to the server too.
         elif came is not None and not (came.si_signo == signal.SIGINT and came.si_code == _BY_THE_KERNEL):
             os.kill(child, came.si_signo)
-        if code is None and probe.due is not None and time.monotonic() >= probe.due:
+        if code is None and probe.restart_at is not None and time.monotonic() >= probe.restart_at:
             probe.start()
     probe.stop()
     return code
@@ -141,7 +141,7 @@ def _spawn(command: list[str], *, own_group: bool = False) -> int:
 
 
 def _reaped() -> dict[int, int]:
-    """Every child that has ended, also one that was orphaned here: its exit code, or 128 + the signal's number."""
+    """Every child that has ended, orphans included → its exit code, or 128 + the signal's number."""
     ended = {}
     with suppress(ChildProcessError):
         while (found := os.waitpid(-1, os.WNOHANG))[0]:

@@ -1,4 +1,4 @@
-"""One canary: opened, warmed up, run round by round, and judged well or failing. Its numbers are the record's."""
+"""One canary: opened, warmed up, and run round by round. Its metrics are filled by the record."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ _MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a dis
 
 
 class Canary:
-    """Opens, warms up and times one target; whatever that target does stays inside.
+    """Opens, warms up and times one target, whose failures do not leave it.
 
-    The target runs in a thread of its own with a deadline: a hang costs this canary its runs and nothing else.
+    The target runs in a thread of its own with a deadline: a hang costs this canary its runs, and nothing else.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Canary:
         self.output: tuple[float, ...] | None = None
         """The fingerprint of the first steady output since the start."""
         self.crowding = 1.0
-        """What the last run cost over the time that it took: above 1 where it waited in the server's pool."""
+        """What the last run cost, over the time that it took: above 1 where it waited in the server's pool."""
         self.place: Place | None = None
         """Where the thread of the last run was; None where that failed."""
         self.mistake: UsageError | None = None
-        """What the user must mend before it can be opened."""
+        """What the user must fix before it can be opened."""
         self._target = target
         self._runner = Runner(name, target, timeout, pool)
         self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
@@ -97,7 +97,7 @@ class Canary:
 
     @property
     def gpus(self) -> tuple[int, ...] | None:
-        """CUDA's numbers of the GPUs that it runs on; None where its target does not tell, as a server's does not."""
+        """CUDA's numbers of the GPUs that it runs on; None where that is not known, as of a server."""
         if not isinstance(self._target, RunsOnDevice):
             return None
         if self.device == "cpu" or self.cuda_missing:  # it runs on the CPU instead
@@ -111,7 +111,7 @@ class Canary:
 
     @property
     def is_opening(self) -> bool:
-        """Whether its thread is loading or warming up: other canaries' runs are then disturbed."""
+        """Whether its thread is loading or warming up, which disturbs other canaries' runs."""
         return self._opening_since is not None
 
     def open(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ class Canary:
             self._put_off(f"cannot be opened: {error}")
             self.mistake = None
         except UsageError as error:
-            # The first mistake is the caller's to tell: on the command line it ends the probe.
+            # The caller reports the first mistake: on the command line it ends the probe.
             self._put_off(f"cannot be opened: {error}", log_it=self.state != "opening")
             self.mistake = error
         except Failure as error:
@@ -159,14 +159,19 @@ class Canary:
         self._opening_since = None
 
     def failed_open(self) -> Round | None:
-        """The last attempt to open it, where that failed and was not asked for yet: to whoever reads runs, a run."""
+        """The last attempt to open it, as a failed run; None where it went well, or was taken already."""
         failed, self._failed_open = self._failed_open, None
         return failed
 
     def round(self, repeats: int, lateness: float = 0.0) -> Round | None:
-        """Run ``repeats`` repeats of the open canary, ``lateness`` seconds after they were due.
+        """Run one round of the open canary. Whatever the target does, this does not raise.
 
-        None where the probe stops meanwhile.
+        Args:
+            repeats: How many at most.
+            lateness: Seconds since the slot.
+
+        Returns:
+            What it did; None where the probe stops meanwhile.
         """
         begin = perf_counter()
         place = None
@@ -197,7 +202,7 @@ class Canary:
         return result
 
     def tag(self, tags: tuple[str, ...], eligible: bool) -> None:
-        """Count the tags of the round just run."""
+        """Count the tags of the last round."""
         self._record.tags(tags, eligible)
 
     def interrupt(self) -> None:
@@ -205,7 +210,7 @@ class Canary:
         self._runner.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Let go of the target once it does not run; whether that was within ``seconds``."""
+        """Let go of the target as soon as it does not run; whether that was within ``seconds``."""
         ended = self._runner.close(seconds, self.is_open or self.is_opening)
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)
@@ -290,6 +295,6 @@ class Canary:
 
 
 def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:
-    """The number that the first of ``components`` tells; 0 where none does."""
-    told = next(filter(None, (environment.get(component, "") for component in components)), "")
-    return int(told) if told.isascii() and told.isdigit() and len(told) < 6 else 0
+    """The number that the first known one of ``components`` has; 0 where none is known."""
+    text = next(filter(None, (environment.get(component, "") for component in components)), "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0

@@ -26,7 +26,7 @@ class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     sweep: Sweep | None = None
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file; every key but ``canaries`` has a default that is safe."""
 
     canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
@@ -43,7 +43,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def read(path: str | os.PathLike[str]) -> Probe:
     """The probe that the file describes, not started. Raises :class:`UsageError` in one line."""
-    config = load(path, Config)
+    config = load(path, ProbeConfig)
     pace(config.interval_seconds, config.duty_cap)  # a mistake there is not the file's
     try:
         parse(config.listen)

@@ -51,7 +51,7 @@ UP = Metric(
     "was skipped.",
     _LABELS,
     reading="0: it failed (it is tried again after 5 minutes) or hangs; the probe's log says why. While it is "
-    "0, a slower canary cannot be told from a slower host.",
+    "0, nobody can say whether a slower canary is a slower host.",
 )
 
 _REPEATS = 3
@@ -62,9 +62,9 @@ _REOPEN_SECONDS = 300.0
 
 
 class Controls:
-    """Opens and measures the controls, the CPU's and each device's once, in threads that end after each time.
+    """Opens and measures the controls of the CPU and of each device, in a thread each that ends after each measurement.
 
-    Each device has its own: where a GPU hangs, the CPU's controls still say how the host does.
+    Where a GPU hangs, the CPU's controls still show how the host is.
     """
 
     def __init__(self, tally: Tally) -> None:
@@ -80,11 +80,18 @@ class Controls:
         """Seconds that the last measurement took; 0 for a device's first, which is warm-up."""
 
     def cost(self, device: str) -> float:
-        """Seconds that a measurement for a canary on ``device`` takes: a single slow one does not count."""
+        """Seconds that a measurement for a canary on ``device`` takes: the median of the last ones."""
         return statistics.median(self._costs.get(device) or (0.0,))
 
     def measure(self, device: str) -> dict[str, float]:
-        """Name → median seconds of a repeat, of the CPU's and the device's that could be measured. Never raises."""
+        """Measure the CPU's controls and the device's. Never raises.
+
+        Args:
+            device: ``cpu``, ``cuda`` or ``cuda:N``: where the canary runs that they follow.
+
+        Returns:
+            Name → median seconds of a repeat, of those that could be measured.
+        """
         begin = perf_counter()
         found = {each: self._measured(each) for each in dict.fromkeys(("cpu", device))}
         if (costs := self._costs.get(device)) is None:

@@ -1,4 +1,4 @@
-"""Calls with a deadline: what may hang (a model, a driver) runs in a thread of its own that can be given up on."""
+"""Calls with a deadline: what may hang (a model, a driver) runs in a thread of its own, and can be given up."""
 
 from __future__ import annotations
 
@@ -53,13 +53,31 @@ class Worker:
         return not self._idle.is_set()
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
-        """``function()``'s result, or what it raised: :meth:`begin`, then :meth:`result`, whose answer is then lost."""
+        """Call ``function`` in the thread: :meth:`begin`, then :meth:`result`.
+
+        Args:
+            function: What to call.
+            seconds: How long to wait for it.
+
+        Returns:
+            Its result.
+
+        Raises:
+            DeadlineExceeded: It has not returned in time; it goes on, and its result is lost.
+            StillBusy: An earlier call hangs; nothing was started.
+            Interrupted: :meth:`interrupt` was called.
+            BaseException: Whatever ``function`` raised.
+        """
         self.begin(function)
         result: T = self.result(seconds)
         return result
 
     def begin(self, function: Callable[[], Any]) -> None:
-        """Start a call. Raises :class:`StillBusy` while an earlier one hangs."""
+        """Start a call.
+
+        Raises:
+            StillBusy: An earlier call hangs.
+        """
         if not self._idle.is_set():
             raise StillBusy
         if self._thread is None:
@@ -69,9 +87,11 @@ class Worker:
         self._calls.put((function, self._answer))
 
     def result(self, seconds: float) -> Any:
-        """What the call begun last returned, or raised.
+        """Wait for the call that was begun last, and return or raise what it did.
 
-        Raises :class:`DeadlineExceeded` where it has not come back within ``seconds``; asking again goes on waiting.
+        Raises:
+            DeadlineExceeded: It has not returned within ``seconds``; another call of this method goes on waiting.
+            Interrupted: :meth:`interrupt` was called.
         """
         if self._interrupted:
             raise Interrupted
@@ -103,7 +123,15 @@ class Worker:
             self._thread = None
 
     def stop(self, seconds: float, last: Callable[[], Any] | None = None) -> bool:
-        """End the thread after the call under way and then ``last``; whether it ended within ``seconds``."""
+        """End the thread after the call under way, and after ``last``.
+
+        Args:
+            seconds: How long to wait for that.
+            last: A call to make in the thread in the end.
+
+        Returns:
+            Whether it ended in time.
+        """
         if self._thread is None and last is not None:
             with suppress(
                 RuntimeError
@@ -129,17 +157,17 @@ class Worker:
             before = time.thread_time()
             try:
                 outcome = (True, function())
-            except BaseException as error:  # a model may raise anything; it is the caller's to judge
+            except BaseException as error:  # a model may raise anything; the caller handles it
                 outcome = (False, error)
             self.cpu_seconds += time.thread_time() - before
-            # Idle before the answer: whoever has the answer may call again at once.
+            # Idle before the answer: who has the answer may call again immediately.
             self._idle.set()
             answer.put(outcome)
             del call, function, answer, outcome
 
 
 def one_line(error: BaseException) -> str:
-    """``RuntimeError: its first line``, printable: a model's error may be pages long, or break while it is read."""
+    """Describe an error as ``RuntimeError: its first line``: a model's may be pages long, or fail while it is read."""
     try:
         text = str(error).strip()
     except BaseException as broken:

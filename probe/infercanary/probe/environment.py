@@ -1,7 +1,7 @@
 """The environment fingerprint: what an image or a host may have changed under the model.
 
-What belongs to an engine (torch's build, its threads) is told by its target; this is the rest. Components are
-small facts that can be compared one by one: when latency moved, those that differ are the suspects.
+Targets report what belongs to their engine (torch's build, its threads); this is the rest. Components are small facts
+that can be compared one by one: when latency moved, those that differ are the suspects.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _MAX_LENGTH = 200  # characters of a value; a label, not a text
 
 
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
-    """Component → version or setting, sorted; ``engines`` is what the targets told of theirs."""
+    """Component → version or setting, sorted; ``engines`` is what the targets reported of theirs."""
     found = {
         "python": platform.python_version(),
         "python_implementation": platform.python_implementation(),

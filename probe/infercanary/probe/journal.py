@@ -1,7 +1,7 @@
-"""The journal: each run as one JSON line in a file, for ``infercanary compare`` and for after a crash.
+"""The journal's files: each run as a line, for ``infercanary compare`` and for after a crash.
 
-Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes together. A line is an environment or
-a run that names the environment it ran in.
+Two files, ``PATH`` and the one before, ``PATH.1``, hold at most the given bytes together. Their format is in
+:mod:`infercanary.contract.journal`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DEADLINE_SECONDS = 1.0
 
 
 class Journal:
-    """Appends to the file in a thread of its own: a disk that hangs must not hold up the probe."""
+    """Appends to the file in a thread of its own: a disk that hangs must not delay the probe."""
 
     def __init__(self, path: Path, boot_id: str, max_bytes: int = MAX_BYTES) -> None:
         self.lost = 0
@@ -53,7 +53,13 @@ class Journal:
         components: Mapping[str, str],
         outputs: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
     ) -> None:
-        """Write ``runs``, which ran in the environment of ``components`` and gave ``outputs``. Never raises."""
+        """Write runs. Never raises: those that cannot be written are counted in :attr:`lost`.
+
+        Args:
+            runs: What to write.
+            components: Of the environment that they ran in.
+            outputs: Canary → the fingerprint of its reference output, as far as they are known.
+        """
         if not runs:
             return
         complaint = ""
@@ -121,9 +127,9 @@ def read(path: Path) -> Iterator[JournalEntry]:
 
 
 def last_runs(path: Path, limit: int) -> list[Run]:
-    """The last runs (``limit`` at most), each with the ``boot_id`` of the probe that wrote it.
+    """The last runs of a journal, ``limit`` at most, each with the ``boot_id`` of the probe that wrote it.
 
-    They are what a crash took from the ring, or several crashes in a row: who has not collected them yet still can.
+    A crash, or several in a row, took them from the ring; an exporter that has not collected them yet still can.
     """
     runs: deque[Run] = deque(maxlen=limit)
     for entry in read(path):

@@ -39,18 +39,18 @@ class Load(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What a load gave."""
+    """The result of a load."""
 
     latency: float
     """Median seconds of a request."""
     rate: float
     """Samples a second, of all requests together."""
     peak_bytes: int | None
-    """The most device memory in use meanwhile; None where the target does not tell."""
+    """The most device memory in use meanwhile; None where the target does not know."""
 
 
 class Missing(NamedTuple):
-    """Why a load gave nothing."""
+    """Why a load gave no numbers."""
 
     reason: Reason
     detail: str
@@ -73,7 +73,7 @@ class Measurement:
         self._seconds = seconds
         self._pool = pool
         self.ended_at: float | None = None
-        """When :meth:`measure` was through (monotonic), also one that was given up."""
+        """When :meth:`measure` ended (monotonic), also one that was given up."""
         self._until = 0.0
         self._give_way = min(_GIVE_WAY_SECONDS, _GIVE_WAY_SHARE * seconds)
         self._over = threading.Event()
@@ -82,7 +82,7 @@ class Measurement:
         self._threads = [_Driver() for _ in range(load.concurrency)]
 
     def measure(self) -> Measured | Missing:
-        """The load's numbers, or why there are none. Raises nothing."""
+        """Measure the load: its numbers, or why there are none. Never raises."""
         self._until = perf_counter() + _AIM * self._seconds
         copies: list[Target] = []
         found: Measured | Missing
@@ -134,7 +134,7 @@ class Measurement:
         return Measured(statistics.median(latencies), rate, None if peak is None else int(peak))
 
     def _together(self, copies: list[Target]) -> None:
-        """A thread for each copy, which begin to count together. They are daemons: one that hangs holds no exit."""
+        """Drive each copy in a thread; they begin to count together. As daemons they do not delay the exit."""
         barrier = threading.Barrier(len(copies))
 
         def drive(number: int, copy: Target) -> None:
@@ -167,7 +167,7 @@ class Measurement:
                 thread.join()
 
     def _drive(self, number: int, copy: Target, ready: Callable[[], Any]) -> None:
-        """Request after request until the time is over; those of the warm-up do not count."""
+        """Send one request after another until the time is over; those of the warm-up do not count."""
         if isinstance(copy, PreparesRuns):
             copy.prepare()
         driver = self._threads[number]
@@ -217,10 +217,10 @@ class _Driver:
         self.latencies: list[float] = []
         self.begin = self.end = 0.0
         self.inferences = 1
-        """How many there are in what the target's own clock measures."""
+        """How many the target's own clock measures at once."""
 
     def add(self, latency: float) -> None:
-        """One measurement more has ended, whose inferences took ``latency`` seconds each."""
+        """Add a measurement that has just ended, and whose inferences took ``latency`` seconds each."""
         self.end = perf_counter()
         self.latencies.append(latency)
 
@@ -235,7 +235,7 @@ def _run(copy: Target) -> None:
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
-    """By what engines raise: torch's own class on a GPU, and a RuntimeError in words for the host's memory."""
+    """Whether it is: torch has a class for it on a GPU, and a RuntimeError in words for the host's memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     text = one_line(error).lower()

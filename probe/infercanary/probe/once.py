@@ -1,6 +1,6 @@
 """``infercanary probe --once``: one run of every canary, as a text for the person who is about to ship an image.
 
-The text is made of a report and nothing else, so what it says is what the exporter would be told.
+The text is made of a report and nothing else, so it says what the exporter would get.
 """
 
 from __future__ import annotations
@@ -298,10 +298,10 @@ def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seco
     cap = known.get(DUTY_CAP.name, {}).get((), 0.0)
     if needed > interval_seconds:
         duty = math.ceil(1000 * cap * needed / interval_seconds) / 1000
-        mend = f"set duty_cap to {duty:g}, " if duty <= 1 else ""
+        remedy = f"set duty_cap to {duty:g}, " if duty <= 1 else ""
         yield (
             f"the duty cap of {_share(cap)} allows a run every {_short(needed)}\xa0s, not every "
-            f"{_short(interval_seconds)}\xa0s as configured; {mend}accept the longer interval, or use smaller inputs"
+            f"{_short(interval_seconds)}\xa0s as configured; {remedy}accept the longer interval, or use smaller inputs"
         )
 
 

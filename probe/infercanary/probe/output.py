@@ -1,4 +1,4 @@
-"""The output check: fast and wrong is no improvement."""
+"""The fingerprint of an output, by which the judge sees that an upgrade changed the answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _PLACES = 32
 
 
 def fingerprint(values: Sequence[float]) -> tuple[float, ...]:
-    """At most 32 evenly spread ``values``, to 6 significant digits: enough to see that an upgrade changed the answers.
+    """At most 32 evenly spread ``values``, to 6 significant digits.
 
-    Numbers and not a hash: another torch rounds the last digits differently, which is no change of the answer.
+    They are numbers and no hash, because another torch rounds the last digits differently, which changes no answer.
     """
     step = max(1, -(-len(values) // _PLACES))
     return tuple(float(f"{value:.6g}") for value in values[::step])

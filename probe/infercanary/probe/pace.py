@@ -1,7 +1,7 @@
-"""What the environment may override: how often a probe runs, and how much of the time it may take.
+"""Environment variables that override how often a probe runs, and how much of the time it may take.
 
-A controlled experiment (``infercanary ab``) starts containers that have nothing else to do, and whose own settings
-suit a server in production: there a run every 10 s at 1 % of the time would take hours to answer.
+``infercanary ab`` starts containers that do nothing else, with settings made for a server in production: a run every
+10 s, at 1 % of the time, would take hours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,18 @@ _LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400.0
 
 
 def pace(interval_seconds: float, duty_cap: float) -> tuple[float, float]:
-    """Interval (s) and duty cap as the environment has them, else as given. Raises :class:`UsageError`."""
+    """Apply the environment.
+
+    Args:
+        interval_seconds: As configured.
+        duty_cap: As configured, a share of the time.
+
+    Returns:
+        Both, as the environment has them, else as given.
+
+    Raises:
+        UsageError: A variable is no number, or out of range.
+    """
     interval = _number(INTERVAL)
     if interval is not None and not _LEAST_SECONDS <= interval <= _MOST_SECONDS:
         raise _mistake(INTERVAL, f"give seconds from {_LEAST_SECONDS:g} to {_MOST_SECONDS:.0f}")
@@ -35,5 +46,5 @@ def _number(name: str) -> float | None:
         raise _mistake(name, "give a number, or leave it out") from None
 
 
-def _mistake(name: str, mend: str) -> UsageError:
-    return UsageError(f"environment: {name}={os.environ[name][:60]}: {mend}")
+def _mistake(name: str, remedy: str) -> UsageError:
+    return UsageError(f"environment: {name}={os.environ[name][:60]}: {remedy}")

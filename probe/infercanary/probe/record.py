@@ -1,4 +1,4 @@
-"""What a canary's runs add up to: its metrics, and the one place where they are filled."""
+"""The metrics of a canary and of its runs, and the one place where they are filled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAILURES = Metric(
     "expected, or an error in the stream), incomplete (the answer broke off), malformed, too_large.",
     ("canary", "reason"),
     reading="0 is healthy; `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
-    "says what to mend, and the probe's log says it in words. `wrong_answer` also counts runs that went well but are "
+    "says what to fix, and the probe's log says it in words. `wrong_answer` also counts runs that went well but are "
     "tagged `output_changed`; all others are in `infercanary_runs_total` as `raised`, `timed_out` or `not_finite`.",
 )
 TAGGED = Metric(
@@ -221,7 +221,7 @@ THREAD_SWITCHES = Metric(
 THREAD_MIGRATIONS = Metric(
     "infercanary_canary_migrations_total",
     "counter",
-    "Its moves from one CPU to another during repeats; missing where the kernel does not tell.",
+    "Its moves from one CPU to another during repeats; missing where the kernel does not count them.",
     ("canary",),
     reading="A few in a run are normal without pinning. More of them mean more threads that want to run than "
     "CPUs, and cold caches after each.",
@@ -229,7 +229,7 @@ THREAD_MIGRATIONS = Metric(
 
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "no_device")
 
-# What any target may meet by itself.
+# Those that any target may have.
 _REASONS: tuple[Reason, ...] = ("raised", "timed_out", "not_finite", "wrong_answer")
 _P90_REPEATS = 64
 _RECENT_RUNS = 100
@@ -239,7 +239,7 @@ class Record:
     """Fills one canary's metrics in a :class:`Tally`."""
 
     def __init__(self, name: str, tally: Tally, reasons: Iterable[Reason] = ()) -> None:
-        """``reasons`` are those of a failure that its target may name, beside what any may meet."""
+        """``reasons`` are those of a failure that its target may raise, beside those that any may have."""
         self._name = name
         self._tally = tally
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds of steady repeats
@@ -255,12 +255,12 @@ class Record:
             tally.add(TAGGED, 0, name, tag)
 
     def state(self, now: CanaryState) -> None:
-        """The canary's state."""
+        """Set the canary's state."""
         for each in CANARY_STATES:
             self._tally.set(STATE, each == now, self._name, each)
 
     def opened(self, opened: Opened) -> None:
-        """What the cold start cost."""
+        """Set what the cold start took."""
         tally, name = self._tally, self._name
         tally.set(LOAD, opened.load, name)
         tally.set(FIRST_RUN, opened.first_run, name)
@@ -271,22 +271,22 @@ class Record:
             tally.set(OVERHEAD, opened.overhead, name)
 
     def pools(self, threads: Mapping[PoolName, int]) -> None:
-        """How many threads its engine has in each pool; 0 where that is not known."""
+        """Set how many threads its engine has in each pool; 0 where that is not known."""
         for pool, count in threads.items():
             if count:
                 self._tally.set(THREAD_POOL, count, self._name, pool)
 
     def cuda(self, missing: str) -> None:
-        """Why its engine has no CUDA; empty where it has."""
+        """Set why its engine has no CUDA; empty where it has."""
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
     def steady(self, seconds: float) -> None:
-        """It became steady, for the first time, ``seconds`` after the start."""
+        """Set when it became steady for the first time, ``seconds`` after the start."""
         self._tally.set(TIME_TO_STEADY, seconds, self._name)
 
     def failed(self, done: Round) -> None:
-        """A run that has no latency: its last good one would look healthy."""
+        """Count a run without a latency, and clear the last good one, which would look healthy."""
         self._count(done)
         self._recent.clear()
         for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN, OUTPUT_ERROR, *self._readings):
@@ -294,7 +294,7 @@ class Record:
         self._readings.clear()
 
     def run(self, done: Round, steady: bool) -> None:
-        """A run that has latencies, of a canary that is ``steady`` by now or not yet."""
+        """Count a run with latencies, of a canary that is ``steady`` by now or not yet."""
         tally, name, latencies = self._tally, self._name, done.latencies
         self._count(done)
         for timing in done.timings:
@@ -327,7 +327,7 @@ class Record:
         self._thread(done)
 
     def tags(self, tags: Iterable[str], eligible: bool) -> None:
-        """The tags of the run that was counted last, and whether it is fit for comparing images."""
+        """Count the tags of the run that was counted last, and whether it is fit for comparing images."""
         for tag in tags:
             self._tally.add(TAGGED, 1, self._name, tag)
         self._eligible.append(eligible)

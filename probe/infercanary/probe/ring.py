@@ -14,10 +14,10 @@ PAGE = 512
 class Ring:
     """Keeps the last ``size`` runs. A cursor is ``<boot id>.<sequence>`` of the last run that a caller has.
 
-    ``found`` are runs of earlier probes of this container (each with its ``boot_id``), oldest first, which died before
-    all of them were collected: a caller that does not know this boot yet gets them first.
+    ``found`` are runs that earlier probes of this container left in its journal (each with its ``boot_id``), oldest
+    first: a caller that does not know this boot yet gets them first.
 
-    Not locked: the probe publishes runs together with the numbers that count them, under a lock of its own.
+    It has no lock: the probe publishes runs together with the numbers that count them, under a lock of its own.
     """
 
     def __init__(self, boot_id: str, size: int, found: Sequence[Run] = ()) -> None:
@@ -30,10 +30,14 @@ class Ring:
         self._runs.extend(runs)
 
     def since(self, cursor: str, most: int = PAGE) -> tuple[tuple[Run, ...], str, int]:
-        """The runs after ``cursor``, the oldest ``most`` of them, the next cursor, and how many in between are lost.
+        """Find the runs after a cursor.
 
-        A cursor of another boot, or one that is not ours, gets what is still here from its beginning. An answer that is
-        full says nothing of what follows: the next cursor does.
+        Args:
+            cursor: From the last answer; one of another boot, or any other text, begins with the oldest run.
+            most: Runs to return at most, the oldest of them; the next cursor goes on from there.
+
+        Returns:
+            The runs, the next cursor, and how many runs after ``cursor`` fell out of the ring.
         """
         boot_id, _, text = cursor.rpartition(".")
         sequence = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
@@ -49,7 +53,7 @@ class Ring:
         return runs, f"{self._boot_id}.{newest}", lost
 
     def _known(self, boot_id: str, sequence: int) -> int:
-        """How many of the earlier runs a caller has who has this one: it got them in order."""
+        """How many of the earlier runs a caller with this cursor has; it got them in order."""
         of_boot = [i for i, run in enumerate(self._found) if run.boot_id == boot_id]
         after = of_boot[-1] + 1 if of_boot else 0
         return next((i for i in of_boot if self._found[i].sequence > sequence), after)

@@ -20,9 +20,9 @@ class Round(NamedTuple):
     detail: str = ""
     timings: Sequence[Timing] = ()
     busy: float = 0.0
-    """In the target's methods."""
+    """Spent in the target's methods."""
     cost: float = 0.0
-    """What the budget is charged: busy, and the waiting that it causes."""
+    """What the budget is charged: busy, and the waiting that it causes to others."""
     intended: float | None = None
     """From the intended start to the end of the first repeat."""
     output_error: float | None = None
@@ -30,13 +30,13 @@ class Round(NamedTuple):
     usage: ThreadUsage = ThreadUsage()
     """Of the thread that ran the repeats."""
     waits: Sequence[float | None] = ()
-    """Of each repeat, for how long that waited for CPUs that other processes had; None where unknown."""
+    """How long each repeat waited for CPUs that other processes had; None where unknown."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None
     """Why it failed, where the target named it."""
     readings: Sequence[Reading] = ()
-    """What the target told beside its timing."""
+    """What the target reported beside its timing."""
 
     @property
     def failure(self) -> Reason | None:
@@ -54,7 +54,7 @@ class Round(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """By how much such waiting raised the median of the latencies; None where it is not known."""
+        """How much the median latency is higher for waiting for CPUs that other processes had; None where unknown."""
         waits = [wait for wait in self.waits if wait is not None]
         if not self.timings or len(waits) != len(self.timings):
             return None

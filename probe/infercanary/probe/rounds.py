@@ -109,7 +109,7 @@ class Rounds:
 
         Right after a round, so that the next one is as far away as can be, and never beside a canary that opens.
         """
-        for sweeping in sorted(self._sweeps, key=lambda sweeping: sweeping.due):
+        for sweeping in sorted(self._sweeps, key=lambda sweeping: sweeping.next_at):
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if took := sweeping.step(time.monotonic()):

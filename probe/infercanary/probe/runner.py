@@ -1,4 +1,4 @@
-"""The target's side of a canary: whatever calls the target, in a thread with a deadline or in the server's own pool."""
+"""Calls a canary's target: in a thread with a deadline, or in the server's own pool."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _MAX_READINGS = 64
 
 
 class NoTurn(Exception):
-    """The server's pool, or its GPU, was busy for so long that there was no turn: not the canary's fault."""
+    """The server's pool, or its GPU, was busy for so long that the canary got no turn; that is no failure of it."""
 
 
 class Opened(NamedTuple):
-    """What opening and warming up gave. Times in seconds."""
+    """The result of opening and warming up. Times in seconds."""
 
     environment: dict[str, str]
     load: float
@@ -53,11 +53,11 @@ class Opened(NamedTuple):
     batch: int
     """Inferences in one repeat."""
     overhead: float | None
-    """What the clock reads for an empty phase."""
+    """What the clock shows for an empty phase."""
 
 
 class Repeats(NamedTuple):
-    """What one round of repeats gave."""
+    """The result of one round of repeats."""
 
     timings: list[Timing]
     values: list[float]
@@ -69,7 +69,7 @@ class Repeats(NamedTuple):
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     readings: list[Reading]
-    """What the target told beside its timing."""
+    """What the target reported beside its timing."""
     place: Place
     """Of the thread that ran the last repeat."""
 
@@ -77,8 +77,8 @@ class Repeats(NamedTuple):
 class Pool:
     """The server's own pool: its threads run the repeats, between requests.
 
-    ``on_hang`` is called when a canary holds one of those threads past its deadline, and may give another pool to use
-    from then on: the server that lost its thread replaces the pool, and goes on serving.
+    ``on_hang`` is called when a canary holds one of those threads past its deadline. It may return another pool to use
+    from then on, so that a server with few threads goes on serving.
     """
 
     def __init__(self, executor: Executor, on_hang: Callable[[], Executor | None] | None) -> None:
@@ -116,37 +116,52 @@ class Runner:
         self._worker = Worker(f"infercanary-{name}")
         self._phase_names: set[str] = set()
         self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
-        self._opening_told = False
+        self._hang_reported = False
         self._entered: float | None = None  # when the target's method under way was entered
         self._busy = 0.0  # seconds in the target's methods this round
         self._usage = ThreadUsage()  # of the threads that ran this round's repeats
         self._thread_id = 0  # of the thread that the target's method was called in last
 
     def begin_opening(self) -> None:
-        """Load and warm up. Raises :class:`StillBusy` while an earlier call hangs."""
-        self._opening_told = False
+        """Start to load and warm up.
+
+        Raises:
+            StillBusy: An earlier call hangs.
+        """
+        self._hang_reported = False
         self._worker.begin(self._open)
 
     def opening_hangs(self) -> None:
-        """Tell the server, once, where what was begun is past its deadline and holds a thread of its pool."""
-        if self._opening_told or self._pool is None:
+        """Notify the server, once, that opening is past its deadline, where it holds a thread of the server's pool."""
+        if self._hang_reported or self._pool is None:
             return
-        self._opening_told = True
+        self._hang_reported = True
         if self._turn is not None:
             self._turn.cancel()
         if self._entered is not None:
             self._pool.lost_a_thread()
 
     def opened(self, seconds: float) -> Opened:
-        """What :meth:`begin_opening` gave, after ``seconds`` at most. Raises as the target and the worker do."""
+        """Wait for what :meth:`begin_opening` started, ``seconds`` at most. Raises as target and worker do."""
         opened: Opened = self._worker.result(seconds)
         return opened
 
     def run(self, repeats: int, skip_if_busy: bool = False) -> Repeats:
-        """At most ``repeats`` repeats: fewer where they would not fit the deadline, but one at least.
+        """Run one round.
 
-        Raises whatever the target does, :class:`NoTurn`, :class:`DeadlineExceeded`, :class:`StillBusy` and
-        :class:`~infercanary.probe.deadline.Interrupted`.
+        Args:
+            repeats: How many at most; fewer where they would not fit the deadline, but one at least.
+            skip_if_busy: Give way where the host keeps the target's device busy.
+
+        Returns:
+            What they gave.
+
+        Raises:
+            NoTurn: The server's pool or the device was busy all the time.
+            DeadlineExceeded: The target did not return in time.
+            StillBusy: It still hangs in an earlier round.
+            Interrupted: The probe stops.
+            BaseException: Whatever the target raised.
         """
         try:
             return self._worker.call(lambda: self._repeat(repeats, skip_if_busy), self._timeout)
@@ -154,9 +169,9 @@ class Runner:
             raise
         except DeadlineExceeded:
             if self._turn is not None:
-                self._turn.cancel()  # what got no turn in time must not come later, outside the budget
+                self._turn.cancel()  # a turn that comes later would be outside the budget
             if self._pool is not None and self._entered is None:
-                # The thread has yet to hear of it; on a busy machine the next round would find it hanging.
+                # Let the thread notice: on a busy machine the next round would take it for hanging.
                 with suppress(CancelledError, DeadlineExceeded):
                     self._worker.result(_LET_GO_SECONDS)
                 raise NoTurn(f"no turn in the server's pool within {self._timeout:g} s") from None
@@ -167,9 +182,9 @@ class Runner:
     def spent(self, since: float) -> tuple[float, float]:
         """Busy seconds and cost of the round that began at ``since`` (``perf_counter``).
 
-        What it waited for its turn in the server's pool is not busy. But where it waited, requests wait for it too:
-        then it costs up to eight times its time, and comes so much less often. A repeat delays a request in a server
-        that is never idle; few enough are delayed so that its 99th percentile stands (benchmarks/overhead.py).
+        Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
+        the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
+        delayed that the server's 99th percentile stays what it was (benchmarks/overhead.py).
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + (now - entered if entered is not None else 0.0)
@@ -194,8 +209,8 @@ class Runner:
             begin = perf_counter()
             self._target.open()
             load = perf_counter() - begin
-            told = self._target.environment()
-            environment = {str(key): str(value) for key, value in told.items()}
+            reported = self._target.environment()
+            environment = {str(key): str(value) for key, value in reported.items()}
             first_run = self._measure()[0].wall
             if isinstance(self._target, Calibrates):
                 self._target.calibrate()
@@ -244,7 +259,7 @@ class Runner:
         return Repeats(timings, numbers, usage, waits, intended, self._read(), place)
 
     def _prepare(self) -> float:
-        """What the target does before a run, if anything; the seconds that took."""
+        """Let the target prepare the run, if it does; the seconds that took."""
         if self._prepares is None:
             return 0.0
         begin = perf_counter()
@@ -252,7 +267,7 @@ class Runner:
         return perf_counter() - begin
 
     def _read(self) -> list[Reading]:
-        """A target may bring metrics of its own, and what it says is checked: a bad one would break a report."""
+        """The target's own readings, checked: a bad one would make the report invalid."""
         if self._reads is None:
             return []
         found: list[Reading] = list(islice(self._with_target(self._reads.readings), _MAX_READINGS))
@@ -272,7 +287,7 @@ class Runner:
             sleep(0.001)
 
     def _measure(self) -> tuple[Timing, Any]:
-        """One repeat; a target may bring its own clock, and what that says is checked: one NaN breaks a report."""
+        """One repeat. A target may have its own clock, so times are checked: one NaN would make the report invalid."""
         timing, result = self._with_target(self._target.clock.measure, self._target.run)
         phases = {str(name): _seconds(seconds) for name, seconds in timing.phases.items()}
         self._phase_names.update(phases)

@@ -28,12 +28,16 @@ class Schedule:
         self._slot = 0
 
     def next(self, now: float) -> tuple[float, int]:
-        """The next slot's jittered time and how many slots were missed since the last one."""
-        due = max(self._slot + 1, math.ceil((now - self._start) / self.interval))
-        missed = due - self._slot - 1
-        self._slot = due
+        """Move on to the next slot.
+
+        Returns:
+            Its jittered time, and how many slots were missed since the last one.
+        """
+        slot = max(self._slot + 1, math.ceil((now - self._start) / self.interval))
+        missed = slot - self._slot - 1
+        self._slot = slot
         offset = self._rng.uniform(-self._jitter, self._jitter) * self.interval
-        return max(now, self._start + due * self.interval + offset), missed
+        return max(now, self._start + slot * self.interval + offset), missed
 
     def stretch(self, interval: float, now: float) -> None:
         """Go on with another interval: the next slot is one ``interval`` after ``now``."""
@@ -43,9 +47,9 @@ class Schedule:
 class Budget:
     """Keeps busy time under ``cap`` of elapsed time: a bucket that fills with ``cap`` seconds each second.
 
-    It holds at most the cost of the next run, so that a long idle time does not buy a burst. A run that cost
-    more than was announced leaves a debt, which is paid back first. Debt is bounded to 5 minutes of pause: a
-    hang of 30 s would otherwise silence every canary for 50 minutes at 1 %.
+    It holds at most the cost of the next run, so that a long idle time allows no burst. A run that cost more than
+    expected leaves a debt, which is paid back first: by a pause of 5 minutes at most, since a hang of 30 s would
+    otherwise stop every canary for 50 minutes at 1 %.
     """
 
     MAX_PAUSE = 300.0
@@ -78,11 +82,19 @@ MIN_REPEATS, MAX_REPEATS = 5, 50
 def plan(
     repeat_costs: list[float], interval: float, cap: float, fixed: float = 0.0, jitter: float = 0.2
 ) -> tuple[list[int], float]:
-    """How often each canary repeats in a round, and the interval that the duty cap then needs.
+    """Plan a round: each canary gets an equal share of its budget, in 5 to 50 repeats.
 
-    ``repeat_costs`` are each canary's busy seconds per repeat, ``fixed`` what a round costs besides. Each gets an
-    equal share of the round's budget (``cap × interval``, less the jitter by which two slots may come closer), in 5
-    to 50 repeats; where even 5 do not fit, the interval grows.
+    The budget is ``cap × interval``, less the jitter by which two slots may come closer.
+
+    Args:
+        repeat_costs: Busy seconds per repeat of each canary.
+        interval: Seconds between rounds, as configured.
+        cap: The duty cap, a share of the time.
+        fixed: Seconds that a round costs besides.
+        jitter: That of the schedule.
+
+    Returns:
+        The repeats of each canary, and the interval that the cap then needs: longer where 5 repeats do not fit.
     """
     if not repeat_costs:
         return [], interval
@@ -99,10 +111,15 @@ SWEEP_SHARE = 0.5
 
 
 def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[float, list[float]]:
-    """What of the duty cap is kept for sweeps of so many seconds every so many, and how far apart each then is.
+    """Split the duty cap between runs and sweeps. Runs never get the part of the sweeps, so a sweep leaves no debt.
 
-    At most half of the cap: verdicts rest on runs. Where the sweeps would take more, all of them come later, alike.
-    What is kept never goes to runs, so that a sweep leaves no debt to them.
+    Args:
+        sweeps: Of each canary, seconds of a sweep and seconds between two.
+        cap: The duty cap, a share of the time.
+
+    Returns:
+        The share for sweeps, at most half of the cap since verdicts rest on runs; and the seconds between two sweeps of
+        each canary, all longer in the same ratio where the sweeps would take more than their share.
     """
     wanted = sum(seconds / every for seconds, every in sweeps)
     kept = min(wanted, SWEEP_SHARE * cap)
@@ -110,10 +127,10 @@ def keep_for_sweeps(sweeps: Sequence[tuple[float, float]], cap: float) -> tuple[
 
 
 class Turns:
-    """When one canary's sweeps are due: ``interval`` apart, and up to ``jitter`` of it more.
+    """When one canary's sweeps begin: ``interval`` seconds apart, and up to ``jitter`` of that more.
 
-    The first is one interval after ``start``: what it takes was kept for it meanwhile. Jitter keeps replicas that
-    started together from sweeping together. A sweep that took longer than its ``seconds`` puts off the next in
+    The first is one interval after ``start``: by then its share of the duty cap is saved. Jitter keeps replicas that
+    started together from sweeping together. A sweep that took longer than its ``seconds`` delays the next in
     proportion, by a day at most.
     """
 
@@ -131,16 +148,16 @@ class Turns:
         self._seconds = seconds
         self._jitter = jitter
         self._rng = rng or random.Random()  # noqa: S311 - spreading load, not secrets
-        self.due = self._after(start, interval)
+        self.next_at = self._after(start, interval)
 
     def ended(self, cost: float, began: float) -> None:
-        """A sweep did that ``began`` then, and cost so many seconds."""
+        """Plan the next sweep, after one that ``began`` then and cost so many seconds."""
         pause = self._interval * max(1.0, cost / self._seconds)
-        self.due = self._after(began, min(pause, max(self._interval, self.MAX_PAUSE)))
+        self.next_at = self._after(began, min(pause, max(self._interval, self.MAX_PAUSE)))
 
     def put_off(self, seconds: float, now: float) -> None:
         """Try again after so many seconds."""
-        self.due = now + seconds
+        self.next_at = now + seconds
 
     def _after(self, now: float, pause: float) -> float:
         return now + pause * self._rng.uniform(1.0, 1.0 + self._jitter)

@@ -1,8 +1,8 @@
-"""The probe's door: one GET on a TCP port or a UNIX socket. It never calls out.
+"""The probe's HTTP server: one GET on a TCP port or a UNIX socket. It never calls out.
 
-The standard library's server, in a daemon thread: the probe lives in other people's processes, next to any event
-loop or none. What a caller controls is bounded: the time a connection lasts, their number (the oldest gives way: an
-honest caller is done in milliseconds), and, by ``http.server``, line and header sizes.
+It is the standard library's server, in a daemon thread: the probe runs in other people's processes, with any event loop
+or none. What a caller controls is bounded: how long a connection lasts, how many there are (the oldest is closed, since
+a proper caller needs milliseconds), and, by ``http.server``, the sizes of lines and headers.
 """
 
 from __future__ import annotations
@@ -27,17 +27,26 @@ _MAX_CONNECTIONS = 8
 _SECONDS = 5.0
 _POLL_SECONDS = 0.25
 
-Answer = Callable[[str], bytes]
-"""From the caller's cursor ("" for none) to the report as JSON."""
+Answering = Callable[[str], bytes]
+"""The caller's cursor ("" for none) → the report as JSON."""
 
 
 class ReportServer:
-    """Serves ``answer`` on ``listen`` (``host:port`` or ``unix:///path``) until :meth:`close`.
+    """Serves reports from when it is made until :meth:`close`.
 
-    Raises :class:`UsageError` where it cannot listen there. Port 0 takes a free one; ``address`` says which.
+    Port 0 takes a free one; ``address`` shows which.
     """
 
-    def __init__(self, listen: str, answer: Answer) -> None:
+    def __init__(self, listen: str, answer: Answering) -> None:
+        """Listen.
+
+        Args:
+            listen: ``host:port`` or ``unix:///path``.
+            answer: Gives the report.
+
+        Raises:
+            UsageError: It cannot listen there.
+        """
         self._path: Path | None = None
         handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
         try:
@@ -55,12 +64,12 @@ class ReportServer:
                 self.address = f"http://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
         except OSError as error:
             reason = error.strerror or str(error)
-            mend = (
+            remedy = (
                 f"make {Path(listen.removeprefix('unix://')).parent} writable for this user (uid {os.getuid()})"
                 if isinstance(error, PermissionError) and listen.startswith("unix:")
                 else "free it or choose another"
             )
-            raise UsageError(f"listen: cannot listen on {listen} ({reason}); {mend}") from None
+            raise UsageError(f"listen: cannot listen on {listen} ({reason}); {remedy}") from None
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": _POLL_SECONDS},
@@ -94,7 +103,7 @@ def parse(listen: str) -> Path | tuple[str, int]:
 
 
 def _clear_stale(path: Path) -> None:
-    """Remove a socket that nobody listens on any more; a live one, or a file, is left for bind to refuse."""
+    """Remove a socket that nobody listens on any more. Of any other file, bind reports that it is in the way."""
     if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
         return
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
@@ -140,10 +149,10 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
                 self._end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A caller that goes away is no error of the host's; nothing is printed into its output."""
+        """Print nothing into the host's output: a caller that goes away is no error."""
 
     def _end(self, request: Any) -> None:
-        """Its thread's read or write ends at once, and then the thread."""
+        """End its thread's read or write immediately, and so the thread."""
         del self._open[request]
         with contextlib.suppress(OSError):
             request.shutdown(socket.SHUT_RDWR)
@@ -162,7 +171,7 @@ class _UnixServer(_Server):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    answer: Answer
+    answer: Answering
     timeout = _SECONDS
     server_version = "infercanary-probe"
     sys_version = ""

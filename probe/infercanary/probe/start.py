@@ -1,4 +1,4 @@
-"""How long ago the container started: a cold start includes the interpreter and everything that was imported."""
+"""How long ago the container started: a cold start includes the interpreter and all imports."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _REPLACED_SECONDS = 600.0
 def since_start(proc: Path = Path("/proc")) -> float | None:
     """Seconds since the container's first process started; outside of a container, since this one did.
 
-    None where the container has been up for long when this process began: a worker that a server recycled, a probe
-    that was started again. What that takes is no cold start.
+    None where the container had been up for long when this process began: a worker that a server recycled, or a probe
+    that was started again, is no cold start.
     """
     try:
         own = _age(proc / "self" / "stat")

@@ -51,7 +51,7 @@ PEAK = Metric(
     "The most device memory that the engine had allocated in this process meanwhile: weights, inputs and what is "
     "between.",
     _POINT,
-    reading="Only on a GPU whose engine tells (torch: `max_memory_allocated`, without what its allocator keeps in "
+    reading="Only on a GPU whose engine counts it (torch: `max_memory_allocated`, without what its allocator keeps in "
     "reserve). In a server's process, what the server had allocated is in it.",
 )
 MISSING = Metric(
@@ -121,7 +121,16 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
-    """The sweep of the canary of that name, also where it was made in code. Raises :class:`UsageError`."""
+    """Check a sweep, also one that was made in code.
+
+    Args:
+        name: The canary's.
+        sweep: What to sweep of it.
+        targets: Of all canaries.
+
+    Raises:
+        UsageError: There is no such canary, it cannot be swept, or a value is out of range.
+    """
     if (target := targets.get(name)) is None:
         raise UsageError(f"sweeps: no canary `{name}`; there are {', '.join(targets)}")
     place = f"canaries.{name}.sweep"
@@ -147,7 +156,7 @@ class Sweeping:
         tally: Tally,
         pool: Pool | None = None,
     ) -> None:
-        """``interval`` seconds apart, at least; what goes on ``timeout`` seconds after it was given up hangs."""
+        """Sweep every ``interval`` seconds at least; one that goes on ``timeout`` after it was given up hangs."""
         self._canary = canary
         assert isinstance(target, Resizable), "checked() refuses any other"
         self._target = target
@@ -162,7 +171,7 @@ class Sweeping:
         self._given_up_at: float | None = None  # a measurement that still holds its thread, or did just now:
         self._given_up: Measurement | None = None
         self._in_pool = False  # and a thread of the server's pool
-        self._hang_told = False
+        self._hang_reported = False
         self._left: list[Load] | None = None  # of the sweep under way, from here on
         self._began = 0.0
         self._share = 0.0
@@ -177,29 +186,29 @@ class Sweeping:
 
     @property
     def is_running(self) -> bool:
-        """Whether a point holds its thread. Between steps that is one that was given up and goes on: it disturbs."""
+        """Whether a point holds its thread. Between steps it is one that was given up and goes on: it disturbs."""
         return self._worker.is_busy
 
     @property
-    def due(self) -> float:
+    def next_at(self) -> float:
         """When the next sweep may begin (monotonic), or the one under way might."""
-        return self._turns.due
+        return self._turns.next_at
 
     def start(self, now: float) -> None:
-        """Warm-up is over."""
+        """Count from ``now``, when warm-up is over."""
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
-        """Measure the next point, if one is due: the seconds that took, 0 where nothing was done."""
+        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done."""
         if self.is_running:
-            self._tell_a_hang(now)
+            self._report_a_hang(now)
             return 0.0
         took = 0.0
         if self._given_up_at is not None:  # what was given up went on, until some moment
             ended_at = self._given_up.ended_at if self._given_up is not None else None
             took = max(0.0, (now if ended_at is None else ended_at) - self._given_up_at)
             self._given_up_at = self._given_up = None
-        if now >= self.due and self._canary.is_fit:
+        if now >= self.next_at and self._canary.is_fit:
             if self._left is None:
                 self._begin(now)
             if self._left:
@@ -242,7 +251,7 @@ class Sweeping:
         self._share = self._sweep.seconds / len(self._left)
 
     def _point(self, left: list[Load]) -> float:
-        """Measure the first of them, and show what it gave: the seconds that took."""
+        """Measure the first of ``left``, and show what it gave; the seconds that took."""
         load = left.pop(0)
         for smaller, reason in self._too_much.items():
             if load.is_at_least(smaller):
@@ -263,7 +272,7 @@ class Sweeping:
         except DeadlineExceeded:
             self._given_up_at, self._in_pool = time.monotonic(), measurement.give_up()
             self._given_up = measurement
-            self._hang_told = False
+            self._hang_reported = False
             found = Missing(
                 "timed_out", f"no end within its {self._share:.3g} s; give the sweep more seconds"
             )
@@ -291,18 +300,18 @@ class Sweeping:
         if found.peak_bytes is not None:
             tally.set(PEAK, found.peak_bytes, *labels)
 
-    def _miss(self, load: Load, found: Missing, tell: bool = True) -> None:
+    def _miss(self, load: Load, found: Missing, log_it: bool = True) -> None:
         self._forget(load)
         self._tally.add(MISSING, 1, self._canary.name, found.reason)
         if found.reason in _TOO_MUCH:
             self._too_much.setdefault(load, found.reason)
         complaint = f"{found.reason}: {found.detail}"
-        if tell and complaint != self._complaints.get(load):  # once per change, not once per sweep
+        if log_it and complaint != self._complaints.get(load):  # once per change, not once per sweep
             log.warning("canary %s: sweep of %s: %s", self._canary.name, _words(load), complaint)
             self._complaints[load] = complaint
 
     def _forget(self, load: Load) -> tuple[str, ...]:
-        """What it gave before; its labels."""
+        """Forget what it gave before; its labels."""
         labels = self._canary.name, str(load.batch), str(load.concurrency)
         for metric in (LATENCY, RATE, PEAK):
             self._tally.forget(metric, *labels)
@@ -314,11 +323,11 @@ class Sweeping:
             self._tally.set(TIMESTAMP, time.time(), self._canary.name)
         self._turns.ended(self._cost, self._began)
 
-    def _tell_a_hang(self, now: float) -> None:
-        """Once, where what was given up is not slow only."""
-        if self._given_up_at is None or now - self._given_up_at < self._timeout or self._hang_told:
+    def _report_a_hang(self, now: float) -> None:
+        """Report once that a point which was given up hangs, and is not just slow."""
+        if self._given_up_at is None or now - self._given_up_at < self._timeout or self._hang_reported:
             return
-        self._hang_told = True
+        self._hang_reported = True
         log.error(
             "canary %s: a point of its sweep hangs; while it does, runs are tagged beside_sweep and no verdict rests "
             "on them: restart the process, and leave that point out",

@@ -1,7 +1,6 @@
-"""Tags: what may have disturbed a run, told from the samples around it. A new tag is one entry in the table.
+"""The rules that give a run its tags, by the samples around it. A new one is a line here, and one in the vocabulary.
 
-A tagged run keeps its sample: dropping it would hide an image that causes its own throttling. All of it is pure:
-families in, names out.
+A tagged run is kept: dropping it would hide an image that causes its own throttling. All of it is pure.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ class Window(NamedTuple):
     first: Values
     """The first sample of this probe."""
     previous: Values
-    """The last one before: at the end of the previous run. What happened since then can still be felt."""
+    """The sample at the end of the previous run: what happened since may still have an effect."""
     quiet: Values
-    """Before the first run of the round: what a GPU is busy with there is not the probe's."""
+    """Before the first run of the round: a GPU that is busy then is busy with other work than the probe's."""
     before: Values
     after: Values
     gpus: frozenset[str] | None = None
-    """The indexes of the GPUs that the canary ran on: none for one on the CPU; None where that is not known, and then
-    every GPU that the container sees is taken for it."""
+    """The indexes of the GPUs that the canary ran on, none on the CPU. None where that is not known: every GPU of the
+    container then counts."""
 
     def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
-        """How much a counter grew in the window (or ``since`` another sample), over all points that begin so."""
+        """How much a counter grew in the window, or ``since`` another sample, over all points whose labels begin so."""
         earlier = self.before if since is None else since
         return sum(
             max(0.0, value - earlier.get(metric, {}).get(known, value))
@@ -56,7 +55,7 @@ class Window(NamedTuple):
         )
 
     def of_gpus(self, metric: str, sample: Values) -> dict[tuple[str, ...], float]:
-        """What a sample has of the canary's own GPUs, their MIG devices among them."""
+        """The points of a sample that are of the canary's own GPUs and their MIG devices."""
         return {
             labels: value
             for labels, value in sample.get(metric, {}).items()
@@ -65,7 +64,7 @@ class Window(NamedTuple):
 
     @property
     def sm_clock(self) -> float | None:
-        """SM clock (Hz) of the canary's GPUs right after the run: before it they may have idled at a lower one."""
+        """SM clock (Hz) of the canary's GPUs right after the run; before it they may have idled at a lower one."""
         clocks = self.of_gpus("infercanary_gpu_sm_clock_hertz", self.after).values()
         return sum(clocks) / len(clocks) if clocks else None
 
@@ -73,7 +72,7 @@ class Window(NamedTuple):
     def waited(self) -> float | None:
         """Seconds of the latency that were waiting for CPUs that other processes had; None where unknown.
 
-        The kernel counts a thread that its quota holds back as waiting too, and does not tell the two apart.
+        The kernel counts a thread that its quota holds back as waiting too, and does not keep the two apart.
         """
         return None if _throttled(self) > 0 else self.done.waited
 
@@ -131,7 +130,7 @@ def _throttled(w: Window) -> float:
 
 
 def _preempted(w: Window) -> bool:
-    # The kernel counts a thread that its quota holds back as waiting for a CPU too: that has its own tag.
+    # The kernel also counts a thread that its quota holds back as waiting; that has a tag of its own.
     waited = w.done.usage.run_queue_seconds
     return waited is not None and _counts(waited - _throttled(w), w)
 

@@ -34,13 +34,13 @@ class Quick:
 SERVER = """
 import signal, sys, time
 
-def told(number, _):
+def signalled(number, _):
     print(signal.Signals(number).name, flush=True)
     if number == signal.SIGTERM:
         sys.exit(7)
 
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-    signal.signal(number, told)
+    signal.signal(number, signalled)
 print("ready", flush=True)
 while True:
     time.sleep(0.05)

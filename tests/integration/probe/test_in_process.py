@@ -1,4 +1,4 @@
-"""The probe in a server's own process: it never raises into the host, and it goes when it is told to."""
+"""The probe in a server's own process: it never raises into the host, and it ends when it is asked to."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ MISBEHAVIOUR = [
     ({"open": "raise"}, None, "ValueError: open broken on purpose"),
     ({"open": "exit"}, None, "SystemExit: 7"),
     ({"open": "interrupt"}, None, "KeyboardInterrupt"),
-    ({"open": "usage"}, None, "open: mend this"),
+    ({"open": "usage"}, None, "open: fix this"),
     ({"open": "hang"}, None, "not open after 0.3 s"),
     ({"environment": "raise"}, None, "ValueError: environment broken on purpose"),
     ({"run": "raise"}, "raised", "ValueError: run broken on purpose"),
@@ -174,7 +174,7 @@ def test_a_canary_that_misbehaves_costs_only_itself(
     assert all("\n" not in message for message in messages)
 
     if outcome is not None:
-        # Mended, it is well again by itself.
+        # Repaired, it is well again by itself.
         bad.clock = good.clock
         bad.script = {}
         bad.go_on.set()

@@ -1,4 +1,4 @@
-"""What a run is told to have been: on time or late, beside controls, with the same output, in a busy pool."""
+"""What a run is reported as: on time or late, beside controls, with the same output, in a busy pool."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     total: dict[str, float] = {}
     for name in waits:
         (point,) = (p for p in seen.families["infercanary_phase_seconds"].points if p.labels == ("a", name))
-        count, told = sum(point.value.counts), point.value.sum  # type: ignore[union-attr]
+        count, total_seconds = sum(point.value.counts), point.value.sum  # type: ignore[union-attr]
         before = len(independent[name]) - count
         warm_up = int(seen.value("infercanary_warm_up_repeats", "a") or 0) + 1
         # Of the same repeats: those after warm-up, of which later runs have added some.
         assert before >= warm_up
-        assert told == pytest.approx(sum(independent[name][warm_up : warm_up + count]), rel=0.01)
-        total[name] = told
+        assert total_seconds == pytest.approx(sum(independent[name][warm_up : warm_up + count]), rel=0.01)
+        total[name] = total_seconds
     (wall,) = (p.value.sum for p in seen.families["infercanary_latency_seconds"].points)  # type: ignore[union-attr]
     assert sum(total.values()) == pytest.approx(wall, rel=0.01)
 
@@ -361,9 +361,9 @@ def test_runs_of_a_crashed_probe_are_offered_by_the_next(started: Any, tmp_path:
     boot = seen.report.boot_id
     second = started({"a": Scripted()}, journal=path)
     until(lambda: any(not run.boot_id for run in fetch(second.address).report.runs))
-    told = fetch(second.address, f"{boot}.1").report.runs
-    assert [run.sequence for run in told if run.boot_id == boot][:2] == [2, 3]
-    own = [run for run in told if not run.boot_id]
+    found = fetch(second.address, f"{boot}.1").report.runs
+    assert [run.sequence for run in found if run.boot_id == boot][:2] == [2, 3]
+    own = [run for run in found if not run.boot_id]
     assert own and own[0].sequence == 1
     cursor = fetch(second.address).report.cursor
     assert all(not run.boot_id for run in fetch(second.address, cursor).report.runs)

@@ -1,4 +1,4 @@
-"""The NVML sampler with the real pynvml, over a library compiled here that says what a test tells it to.
+"""The NVML sampler with the real pynvml, over a library compiled here that says what a test's script says.
 
 The golden files hold what two scripted machines show, but for the timings. After a change that is meant:
 
@@ -309,7 +309,7 @@ def test_errors_that_are_remembered_are_no_second_answer(ask: Ask) -> None:
     assert shown(3) == errors
     assert [shown(0, minutes=1), *(shown(0) for _ in range(3))] == [errors] * 4, "read once, shown four times"
     assert shown(3, minutes=1) == errors
-    # Nor is what a GPU tells that is lost a moment later: it is asked again at each sample.
+    # Nor is what a GPU shows that is lost a moment later: it is asked again at each sample.
     lost = f"nvmlDeviceGetClockInfo 0 {LOST}"
     assert [shown(0, lost, minutes=1), shown(0, lost), shown(0, lost)] == [None] * 3
     assert shown(3) == errors

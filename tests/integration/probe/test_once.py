@@ -119,9 +119,9 @@ def test_a_mistake_is_one_line_after_what_the_others_did(tmp_path: Path) -> None
     config = settings(tmp_path, f"{{bad: {scripted(open='usage')}, good: {scripted()}}}")
     code, out, said = once(config, MODULES, "--log-level", "error")
     assert code == 2
-    assert "canary bad: failing\n  raised       cannot be opened: open: mend this\n" in out
+    assert "canary bad: failing\n  raised       cannot be opened: open: fix this\n" in out
     assert "canary good: steady\n" in out
-    assert said == f"infercanary: {config}: canaries.bad: open: mend this\n"
+    assert said == f"infercanary: {config}: canaries.bad: open: fix this\n"
 
 
 def test_a_mistake_in_the_settings_prints_no_report(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def running(tmp_path: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 @pytest.mark.parametrize(
-    ("script", "told", "seconds"),
+    ("script", "text", "seconds"),
     [({"open": "hang"}, "loading", 0.3), ({}, "running", 0.3), ({"values": "hang"}, "running", 3.0)],
     ids=["opening", "sampling", "running"],
 )
@@ -159,7 +159,7 @@ def test_a_signal_ends_it_promptly_and_it_prints_no_report(
     running: list[subprocess.Popen[bytes]],
     number: signal.Signals,
     script: dict[str, object],
-    told: str,
+    text: str,
     seconds: float,
 ) -> None:
     """It must not look as if every canary had been run."""
@@ -170,7 +170,7 @@ def test_a_signal_ends_it_promptly_and_it_prints_no_report(
             [*COMMAND, "--config", str(config)], cwd=MODULES, stdout=subprocess.PIPE, stderr=errors
         )
     running.append(process)
-    until(lambda: told in log.read_text(), "it does not say what it does", seconds=60)
+    until(lambda: text in log.read_text(), "it does not say what it does", seconds=60)
     time.sleep(seconds)
     begin = time.monotonic()
     process.send_signal(number)

@@ -138,7 +138,7 @@ def test_a_canary_that_hangs_while_it_warms_up(start: Callable[..., Started]) ->
 
 
 def test_a_canary_whose_open_fails_is_reported_and_tried_again(start: Callable[..., Started]) -> None:
-    """Only a mistake of the user's ends the process; what may mend itself (a server not up yet) does not."""
+    """Only a mistake of the user's ends the process; what may repair itself (a server not up yet) does not."""
     probe = start(f"{{bad: {scripted(open='raise')}, exits: {scripted(open='exit')}, good: {scripted()}}}")
     seen = probe.until(lambda s: s.runs("good", "ok") >= 1)
     assert seen.state("bad") == seen.state("exits") == "failing"
@@ -149,7 +149,7 @@ def test_a_canary_whose_open_fails_is_reported_and_tried_again(start: Callable[.
 def test_a_mistake_found_when_opening_ends_it(start: Callable[..., Started]) -> None:
     probe = start(f"{{good: {scripted()}, bad: {scripted(open='usage')}}}")
     assert probe.process.wait(60) == 2
-    assert probe.output() == f"infercanary: {probe.config}: canaries.bad: open: mend this\n"
+    assert probe.output() == f"infercanary: {probe.config}: canaries.bad: open: fix this\n"
 
 
 def test_an_image_without_cuda_is_refused_and_told(start: Callable[..., Started]) -> None:

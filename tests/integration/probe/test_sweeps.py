@@ -157,7 +157,7 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(start: Callable[[s
     ran = seen.runs("c", "ok")
     seen = probe.until(lambda s: s.runs("c", "ok") >= ran + 3)
     beside = [run for run in seen.report.runs if "beside_sweep" in run.tags]
-    assert len(beside) >= 3, "what runs beside it is told apart"
+    assert len(beside) >= 3, "what runs beside it is tagged"
     assert point(seen, 1)[1] > 0
     begin = time.monotonic()
     probe.process.send_signal(signal.SIGTERM)
@@ -263,14 +263,14 @@ def test_a_compiled_model_has_one_size(
 def test_the_example_in_the_docs_is_one() -> None:
     """Each block of settings there, as a probe would read it."""
     from infercanary.command.settings import convert
-    from infercanary.probe.config import Config
+    from infercanary.probe.config import ProbeConfig
 
     blocks = re.findall(
         r"^```yaml\n(.*?)^```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
     )
     assert blocks
     for block in blocks:
-        config = convert(yaml.safe_load(block), Config, "docs/sweeps.md")
+        config = convert(yaml.safe_load(block), ProbeConfig, "docs/sweeps.md")
         assert any(canary.sweep is not None for canary in config.canaries.values())
 
 

@@ -1,4 +1,4 @@
-"""Every mistake in settings: one line on standard error that names the place and the mend, and exit code 2."""
+"""Every mistake in settings: one line on standard error that names the place and the remedy, and exit code 2."""
 
 # ruff: noqa: E501 - what is said is one line, and is one line here
 

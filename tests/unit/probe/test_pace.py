@@ -1,4 +1,4 @@
-"""The environment's pace: what it may be, and that every probe heeds it."""
+"""The environment's pace: what it may be, and that every probe keeps to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_it_overrides_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "mend"),
+    ("name", "value", "remedy"),
     [
         ("INFERCANARY_INTERVAL_SECONDS", "0", "give seconds from 0.1 to 86400"),
         ("INFERCANARY_INTERVAL_SECONDS", "-1", "give seconds from 0.1 to 86400"),
@@ -40,12 +40,12 @@ def test_it_overrides_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_mistake_names_the_variable_and_the_mend(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, mend: str
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, remedy: str
 ) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as caught:
         Probe({})
-    assert str(told.value) == f"environment: {name}={value}: {mend}"
+    assert str(caught.value) == f"environment: {name}={value}: {remedy}"
 
 
 def test_a_probe_in_a_server_heeds_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ class Server(ThreadPoolExecutor):
 
 
 class Repeat:
-    """A target that takes its time by the clock here, and fails where it is told to."""
+    """A target that takes its time by the clock here, and fails where the test says so."""
 
     clock = HostClock()
 

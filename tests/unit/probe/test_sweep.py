@@ -55,19 +55,19 @@ def test_what_the_default_sweep_takes_and_what_is_too_much() -> None:
 
 
 def test_turns_are_an_interval_apart_and_replicas_do_not_keep_step() -> None:
-    first = [Turns(3600.0, 10.0, 100.0, rng=random.Random(seed)).due for seed in range(200)]
+    first = [Turns(3600.0, 10.0, 100.0, rng=random.Random(seed)).next_at for seed in range(200)]
     assert min(first) >= 3700.0 and max(first) <= 100.0 + 1.2 * 3600.0
     assert max(first) - min(first) > 600.0
     turns = Turns(3600.0, 10.0, 0.0, jitter=0.0)
-    assert turns.due == 3600.0
+    assert turns.next_at == 3600.0
     turns.ended(9.0, 3700.0)
-    assert turns.due == 7300.0
+    assert turns.next_at == 7300.0
     turns.ended(30.0, 7400.0)  # three times what it was to take
-    assert turns.due == 7400.0 + 3 * 3600.0
+    assert turns.next_at == 7400.0 + 3 * 3600.0
     turns.ended(1e9, 20_000.0)
-    assert turns.due == 20_000.0 + Turns.MAX_PAUSE
+    assert turns.next_at == 20_000.0 + Turns.MAX_PAUSE
     turns.put_off(60.0, 21_000.0)
-    assert turns.due == 21_060.0
+    assert turns.next_at == 21_060.0
 
 
 @pytest.mark.parametrize(("seconds", "every", "points"), [(10.0, 3600.0, 8), (600.0, 60.0, 8), (2.0, 1.0, 3)])
@@ -96,7 +96,7 @@ def test_the_cap_holds_for_a_simulated_day_and_runs_go_on(
         busy += took
         budget.spend(took, now)
         runs += 1
-        if not left and now >= turns.due:
+        if not left and now >= turns.next_at:
             left, cost, began = points, 0.0, now
         if left:
             now += seconds / points
@@ -110,7 +110,7 @@ def test_the_cap_holds_for_a_simulated_day_and_runs_go_on(
         assert busy <= cap * now * (1 + 1e-9) + seconds / points, "at any moment, not only in the end"
     assert busy <= cap * now * 1.001
     assert swept <= kept * now * 1.001
-    # And what was asked for comes: a point after each round, where a sweep is due.
+    # And what was asked for comes: a point after each round, where it is time for a sweep.
     assert sweeps >= now / (1.2 * interval + points * now / runs) - 1
     # Runs are as many as with half of the cap, and none waits longer than for itself and a point of a sweep.
     _, alone = plan([repeat], 10.0, cap * (1 - SWEEP_SHARE))
@@ -480,7 +480,7 @@ def test_a_hang_in_the_servers_pool_is_told_after_the_timeout(
         time.sleep(0.4)
         one.step()
         one.step()
-        assert lost == [1], "told once"
+        assert lost == [1], "reported once"
         assert caplog.text.count("canary a: a point of its sweep hangs; while it does, runs are tagged") == 1
         go_on.set()
         while one.sweeping.is_running:
@@ -502,7 +502,7 @@ def test_a_busy_device_puts_the_sweep_off(swept: Any) -> None:
     assert one.value(MISSING, "busy") == 1
     target.busy = False
     assert one.step() == 0.0, "not within the minute"
-    assert one.sweeping.due > time.monotonic() + 50
+    assert one.sweeping.next_at > time.monotonic() + 50
     one.sweeping._turns.put_off(0.0, time.monotonic())
     one.whole()
     assert one.value(RATE, "2", "1") is not None, "the same sweep goes on, and pays once"
@@ -525,7 +525,7 @@ def test_where_requests_wait_a_sweep_comes_less_often(swept: Any) -> None:
     one.sweeping._turns = Turns(100.0, 1.0, time.monotonic() - 200, jitter=0.0)
     one.canary.crowding = 8.0
     one.step()
-    pause = one.sweeping.due - time.monotonic()
+    pause = one.sweeping.next_at - time.monotonic()
     assert pause == pytest.approx(100.0 * 8 * one.value(BUSY), rel=0.05)
 
 

@@ -69,8 +69,8 @@ def opened() -> Iterator[Make]:
         assert canary.close(10.0)
 
 
-def told(canary: Canary, *local: int) -> dict[str, float]:
-    """What the sampler tells of it, beside a GPU whose node has these CPUs."""
+def reported(canary: Canary, *local: int) -> dict[str, float]:
+    """What the sampler reports of it, beside a GPU whose node has these CPUs."""
     places = {} if canary.place is None else {canary.name: canary.place}
     sampler = ThreadSampler(
         places=lambda: places, local_cpus=lambda: {"0": frozenset(local)} if local else {}
@@ -87,16 +87,16 @@ def told(canary: Canary, *local: int) -> dict[str, float]:
 def test_its_place_is_that_of_the_thread_that_lives_for_the_round(opened: Make) -> None:
     target = Target()
     canary, _ = opened(target)
-    assert canary.place is None and told(canary, NEAR) == {}, "it has not run yet"
+    assert canary.place is None and reported(canary, NEAR) == {}, "it has not run yet"
     for cpu in (FAR, NEAR):
         target.cpu = cpu
         canary.round(5)
         assert canary.place == Place(frozenset({cpu}), cpu)
-        assert told(canary, NEAR) == {"allowed_cpus": 1, "off_node": cpu != NEAR}
-    assert told(canary) == {"allowed_cpus": 1}, "no GPU is known"
+        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node": cpu != NEAR}
+    assert reported(canary) == {"allowed_cpus": 1}, "no GPU is known"
     target.cpu = None
     canary.round(5)
-    assert told(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node": 0}
+    assert reported(canary, *CPUS) == {"allowed_cpus": len(CPUS), "off_node": 0}
 
 
 @two_cpus
@@ -104,17 +104,17 @@ def test_in_the_servers_pool_it_is_that_of_its_thread(opened: Make) -> None:
     with ThreadPoolExecutor(1, initializer=lambda: os.sched_setaffinity(0, {FAR})) as executor:
         canary, _ = opened(Target(), Pool(executor, None))
         canary.round(5)
-        assert told(canary, NEAR) == {"allowed_cpus": 1, "off_node": 1}
+        assert reported(canary, NEAR) == {"allowed_cpus": 1, "off_node": 1}
 
 
 def test_after_a_run_that_failed_its_place_is_not_known(opened: Make) -> None:
     target = Target()
     canary, _ = opened(target)
     canary.round(5)
-    assert told(canary, *CPUS).keys() == {"allowed_cpus", "off_node"}
+    assert reported(canary, *CPUS).keys() == {"allowed_cpus", "off_node"}
     target.breaks = True
     canary.round(5)
-    assert told(canary, *CPUS) == {}
+    assert reported(canary, *CPUS) == {}
 
 
 @pytest.mark.parametrize(

@@ -102,14 +102,14 @@ SWITCHES = Metric(
 MIGRATIONS = Metric(
     "infercanary_process_migrations_total",
     "counter",
-    "Moves of its threads from one CPU to another; missing where the kernel does not tell (CONFIG_SCHED_DEBUG).",
+    "Moves of its threads from one CPU to another; missing where the kernel does not count them (CONFIG_SCHED_DEBUG).",
     reading="Compare it with itself: a rise with an image is another number of threads, without one other "
     "neighbours.",
 )
 RUN_QUEUE = Metric(
     "infercanary_process_run_queue_seconds_total",
     "counter",
-    "Time that its threads, summed, were ready to run and waited for a CPU; missing where the kernel does not tell.",
+    "Time that its threads, summed, were could run and waited for a CPU; missing where the kernel does not count it.",
     reading="`rate(…[5m])` is how many of its threads wait for a CPU on average; near 0 is healthy. Time under "
     "a quota's throttling is in it: see `infercanary_cgroup_cpu_throttled_seconds_total`.",
 )
@@ -130,7 +130,7 @@ _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the one afte
 class ThreadUsage(NamedTuple):
     """What one thread used: so far, between two looks at it (``after - before``), or in several such spans (``+``).
 
-    None is what the kernel does not tell, and stays None in every sum.
+    None is what the kernel does not count, and stays None in every sum.
     """
 
     cpu_seconds: float = 0.0
@@ -246,7 +246,7 @@ class ThreadSampler:
         masks = Counter(thread.cpus for thread in seen if thread.cpus is not None)
         # Not the mask of the main thread, nor of this one: OpenMP may have pinned either.
         allowed = frozenset[int]().union(*masks)
-        # Of the whole process, ended threads included; /proc/self/status tells the main thread's switches only.
+        # Of the whole process, ended threads included; /proc/self/status has the main thread's switches only.
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield THREADS.family(len(tids))
         yield ALLOWED.family(len(allowed))
@@ -335,7 +335,7 @@ def _last_cpu(stat: bytes) -> int | None:
 def _queued_ns(schedstat: bytes) -> int | None:
     """Second field of schedstat (Documentation/scheduler/sched-stats.rst).
 
-    The file is absent without CONFIG_SCHED_INFO, and all zeros where the kernel was built, but not told, to count
+    The file is absent without CONFIG_SCHED_INFO, and all zeros where the kernel was built to count, but counting is off
     (delayacct): a thread that ever ran has a time slice.
     """
     fields = schedstat.split()

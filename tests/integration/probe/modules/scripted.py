@@ -16,7 +16,7 @@ LONG = 120.0
 class Scripted:
     """``script`` maps a method to what it does: ok, raise, exit, interrupt, hang, nan, junk, mistake, usage.
 
-    ``script`` is read at each call, so a test can break and mend a target while it is run.
+    ``script`` is read at each call, so a test can break and repair a target while it is run.
     """
 
     def __init__(self, seconds: float = 0.001, **script: str) -> None:
@@ -66,7 +66,7 @@ class Scripted:
         if what == "interrupt":
             raise KeyboardInterrupt
         if what == "usage":
-            raise UsageError(f"{method}: mend this")
+            raise UsageError(f"{method}: fix this")
         if what == "hang":
             self.go_on.wait(LONG)
         return what

@@ -1,4 +1,4 @@
-"""What NVML's errors mean for whoever has to mend them."""
+"""What NVML's errors mean, and what to do about them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
 
 
 def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
-    """One line for the log: what is wrong, and how to mend it."""
+    """One line for the log: what is wrong, and how to fix it."""
     line = _ADVICE[state_of(error, opening)].format(error)
     if error.value == pynvml.NVML_ERROR_UNINITIALIZED:
         line += ": the driver was reloaded; it is initialised again at the next sample"

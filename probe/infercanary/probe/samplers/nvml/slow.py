@@ -93,7 +93,7 @@ PERSISTENCE = Metric(
     "1 in persistence mode, else 0.",
     _GPU,
     reading="With 0 the driver lets go of a GPU that no process uses, and the next start takes seconds longer "
-    "(`infercanary_load_seconds`). `nvidia-persistenced` on the host mends that.",
+    "(`infercanary_load_seconds`). `nvidia-persistenced` on the host fixes that.",
 )
 ECC = Metric(
     "infercanary_gpu_ecc_enabled",
@@ -178,7 +178,7 @@ LOCAL_CPUS = Metric(
     "gauge",
     "CPUs of the host that are near the GPU.",
     _GPU,
-    reading="As many as the host has: one node, and nothing to mend. Otherwise a cpuset of these CPUs keeps "
+    reading="As many as the host has: one node, and nothing to fix. Otherwise a cpuset of these CPUs keeps "
     "the server near its GPU.",
 )
 

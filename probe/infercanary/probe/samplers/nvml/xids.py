@@ -1,4 +1,4 @@
-"""XIDs: the driver's reports of GPU errors, as NVML's events tell them (docs.nvidia.com/deploy/xid-errors)."""
+"""XIDs: the driver's reports of GPU errors, as NVML's events report them (docs.nvidia.com/deploy/xid-errors)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ XIDS = Metric(
 EVENTS = Metric(
     "infercanary_gpu_xid_events_total",
     "counter",
-    "XIDs of any number since the probe started; missing where the driver does not tell the container.",
+    "XIDs of any number since the probe started; missing where the driver does not report them to the container.",
     ("gpu",),
     reading="`increase(infercanary_gpu_xid_events_total[1h]) > 0` is an alert; "
     "`infercanary_gpu_xid_errors_total` has the numbers. Runs meanwhile are tagged `gpu_xid`.",
@@ -57,7 +57,7 @@ class Xids:
         """Count what has happened since; never waits."""
         with suppress(
             pynvml.NVMLError
-        ):  # a time-out: there is no more; or the GPU is lost, which its readings tell
+        ):  # a time-out: there is no more; or the GPU is lost, which its readings show
             for _ in range(_AT_ONCE if self._set is not None else 0):
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)
                 label = self._labels.get(_address(event.device))
