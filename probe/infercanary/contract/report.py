@@ -1,9 +1,8 @@
 """The contract between a probe and the exporter: what ``GET /report?since=<cursor>`` answers.
 
-This is the only module of the probe that the exporter imports. A report is self-describing: a new metric is
-one :class:`Metric` beside the code that fills it, and the exporter need not change. Everything in a report
-is cumulative since the probe started (``boot_id``), except ``runs``, which holds the raw runs after the
-caller's cursor, so that whoever keeps them takes each exactly once by (``boot_id``, ``Run.sequence``).
+A report is self-describing: a new metric is one :class:`Metric` beside the code that fills it, and the exporter does
+not change. Everything in a report is cumulative since the probe started (``boot_id``), except ``runs``: the raw runs
+after the caller's cursor. Who stores them takes each exactly once by (``boot_id``, ``Run.sequence``).
 """
 
 from __future__ import annotations
@@ -67,9 +66,11 @@ class Metric(msgspec.Struct, frozen=True):
     def family(
         self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue
     ) -> Family:
-        """The family for ``points`` (label values → value; a bare value where there are no labels).
+        """Make the family of these points.
 
-        What is not finite is left out: a value that is not known is a missing point, never a NaN or a zero.
+        Args:
+            points: Label values → value; the value alone where there are no labels. Values that are not finite are left
+                out: what is not known is a missing point, never a NaN or a zero.
         """
         if not isinstance(points, Mapping):
             points = {(): points}
@@ -150,8 +151,8 @@ _NAMES: dict[Kind, str] = {
         time_to_report_seconds time_to_steady_seconds warm_up_repeats warm_up_seconds
     """,
 }
-# The kinds of the shipped probe's own families, by the name without `_total`: no probe can claim one of these names
-# with another kind, and so take it away from the others. A test holds this against the declarations.
+# The kinds of the shipped probe's own families, by the name without `_total`: a probe that reports one of these names
+# with another kind would take it away from the others, so it is refused. A test compares this with the declarations.
 KINDS: dict[str, Kind] = {
     f"infercanary_{name}": kind for kind, names in _NAMES.items() for name in names.split()
 }
@@ -211,13 +212,18 @@ float32 (about 1e-6) or bfloat16 (about 4e-3) results, far below what other weig
 
 
 def relative_error(values: Sequence[float], reference: Sequence[float]) -> float:
-    """‖values - reference‖₂ / ‖reference‖₂; 1 where they differ in length, or where nothing can be said of them.
+    """How far an output is from another: ‖values - reference‖₂ / ‖reference‖₂.
 
-    At most 1: beyond that the outputs have nothing in common, and how little does not matter.
+    Args:
+        values: The output.
+        reference: What it is compared with.
+
+    Returns:
+        From 0 to 1; 1 also where they differ in length, or are not finite.
     """
     if len(values) != len(reference):
         return 1.0
-    # Neither overflows on the way, as squares of a target's numbers may.
+    # hypot and dist do not overflow, as squares of a target's numbers may.
     scale = math.hypot(*reference) if all(map(math.isfinite, reference)) else math.nan
     apart = math.dist(values, reference)
     if apart == 0.0:
@@ -236,10 +242,13 @@ def encode(report: Report) -> bytes:
 
 
 def decode(body: bytes) -> Report:
-    """The report in ``body``.
+    """Read a report. A probe is untrusted: sizes, names and label values are checked by the caller.
 
-    Raises :class:`msgspec.DecodeError` (of which ``ValidationError`` is one) where it is not one, and
-    ``RecursionError`` where it is nested too deeply. Sizes, names and label values are the caller's to judge: a
-    probe is untrusted input.
+    Args:
+        body: JSON.
+
+    Raises:
+        msgspec.DecodeError: It is no report (``ValidationError`` is one of these).
+        RecursionError: It is nested too deeply.
     """
     return _decoder.decode(body)

@@ -51,7 +51,7 @@ def command(path: str, log_level: str, only_once: bool) -> int:
 
     def stop(number: int, _: FrameType | None) -> None:
         nonlocal code
-        # One that runs for good ends well by a signal; one that was to report has not reported.
+        # A signal is how a probe that runs for good ends; with --once it means that nothing was reported.
         code = 128 + number if only_once else 0
         if probe is None:
             sys.exit(code)

@@ -1,4 +1,4 @@
-"""``probe.yaml``: which canaries to run, and how often."""
+"""``probe.yaml``: which canaries to run, how often, and what to sample around them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One canary: the target's name and its options, and what of it is swept."""
+    """One canary: its target with its options, and what of it is swept."""
 
     target: str
     options: dict[str, Any] = {}
@@ -27,7 +27,7 @@ class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole file; every key but ``canaries`` has a default that is safe."""
+    """The whole file. Every key but ``canaries`` has a safe default."""
 
     canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
     listen: str = "0.0.0.0:9798"
@@ -42,9 +42,19 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read(path: str | os.PathLike[str]) -> Probe:
-    """The probe that the file describes, not started. Raises :class:`UsageError` in one line."""
+    """Read the settings.
+
+    Args:
+        path: Of the file.
+
+    Returns:
+        The probe that it describes, not started.
+
+    Raises:
+        UsageError: A mistake in it, in one line.
+    """
     config = load(path, ProbeConfig)
-    pace(config.interval_seconds, config.duty_cap)  # a mistake there is not the file's
+    pace(config.interval_seconds, config.duty_cap)  # a mistake in the environment is not one of the file
     try:
         parse(config.listen)
         targets = {}

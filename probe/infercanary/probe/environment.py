@@ -115,7 +115,7 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
             continue
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
     found |= engines
-    # Variables and versions may hold anything, and one bad character would cost the whole family.
+    # Variables and versions may hold anything, and one bad character would cost the whole family of metrics.
     return {name: printable(str(value), _MAX_LENGTH) for name, value in sorted(found.items())}
 
 

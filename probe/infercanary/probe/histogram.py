@@ -36,7 +36,7 @@ class Tally:
         self._values: dict[Metric, dict[tuple[str, ...], float | Histogram]] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """Count ``amount`` more (0 makes the series exist, so that its first increase is seen)."""
+        """Add ``amount`` (0 makes the series exist, so that its first increase is seen)."""
         points = self._values.setdefault(metric, {})
         value = points.get(labels, 0.0)
         assert not isinstance(value, Histogram)
@@ -53,7 +53,7 @@ class Tally:
         histogram.observe(seconds)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """Take away the points whose labels begin so: what is no longer known is missing, not zero."""
+        """Remove the points whose labels begin so: what is no longer known is missing, and not zero."""
         points = self._values.get(metric, {})
         for known in [known for known in points if known[: len(labels)] == labels]:
             del points[known]

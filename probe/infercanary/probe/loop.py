@@ -73,25 +73,14 @@ _CLOSE_SECONDS = 2.0
 
 
 class Probe:
-    """Runs canaries in this process and answers the exporter. ``start()`` and forget, or drive it step by step.
+    """Runs canaries in this process, and answers the exporter.
 
-    ``targets``          name → what to execute and time; the names become the ``canary`` label.
-    ``listen``           ``host:port``, or ``unix:///path`` on a volume shared with the exporter.
-    ``interval_seconds`` between runs, jittered by ±20 %; stretched where the duty cap needs it.
-    ``duty_cap``         the most that runs may take of the elapsed time (0.01 = 1 %).
-    ``timeout_seconds``  a run that takes longer counts as ``timed_out``; ``open_timeout_seconds`` likewise for loading.
-    ``controls``         measure the controls after each run: a few milliseconds, which the duty cap covers.
-    ``journal``          a file to which each run is appended as a line of JSON; at most ``journal_bytes``, rotated.
-    ``sweeps``           name → what to sweep of that canary (:class:`Sweep`), within the duty cap; none by default.
-    ``samplers``         name → whether it is on, where that is not its default; or samplers, instead of ours.
-    ``executor``         the server's own pool, if it runs its model in one: each repeat then takes its turn there, on
-                         the very threads that serve. Otherwise canaries run in a thread of the probe's own.
-    ``on_hang``          called, from the probe's thread, when a canary holds a thread of that pool past its deadline.
-                         It may give another pool to use from then on: so a server whose threads are few goes on.
+    In a server, start it and forget it; or use it as a context manager::
+
+        probe = Probe({"resnet18": TorchTarget(model, [{"shape": [1, 3, 224, 224]}])}, executor=pool)
+        probe.start()
 
     INFERCANARY_INTERVAL_SECONDS and INFERCANARY_DUTY_CAP in the environment override the two arguments.
-
-    Raises :class:`UsageError` for an argument that cannot be meant; nothing after that raises into the host.
     """
 
     def __init__(
@@ -111,6 +100,28 @@ class Probe:
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
     ) -> None:
+        """Check the arguments. Nothing runs yet, and nothing raises into the host later.
+
+        Args:
+            targets: Name → what to execute and time; the names become the label ``canary``.
+            listen: ``host:port``, or ``unix:///path`` on a volume shared with the exporter.
+            interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
+            duty_cap: The largest share of the time that runs may take (0.01 = 1 %).
+            timeout_seconds: A run that takes longer counts as ``timed_out``.
+            open_timeout_seconds: The same for loading.
+            controls: Whether to measure the controls after each run: a few milliseconds, within the duty cap.
+            journal: A file to which each run is appended as a line of JSON.
+            journal_bytes: The most that it and the file before it, ``PATH.1``, take.
+            sweeps: Name → what to sweep of that canary, within the duty cap.
+            samplers: Name → whether it is on, where that is not its default; or samplers in place of the built-in ones.
+            executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
+                threads that serve. Otherwise canaries run in a thread of the probe's own.
+            on_hang: Called in the probe's thread when a canary holds a thread of that pool past its deadline. It may
+                return another pool to use from then on, so that a server with few threads goes on serving.
+
+        Raises:
+            UsageError: An argument that cannot be meant.
+        """
         _check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)
@@ -154,7 +165,7 @@ class Probe:
         return self._publisher.address
 
     def start(self) -> None:
-        """Serve and run in a daemon thread. Never raises into the host: what goes wrong is logged.
+        """Serve and run in a daemon thread. Never raises into the host: failures are logged.
 
         Start it in the process that serves: threads do not survive a fork (gunicorn: in ``post_fork``).
         """
@@ -170,7 +181,7 @@ class Probe:
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop cleanly: the run under way ends first, for at most ``seconds``. Never raises; any thread may call."""
+        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call."""
         atexit.unregister(self.stop)
         self._stopping.set()
         for sweeping in self._sweeps:
@@ -198,15 +209,17 @@ class Probe:
         self.stop()
 
     def serve(self) -> None:
-        """Listen. Raises :class:`UsageError` where that is not possible. First of the three steps of :meth:`start`."""
+        """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
         self._account()
         self._publisher.serve(self._listen)
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.
 
-        Raises the first :class:`UsageError`, after all were tried. Any other failure is tried again while running, and
-        so is an image that has no CUDA for a canary that is to run on it.
+        The second step. Whatever fails is tried again while running.
+
+        Raises:
+            UsageError: The first mistake in the settings, after all canaries were tried.
         """
         for canary in self._canaries:
             begin = time.monotonic()
@@ -226,7 +239,7 @@ class Probe:
                 raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
 
     def run(self) -> None:
-        """Rounds on schedule until :meth:`stop` is called from another thread."""
+        """Run rounds on schedule until :meth:`stop` is called from another thread: the third step."""
         if self._stopping.is_set():
             return
         at = self.address if self.address.startswith("unix:") else f"{self.address}{PATH}"
@@ -258,13 +271,13 @@ class Probe:
                 self._publish()
 
     def once(self) -> Report | None:
-        """One round of every open canary now, with neither port nor journal: the report, or None once stopped.
+        """Run one round now, with neither port nor journal: the report, or None where it was stopped meanwhile.
 
-        After :meth:`open`, instead of the other two steps. A canary that could not be opened is not tried again.
+        Call it after :meth:`open`, in place of the other two steps. A canary that could not be opened is left alone.
         """
         schedule = Schedule(self._interval, time.monotonic())
         self._sampling.settle(self._stopping)
-        # The controls' first time takes longer, which is not what they cost.
+        # The first measurement of the controls takes longer, and is not what they cost.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
@@ -278,7 +291,7 @@ class Probe:
         return decode(self.report(""))
 
     def close(self) -> bool:
-        """Stop listening and let go of every target; whether every thread ended, or one hangs."""
+        """Stop listening and let go of every target; False where a thread hangs."""
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
@@ -298,7 +311,7 @@ class Probe:
             try:
                 self.open()
             except UsageError:
-                # Its canary stays `failing`, and is tried again: the others, and the host, go on.
+                # Its canary stays `failing` and is tried again; the others, and the host, go on.
                 for canary in self._canaries:
                     if canary.mistake is not None:
                         log.error("canary %s: cannot be opened: %s", canary.name, canary.mistake)
@@ -311,14 +324,14 @@ class Probe:
             self.close()
 
     def _compute_threads(self) -> int | None:
-        """Of the canary that computes with most."""
+        """The threads of the canary that computes with most."""
         return max((canary.compute_threads for canary in self._canaries), default=0) or None
 
     def _places(self) -> Mapping[str, Place]:
         return self._rounds.places()
 
     def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
-        """Repeats for each open canary; the schedule stretched, or relaxed, to what the duty cap now needs."""
+        """Plan the repeats of each open canary, and set the interval that the duty cap now needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls_cost(canary) for canary in canaries)
         repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._runs_cap, fixed)

@@ -1,4 +1,4 @@
-"""``infercanary probe --once``: one run of every canary, as a text for the person who is about to ship an image.
+"""``infercanary probe --once``: one run of every canary, as a text for a person who is about to ship an image.
 
 The text is made of a report and nothing else, so it says what the exporter would get.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger("infercanary.probe")
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _LABEL = 13  # columns, besides the indentation
 _NAME = 24  # columns of a name at most: a target may call its phases anything
-_REST = 0.005  # of the wall time, from which on what is in no phase is a row
+_REST = 0.005  # of the wall time: a larger part that is in no phase gets a row
 
 _NVML_STATES = {
     "no_driver": "no NVIDIA driver here",
@@ -54,7 +54,7 @@ _CUDA_MISSING = {
     "the GPU (--gpus all)",
 }
 
-# What people ask first, where it runs last of these; the other components follow in one paragraph.
+# Row → components; the device comes last. The other components follow in one paragraph.
 _ROWS = {
     row: [component.name for component in COMPONENTS.values() if component.row == row]
     for row in sorted({c.row: None for c in COMPONENTS.values() if c.row}, key=lambda row: row == "device")
@@ -62,9 +62,13 @@ _ROWS = {
 
 
 def once(probe: Probe) -> int:
-    """Open every canary, run each once, print the report; the exit code.
+    """Open every canary, run each once, and print the report.
 
-    Raises :class:`UsageError`, after the others were run and printed, where a canary cannot be opened by a mistake.
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: A canary cannot be opened by the user's mistake; the others were run and printed before.
     """
     log.info("loading and warming up every canary; a large model takes minutes")
     mistake: UsageError | None = None
@@ -91,7 +95,13 @@ def once(probe: Probe) -> int:
 
 
 def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -> str:
-    """The report as text, ``interval_seconds`` being the interval that was configured."""
+    """Write the report as text.
+
+    Args:
+        report: After one run of every canary.
+        interval_seconds: Between runs, as configured.
+        width: Columns.
+    """
     known = values(report.families)
     runs = last_runs(report)
     at = min((run.started_at for run in runs.values()), default=report.started_at)
@@ -312,12 +322,12 @@ def _row(label: str, text: str, width: int) -> list[str]:
 
 
 def _joined_once(texts: Iterable[str]) -> str:
-    """Those that are not empty, each once."""
+    """The texts that are not empty, each once."""
     return ", ".join(dict.fromkeys(filter(None, texts)))
 
 
 def _joined(*parts: str) -> str:
-    """Parts in one line, that are not torn where it wraps."""
+    """Parts in one line, none of which is split where it wraps."""
     return "  ".join(part.replace(" ", "\xa0") for part in parts)
 
 

@@ -33,8 +33,8 @@ DURATION = Metric(
     reading="A run waits for 0.1 s at most: above that its sample comes too late, and tags may be missing. "
     "From 5 s on it counts as hanging.",
 )
-# A round waits so long for its samples, all of them together, and then begins without those that are late: less than
-# the jitter of a slot even at two rounds a second.
+# A round waits this long for all samples together, and then begins without those that are late. It is less than the
+# jitter of a slot, even at two rounds a second.
 PATIENCE_SECONDS = 0.1
 UTILIZATION_SECONDS = 1.2
 """NVML's utilization of a GPU is that of the last second at most: from then on it shows nothing of what was before."""
@@ -46,9 +46,9 @@ _DEADLINE_SECONDS = 5.0  # from here on it hangs; a GPU that nothing has used ye
 class Guard:
     """Runs one sampler beside the probe's loop and keeps its last families.
 
-    A sample that fails takes its families with it: stale numbers beside green health are worse than none. One that
-    is late is waited for with ``patience`` and collected the next time; from ``deadline`` on it hangs, and what it
-    still answers is thrown away.
+    After a sample that failed there are no families: old numbers beside a healthy state are worse than none. One that
+    is not there after ``patience`` seconds is collected at the next sample; after ``deadline`` seconds it hangs, and
+    its answer is thrown away.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Guard:
             complaint, families = str(error), error.families
         except BaseException as error:
             complaint = one_line(error)
-        if not self._hangs:  # else it is of long ago
+        if not self._hangs:  # else it is too old
             self._settle(families, complaint, level)
         self._begun, self._hangs = None, False
         return True

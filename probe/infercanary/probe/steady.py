@@ -2,7 +2,7 @@
 
 At most 43.5 % of benchmark processes reach a steady peak in the way a fixed count assumes (Barrett et al.,
 "Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017), so the data decide, within a limit of count and time.
-How well is scored in benchmarks/steady.py.
+benchmarks/steady.py scores how well.
 """
 
 from __future__ import annotations

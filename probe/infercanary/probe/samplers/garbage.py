@@ -1,4 +1,4 @@
-"""Time that Python's garbage collector held the whole process up, the probe's canaries among it."""
+"""Time in which Python's garbage collector stopped the whole process, and so the canaries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLLECTIONS = Metric(
 
 
 class _Pauses:
-    """Adds up the pauses by ``gc.callbacks``: one entry for the process, however many probes look at it."""
+    """Adds up the pauses by ``gc.callbacks``: one entry for the process, however many probes it has."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -45,7 +45,7 @@ _pauses = _Pauses()
 
 @register()
 class GarbageSampler:
-    """Reads what the collector did since the first sample; it is never switched off, nor called."""
+    """Reads what the collector did since the first sample. It neither switches it off nor calls it."""
 
     name = "garbage"
 

@@ -1,7 +1,8 @@
 """Time in which this process stood still: stopped or frozen, its machine paused, or one thread held the interpreter.
 
-The kernel keeps no account of that. But a thread that sleeps for a quarter of a second and wakes up after two was held
-up for the rest. How much of its sleep had passed before is not known: up to that tick is missing from each gap.
+The kernel does not count that. But a thread that sleeps for a quarter of a second and wakes up after two was stopped
+for the rest. How much of its sleep had passed before is not known: up to a quarter of a second is missing from each
+gap.
 """
 
 from __future__ import annotations

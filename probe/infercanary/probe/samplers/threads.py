@@ -1,11 +1,11 @@
-"""Threads of the host process: how many, where they may run, and how often they are moved or pushed aside.
+"""Threads of the host process: how many, where they may run, and how often they are moved and preempted.
 
 Counts only: a series per thread would be a new series with every thread (and a thread's id means nothing later).
 
-Looking at a thread costs about 20 µs. So at most :data:`DETAILED` threads are looked at in one sample, new ones and
-those that waited longest first, and what was last seen of the others stands. In a process with more threads a sample
-thus costs no more; its gauges are a few samples old for some threads, its counters catch up when a thread's turn
-comes, and of a thread that ends, what it did since its last turn is not counted.
+Reading a thread takes about 20 µs. So one sample reads at most :data:`DETAILED` threads, new ones first, then those
+that were read longest ago; for the others the last values stay. In a process with more threads a sample takes no
+longer: its gauges are a few samples old for some threads, its counters catch up when a thread is read again, and what a
+thread did after it was last read is lost when it ends.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ _LAST_CPU = 36  # field 39 of stat (proc_pid_stat(5)), counted from the one afte
 
 
 class ThreadUsage(NamedTuple):
-    """What one thread used: so far, between two looks at it (``after - before``), or in several such spans (``+``).
+    """What one thread used: so far, between two readings (``after - before``), or in several such spans (``+``).
 
     None is what the kernel does not count, and stays None in every sum.
     """
@@ -139,11 +139,11 @@ class ThreadUsage(NamedTuple):
     involuntary: int = 0
     migrations: int | None = 0
     process_cpu_seconds: float = 0.0
-    """Of all threads of the process, this one too."""
+    """Of all threads of the process, this one included."""
 
     @property
     def waited(self) -> float | None:
-        """Seconds in the run queue while other processes had the CPU: less what other threads of its own computed."""
+        """Seconds in the run queue while other processes had the CPU, without what its own other threads computed."""
         if self.run_queue_seconds is None:
             return None
         return max(0.0, self.run_queue_seconds - max(0.0, self.process_cpu_seconds - self.cpu_seconds))
@@ -188,7 +188,7 @@ def thread_place(tid: int, proc: str = "/proc/self") -> Place:
 
 
 class _Seen(NamedTuple):
-    """A thread when it was last looked at. None is what could not be known, then or ever."""
+    """A thread when it was last read. None is what could not be read, then or ever."""
 
     cpus: frozenset[int] | None = None
     last_cpu: int | None = None
@@ -222,7 +222,7 @@ class ThreadSampler:
         self._compute_threads = compute_threads
         self._places = places
         self._cgroup_cpus = cgroup_cpus
-        self._seen: dict[str, _Seen] = {}  # the one looked at longest ago comes first
+        self._seen: dict[str, _Seen] = {}  # the one read longest ago comes first
         self._queued_ns = 0
         self._moves = 0
 
@@ -284,10 +284,9 @@ class ThreadSampler:
                 yield OVERSUBSCRIPTION.family(computing / max(1.0, granted))  # one alone waits for no other
 
     def _look(self, tids: Iterable[str], *, with_last_cpu: bool) -> None:
-        """Look at those threads whose turn it is, and add what they did meanwhile to the counters.
+        """Read those threads whose turn it is, and add what they did meanwhile to the counters.
 
-        Each thread's increase is added, not the sum of all taken anew: a thread that ends must not take its share
-        out of a counter.
+        The increase of each thread is added. A new sum over all would shrink when a thread ends.
         """
         alive = set(tids)
         known = {tid: thread for tid, thread in self._seen.items() if tid in alive}
@@ -303,7 +302,7 @@ class ThreadSampler:
 
 
 def _one(folder: str, tid: str, before: _Seen, *, with_last_cpu: bool) -> _Seen:
-    """The thread now. What cannot be read stays as it was: the thread ended, or the process is out of descriptors."""
+    """Read the thread. What cannot be read stays as it was: it ended, or the process is out of descriptors."""
     cpus, last_cpu = _affinity(int(tid)), _last_cpu(_read(f"{folder}/stat")) if with_last_cpu else None
     queued_ns, moves = _queued_ns(_read(f"{folder}/schedstat")), _moves(_read(f"{folder}/sched"))
     return _Seen(

@@ -1,8 +1,8 @@
 """The GPUs that the container sees, by NVML: clocks and what holds them back, heat, energy, errors, place.
 
-Only calls that read and are cheap: never a process list (milliseconds, under a lock of the whole driver), never
-``GetPcieThroughput`` (20 ms a direction). A call may fail on one GPU or one driver and work on the next: each value
-stands for itself. What changes is read at each sample (:mod:`.fast`), the rest once a minute (:mod:`.slow`).
+It makes only cheap calls that read: never a process list (milliseconds, under a lock of the whole driver), never
+``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the next, so each
+value is read by itself: what changes at each sample (:mod:`.fast`), the rest once a minute (:mod:`.slow`).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _NAMES_SECONDS = 2.0
 class NvmlSampler:
     """Initialises NVML at the first sample, and again after a failure (a driver may be reloaded).
 
-    A host without a driver is no failure: the state says so. Where a driver is there and no GPU answers, the sample
-    fails, and its families are the state, the GPUs that are not up, and the XIDs, which say why.
+    A host without a driver is no failure: the state shows it. Where there is a driver and no GPU answers, the sample
+    fails, and its families are the state, the GPUs that are not up, and the XIDs, which often show why.
     """
 
     name = "nvml"
@@ -121,11 +121,11 @@ class NvmlSampler:
         now = state("ok" if first is None else state_of(first))
         if first is not None and not any(values[UP].values()):
             raise SampleFailed(advice(first), [now, *_families(values)])
-        self._tell({label: advice(error) for label, error in failures.items()})
+        self._log({label: advice(error) for label, error in failures.items()})
         return [now, *_families(values | self._nvml.cost())]
 
     def _refresh(self) -> None:
-        """Forget once a minute what hardly changes, and the handles: MIG devices come and go."""
+        """Forget once a minute what hardly changes, and the handles, since MIG devices come and go."""
         count = self._nvml.nvmlDeviceGetCount()
         if count != self._count or self._monotonic() >= self._known_until:
             self._known = {}
@@ -135,7 +135,7 @@ class NvmlSampler:
             self._common = slow.versions(self._nvml)
 
     def _read(self, index: int, values: Found, failures: dict[str, pynvml.NVMLError]) -> None:
-        """Read one GPU and its MIG devices. Each stands for itself: the others are still well."""
+        """Read one GPU and its MIG devices; the failure of one leaves the others alone."""
         events = fast.event_fields(self._common.driver)
         fresh = index not in self._known
         try:
@@ -149,7 +149,7 @@ class NvmlSampler:
         for gpu, constant in known:
             try:
                 current = self._totals.keep(fast.sample(self._nvml, gpu, events))
-                if fresh:  # and not again for a minute: what is remembered confirms nothing
+                if fresh:  # not again for a minute: a remembered value confirms nothing
                     self._totals.keep(constant.found)
                 found = constant.found | current | {UP: {(gpu.label,): 1}}
             except pynvml.NVMLError as error:
@@ -178,7 +178,7 @@ class NvmlSampler:
             self.local_cpus = {**self.local_cpus, **near}  # never changed: another thread reads it
         return self._known[index]
 
-    def _tell(self, complaints: dict[str, str]) -> None:
+    def _log(self, complaints: dict[str, str]) -> None:
         if self._seen_driver is False:
             log.info("sampler nvml: an NVIDIA driver is here now")
         self._seen_driver = True

@@ -1,4 +1,4 @@
-"""pynvml with a stopwatch, and the rules for reading its answers: not offered, not available, gone."""
+"""Calls of pynvml, timed; and how to read its answers: not offered, not available, gone."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LIBRARY_GONE = frozenset(
 """Codes that stand for all GPUs: NVML has to be initialised again."""
 
 GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}) | LIBRARY_GONE
-"""Codes after which nothing else that a GPU answers is to be believed."""
+"""Codes after which no other answer about that GPU can be trusted."""
 
 _NOT_OFFERED = frozenset(
     {
@@ -64,7 +64,7 @@ _MEMBERS = {  # nvmlValueType_t → member of the union nvmlValue_t
 
 
 class Nvml:
-    """Every function of pynvml by its own name; what each cost is kept until the next sample that calls it."""
+    """Every function of pynvml by its own name; the time of each is kept until the next sample that calls it."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -77,7 +77,7 @@ class Nvml:
         function = getattr(pynvml, name, None)
 
         def timed(*arguments: Any) -> Any:
-            if function is None:  # an older pynvml: the same to us as an older driver
+            if function is None:  # an older pynvml, which is treated as an older driver
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
             begin = perf_counter()
             try:
@@ -92,9 +92,9 @@ class Nvml:
         return timed
 
     def field_values(self, handle: Any, fields: Collection[int]) -> dict[int, float]:
-        """Those of the fields that the GPU offers, read in one call.
+        """Read fields in one call; those that the GPU does not offer are missing.
 
-        The call may succeed and a field in it fail: each has its own code, and says how long it took.
+        The call may succeed and a field in it fail: each has its own code, and its own time.
         """
         found: dict[int, float] = {}
         for each in self.nvmlDeviceGetFieldValues(handle, list(fields)):
@@ -109,12 +109,12 @@ class Nvml:
         return found
 
     def begin(self) -> None:
-        """A sample begins."""
+        """Begin a sample."""
         self._spent = {}
         self._field_microseconds = 0
 
     def cost(self) -> Found:
-        """What the sample cost so far, with the last cost of the calls that it had no need of."""
+        """What the calls of this sample took so far, and what those took last that it did not make."""
         self._seconds |= self._spent
         return {
             CALL_SECONDS: {(call,): seconds for call, seconds in self._seconds.items()},
@@ -123,9 +123,10 @@ class Nvml:
 
 
 def read(readings: Iterable[Callable[[], Found]]) -> Found:
-    """What the GPU offers of these; the rest is left out.
+    """Take several readings of a GPU together; those that it does not offer are left out.
 
-    Raises :class:`pynvml.NVMLError` where the GPU is gone: it says so, or every answer is an error.
+    Raises:
+        pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
     """
     found: Found = {}
     refusals = []
@@ -143,5 +144,5 @@ def read(readings: Iterable[Callable[[], Found]]) -> Found:
 
 
 def text(value: str | bytes) -> str:
-    """pynvml decodes some strings and leaves others."""
+    """A string of pynvml, which decodes some and leaves others as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

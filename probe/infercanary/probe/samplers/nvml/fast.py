@@ -202,7 +202,7 @@ def _fields(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
     """One call for all fields: cumulative counters, so that nothing is lost between samples."""
     values = nvml.field_values(gpu.handle, [*events, *_PCIE_FIELDS, _MEMORY_TEMPERATURE])
     found: Found = {
-        # Where a driver has both counters of a reason, the later in the table stands.
+        # Where a driver has both counters of a reason, the later one in the table counts.
         EVENT_SECONDS: {(gpu.label, reason): values[i] / 1e9 for i, reason in events.items() if i in values},
         PCIE_BYTES: {(gpu.label, way): values[i] for i, way in _PCIE_FIELDS.items() if i in values},
         # Memory without a sensor is 0 °C with some drivers.

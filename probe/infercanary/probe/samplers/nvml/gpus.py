@@ -20,13 +20,14 @@ class Gpu(NamedTuple):
     handle: Any
     is_mig: bool = False
     is_split: bool = False
-    """It is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
+    """Whether it is a GPU in MIG mode: some of its values exist only for its MIG devices, or not at all."""
 
 
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
-    """The GPU with this index, then its MIG devices. Raises where the GPU is gone.
+    """The GPU with this index, then its MIG devices. Keep them: a look-up takes milliseconds on some drivers.
 
-    To look up a handle takes milliseconds on some drivers: it is for keeping.
+    Raises:
+        pynvml.NVMLError: The GPU is gone.
     """
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     places = range(0)

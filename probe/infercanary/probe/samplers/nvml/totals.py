@@ -1,9 +1,9 @@
 """The driver's running totals, made fit for Prometheus.
 
-Prometheus takes a counter that goes back for one that began anew at zero, and counts all of its new value as an
-increase. The driver's totals do go back (the driver is reloaded, 32 bits overflow), and some drivers answer
-nonsense for once. So we keep a total of our own: it begins at the driver's, never goes back, and never grows by
-more than is possible in the time that passed. An answer that goes back or leaps is believed when the next one does too.
+Prometheus takes a counter that goes back for one that restarted at zero, and counts all of its new value as an
+increase. The driver's totals do go back (the driver is reloaded, 32 bits overflow), and some drivers give one wrong
+answer now and then. So the sampler keeps its own totals: they begin at the driver's, never go back, and never grow by
+more than is possible in the time that passed. An answer that goes back or leaps is accepted if the next one does too.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers.nvml.calls import Found
 
 ERRORS_PER_SECOND = 1e6
-"""A bound for what a GPU counts one by one (errors, rows, packets sent again): no GPU still works that has so many, and
-nonsense is mostly far above. What was counted in its life, before the host booted, fits as well."""
+"""A bound for what a GPU counts one by one (errors, rows, packets sent again): no GPU that has so many still works, and
+wrong answers are mostly far above. It also fits what was counted in its life, before the host booted."""
 
-_SLACK_SECONDS = 1.0  # the driver brings its totals up to date every 100 ms, and not all at once
+_SLACK_SECONDS = 1.0  # the driver updates its totals every 100 ms, and not all together
 
 
 class _Known(NamedTuple):
     value: float
-    """The driver's, when it was last believed."""
+    """The driver's last accepted one."""
     at: float
     total: float
     doubt: str = ""
-    """Why the driver's last answer was not believed, if so: it went "back", or was a "leap"."""
+    """Why the driver's last answer was not accepted: it went "back", or was a "leap"; empty where it was."""
 
 
 class Totals:
-    """Keeps a total per metric and labels. ``most`` is each metric's greatest possible increase per second."""
+    """Keeps a total for each metric and labels. ``most`` is the largest possible increase per second of each metric."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Totals:
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
     def keep(self, found: Found) -> Found:
-        """Put our totals in the place of the driver's: once for each reading, since a second one confirms the first."""
+        """Replace the driver's totals by ours. Call it once for each reading: a second one confirms the first."""
         now = self._clock()
         for metric in self._most.keys() & found.keys():
             for labels, value in found[metric].items():
@@ -63,7 +63,7 @@ class Totals:
             doubt = "back" if went_back else "" if possible else "leap"
             if doubt and doubt != before.doubt:
                 known = before._replace(doubt=doubt)
-            else:  # all is well, or it stays with it: go on from there
+            else:  # it is possible, or was confirmed: go on from there
                 known = _Known(value, now, before.total + (increase if possible else 0))
         self._known[metric, labels] = known
         return known.total

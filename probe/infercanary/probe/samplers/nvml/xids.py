@@ -29,12 +29,12 @@ EVENTS = Metric(
     "`infercanary_gpu_xid_errors_total` has the numbers. Runs meanwhile are tagged `gpu_xid`.",
 )
 
-_AT_ONCE = 100  # an error storm must not hold up the sample; the rest waits for the next
-_NUMBERS = 1000  # a label value is for ever: what is no XID by far shares one
+_MOST_EVENTS = 100  # in one sample: an error storm must not delay it, and the rest waits for the next
+_NUMBERS = 1000  # each label value is a series: numbers far above any XID share one
 
 
 class Xids:
-    """Listens for the XIDs of the GPUs it was given; its counts outlive NVML's loss and return."""
+    """Listens for the XIDs of the GPUs that it was given; its counts stay when NVML is lost and comes back."""
 
     def __init__(self) -> None:
         self._set: Any = None
@@ -43,7 +43,7 @@ class Xids:
         self._events: dict[str, int] = {}
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
-        """Listen for this GPU's too; quietly not, where that is not offered (permission, MIG, an old driver)."""
+        """Listen for this GPU's too, where that is offered: permission, MIG or an old driver may be in the way."""
         if _address(handle) in self._labels:
             return
         with suppress(pynvml.NVMLError):
@@ -58,7 +58,7 @@ class Xids:
         with suppress(
             pynvml.NVMLError
         ):  # a time-out: there is no more; or the GPU is lost, which its readings show
-            for _ in range(_AT_ONCE if self._set is not None else 0):
+            for _ in range(_MOST_EVENTS if self._set is not None else 0):
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)
                 label = self._labels.get(_address(event.device))
                 if label is None or event.eventType != pynvml.nvmlEventTypeXidCriticalError:
@@ -68,7 +68,7 @@ class Xids:
                 self._events[label] += 1
 
     def counts(self) -> Found:
-        """So far."""
+        """The counts so far."""
         return {
             EVENTS: {(label,): count for label, count in self._events.items()},
             XIDS: self._counts.copy(),
