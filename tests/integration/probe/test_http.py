@@ -155,7 +155,7 @@ def test_an_answer_that_fails_fails_alone(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
-def test_its_cpu_time_is_told(server: ReportServer) -> None:
+def test_its_cpu_time_is_reported(server: ReportServer) -> None:
     get(server)
     until(lambda: server.cpu_seconds > 0)
 

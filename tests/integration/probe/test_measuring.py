@@ -59,7 +59,7 @@ def test_a_known_time_in_a_known_phase_is_reported_there_and_nowhere_else(starte
     assert sum(total.values()) == pytest.approx(wall, rel=0.01)
 
 
-def test_a_batch_is_told_per_inference() -> None:
+def test_a_batch_is_timed_per_inference() -> None:
     clock = HostClock()
     clock.batch = 10
 
@@ -269,7 +269,7 @@ def test_a_device_that_is_busy_or_fails_is_not_given_controls_either(
     assert asked[: len(outcomes)] == ["cuda" if outcome == "ok" else "cpu" for outcome in outcomes]
 
 
-def test_a_sampler_that_is_late_at_first_still_tells_what_changed(started: Any) -> None:
+def test_a_sampler_that_is_late_at_first_still_shows_what_changed(started: Any) -> None:
     from infercanary.probe.samplers.cgroup.metrics import CPUSET
     from infercanary.probe.samplers.threads import THREADS
 

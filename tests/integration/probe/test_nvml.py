@@ -138,7 +138,7 @@ def test_golden(ask: Ask, tmp_path: Path, machine: str) -> None:
     assert text == golden.read_text()
 
 
-def test_its_own_cost_is_told(ask: Ask) -> None:
+def test_its_own_cost_is_reported(ask: Ask) -> None:
     first = ask("nvmlDeviceGetEccMode * -30", "field.82 * 40")["families"]
     cost = first["infercanary_nvml_call_seconds"]
     assert cost["nvmlDeviceGetEccMode"] >= 0.06, "the sum over both GPUs"
@@ -380,7 +380,7 @@ def test_xids_are_counted_by_number(ask: Ask) -> None:
     assert ask(*storm)["families"][EVENTS]["1"] == 153
 
 
-def test_the_xid_of_a_gpu_that_falls_off_the_bus_is_told_with_its_loss(ask: Ask) -> None:
+def test_the_xid_of_a_gpu_that_falls_off_the_bus_is_reported_with_its_loss(ask: Ask) -> None:
     ask("gpus * 1")
     lost = ask("gpus * 1", f"nvmlDeviceGetMemoryInfo 0 {LOST}", "xids 0 1", "xid 0 79")
     assert (lost["success"], now(lost)) == (0, "lost")
@@ -487,7 +487,7 @@ def test_no_driver_is_a_state_and_no_failure(ask: Ask, function: str) -> None:
         (f"nvmlInit * {INVALID_ARGUMENT}", "failing", ["NVML fails"]),
     ],
 )
-def test_a_driver_that_refuses_is_a_state_and_a_warning_with_its_mend(
+def test_a_driver_that_refuses_is_a_state_and_a_warning_with_advice(
     ask: Ask, fault: str, state: str, hints: list[str]
 ) -> None:
     found = ask(fault)

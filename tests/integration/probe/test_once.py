@@ -90,7 +90,7 @@ def test_it_needs_neither_the_port_nor_the_journal_of_the_probe_beside_it(tmp_pa
     assert journal.read_bytes() == before
 
 
-def test_a_canary_that_fails_is_told_beside_those_that_do_not(tmp_path: Path) -> None:
+def test_a_canary_that_fails_is_shown_beside_those_that_do_not(tmp_path: Path) -> None:
     canaries = {
         "good": scripted(),
         "raises": scripted(values="raise"),

@@ -152,7 +152,7 @@ def test_a_mistake_found_when_opening_ends_it(start: Callable[..., Started]) -> 
     assert probe.output() == f"infercanary: {probe.config}: canaries.bad: open: fix this\n"
 
 
-def test_an_image_without_cuda_is_refused_and_told(start: Callable[..., Started]) -> None:
+def test_an_image_without_cuda_is_refused_and_reported(start: Callable[..., Started]) -> None:
     """It is no mistake in the settings: a probe that ended could not be asked, and the other canary goes on."""
     torch = pytest.importorskip("torch")
     if torch.version.cuda is not None:

@@ -75,7 +75,7 @@ def script(text: str, **environment: str) -> str:
 
 
 @each
-def test_a_repeat_tells_its_time_and_always_the_same_values(name: str) -> None:
+def test_a_repeat_has_its_time_and_always_the_same_values(name: str) -> None:
     with opened(name) as control:
         found = [control.clock.measure(control.run) for _ in range(5)]
         values = [list(control.values(result)) for _, result in found]

@@ -10,7 +10,7 @@ import pytest
 from infercanary.probe.environment import fingerprint
 
 
-def test_what_is_told() -> None:
+def test_the_components() -> None:
     found = fingerprint({"torch": "2.13.0"})
     assert found["python"] == platform.python_version()
     assert found["kernel"] == platform.release()
@@ -20,7 +20,7 @@ def test_what_is_told() -> None:
     assert {"libc", "os", "architecture", "cpu_model", "gil", "python_implementation"} <= found.keys()
 
 
-def test_only_known_variables_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_known_variables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """An environment holds secrets."""
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")

@@ -39,7 +39,7 @@ def test_it_overrides_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
         ("INFERCANARY_DUTY_CAP", "5 %", "give a number, or leave it out"),
     ],
 )
-def test_a_mistake_names_the_variable_and_the_mend(
+def test_a_mistake_names_the_variable_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, remedy: str
 ) -> None:
     monkeypatch.setenv(name, value)
@@ -48,7 +48,7 @@ def test_a_mistake_names_the_variable_and_the_mend(
     assert str(caught.value) == f"environment: {name}={value}: {remedy}"
 
 
-def test_a_probe_in_a_server_heeds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_in_a_server_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERCANARY_INTERVAL_SECONDS", "0.3")
     monkeypatch.setenv("INFERCANARY_DUTY_CAP", "0.9")
     probe = Probe({}, listen="127.0.0.1:0", interval_seconds=60, samplers=())

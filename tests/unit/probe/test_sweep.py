@@ -259,7 +259,7 @@ def test_several_at_a_time_each_have_a_copy_and_a_thread() -> None:
     assert not [thread for thread in threading.enumerate() if "infercanary-a-load" in thread.name]
 
 
-def test_a_clock_of_several_inferences_is_told_by_each() -> None:
+def test_a_clock_of_several_inferences_counts_each() -> None:
     class Batched(Sized):
         def sized(self, batch: int) -> Sized:
             other = super().sized(batch)
@@ -295,7 +295,7 @@ def test_memory_that_does_not_suffice_is_an_answer(error: BaseException) -> None
     assert all(copy.closed == 1 for copy in target.copies)
 
 
-def test_what_raises_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_raises_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (ValueError("no such size\nand more"), SystemExit(3)):
         found = measured(Sized(acts={2: raises(error)}), 2)
         assert isinstance(found, Missing) and found.reason == "raised"
@@ -422,7 +422,7 @@ def test_a_sweep_goes_point_by_point(swept: Any) -> None:
     assert all(one.value(MISSING, reason) == 0 for reason in ("raised", "timed_out", "too_slow"))
 
 
-def test_out_of_memory_is_told_once_and_not_tried_again(swept: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_out_of_memory_is_reported_once_and_not_tried_again(swept: Any, caplog: pytest.LogCaptureFixture) -> None:
     tried: list[int] = []
 
     def full() -> None:
@@ -465,7 +465,7 @@ def test_a_point_that_hangs_is_given_up_and_costs_what_it_took(swept: Any) -> No
     assert one.value(RATE, "4", "1") is None
 
 
-def test_a_hang_in_the_servers_pool_is_told_after_the_timeout(
+def test_a_hang_in_the_servers_pool_is_reported_after_the_timeout(
     swept: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     go_on = threading.Event()
@@ -539,7 +539,7 @@ def test_what_a_target_says_of_itself_may_be_wrong(swept: Any, caplog: pytest.Lo
     assert "canary a: not swept: ValueError: invalid literal for int()" in caplog.text
 
 
-def test_a_stop_ends_the_measurement_at_once() -> None:
+def test_a_stop_ends_the_measurement_immediately() -> None:
     one = Swept(Sized(), Sweep(batches=(1,), seconds=60))
     threading.Timer(0.3, one.sweeping.interrupt).start()
     begin = time.monotonic()

@@ -204,7 +204,7 @@ def test_a_counter_that_fell_did_not_grow(metric: str) -> None:
     assert tags(around({metric: 9}, {metric: 2})) == ()
 
 
-def test_gpus_are_told_apart() -> None:
+def test_gpus_are_kept_apart() -> None:
     """Counters of different GPUs are not held against one another, nor is one that was not there before."""
     assert tags(around({XIDS: {("0",): 5}}, {XIDS: {("1",): 9}})) == ()
     assert tags(around({XIDS: {("0",): 5}}, {XIDS: {("0",): 5, ("1",): 9}})) == ()
@@ -242,7 +242,7 @@ def test_waiting_counts_from_a_share_of_the_run_on(
     assert (tag in tags(window)) == counts
 
 
-def test_a_cpuset_is_held_against_the_first() -> None:
+def test_a_cpuset_is_compared_with_the_first() -> None:
     """Until the end of the process: its threads were made for other CPUs."""
     two: Sample = {CPUS: 2, CPU_LIST: {("0-1",): 1}}
     other_two: Sample = {CPUS: 2, CPU_LIST: {("4-5",): 1}}

@@ -128,7 +128,7 @@ def test_canaries_have_their_place_and_what_is_not_known_of_it_is_missing() -> N
     }
 
 
-def test_a_canary_is_held_against_the_node_of_its_own_gpu() -> None:
+def test_a_canary_is_compared_with_the_node_of_its_own_gpu() -> None:
     near = {"0": frozenset({0, 1}), "1": frozenset({2, 3})}
     own = {"first": frozenset({"0"}), "second": frozenset({"1"}), "both": frozenset(near), "unknown": None}
     places = {name: Place(None, 2, gpus) for name, gpus in own.items()}
@@ -142,7 +142,7 @@ def test_a_canary_is_held_against_the_node_of_its_own_gpu() -> None:
     }
 
 
-def test_off_which_node_is_not_told_of_a_canary_either() -> None:
+def test_without_nodes_that_of_a_canary_is_not_known_either() -> None:
     places = {"a": Place(frozenset({0}), 0)}
     found = sampled(ThreadSampler(places=lambda: places, local_cpus=dict))
     assert [name for name in found if "canary" in name] == ["infercanary_canary_allowed_cpus a"]
@@ -294,7 +294,7 @@ def test_what_cannot_be_read_for_a_moment_is_not_counted_twice(
 @pytest.mark.parametrize(
     "file", ["", "0 0 0\n", "garbage\n", "1 2\n", "-1 x 3\n", "\0\0\0"], ids=lambda text: repr(text)
 )
-def test_a_kernel_that_does_not_tell(tmp_path: Path, file: str) -> None:
+def test_a_kernel_that_does_not_count(tmp_path: Path, file: str) -> None:
     live(tmp_path, {1: (0, 0, 0)})
     for name in ("sched", "schedstat", "stat"):
         (tmp_path / "task" / "1" / name).write_text(file)
@@ -335,7 +335,7 @@ def test_usage_is_that_of_the_calling_thread() -> None:
     assert (thread_usage() - begin).cpu_seconds < worked.cpu_seconds
 
 
-def test_usage_adds_up_and_what_is_not_told_stays_so(tmp_path: Path) -> None:
+def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
     total = ThreadUsage()
     total += ThreadUsage(3.0, 0.5, 20, 4, 7) - ThreadUsage(1.0, 0.25, 15, 3, 5)
     assert total[:5] == (2.0, 0.25, 5, 1, 2)
@@ -362,7 +362,7 @@ def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
         assert time.monotonic() < deadline, "it ended"
 
 
-def test_the_place_is_told_as_far_as_it_is_known(tmp_path: Path) -> None:
+def test_the_place_is_given_as_far_as_it_is_known(tmp_path: Path) -> None:
     here = threading.get_native_id()
     assert thread_place(here, str(tmp_path)) == Place(frozenset(os.sched_getaffinity(0)), None)
 

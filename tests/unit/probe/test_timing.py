@@ -239,7 +239,7 @@ def test_a_target_without_phases_has_its_wall_time(line: Timeline) -> None:
     assert measured.wall == pytest.approx(3e-3, rel=0.02)
 
 
-def test_a_batch_is_told_per_inference(line: Timeline) -> None:
+def test_a_batch_is_timed_per_inference(line: Timeline) -> None:
     clock = CudaClock(FakeCuda(line), "cuda:0")
     clock.batch = 4
 
