@@ -320,7 +320,9 @@ def test_as_a_context_manager() -> None:
         ({"targets": {"a b": Scripted()}}, "canaries: `a b` is not a name"),
     ],
 )
-def test_arguments_that_cannot_be_meant_are_refused_immediately(settings: dict[str, Any], message: str) -> None:
+def test_arguments_that_cannot_be_meant_are_refused_immediately(
+    settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         Probe(**({"targets": {}} | settings))
 

@@ -422,7 +422,9 @@ def test_a_sweep_goes_point_by_point(swept: Any) -> None:
     assert all(one.value(MISSING, reason) == 0 for reason in ("raised", "timed_out", "too_slow"))
 
 
-def test_out_of_memory_is_reported_once_and_not_tried_again(swept: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_out_of_memory_is_reported_once_and_not_tried_again(
+    swept: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     tried: list[int] = []
 
     def full() -> None:
