@@ -1,4 +1,4 @@
-"""A host that wanders: what siblings felt is taken out of a canary's runs, and nothing else is."""
+"""A host that varies: what siblings felt is taken out of a canary's runs, and nothing else is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Level = Callable[[float], float]
 """Time in seconds to a logarithm: how slow something is then."""
 
 
-def wander(seed: int, sd: float) -> Level:
+def variation(seed: int, sd: float) -> Level:
     """A host that is at another level every 20 to 90 seconds."""
     rng = random.Random(seed)
     ends, levels, at = [], [], 0.0
@@ -99,8 +99,8 @@ def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgem
     return judge(own, siblings, "c")
 
 
-def test_a_change_that_drowns_in_the_hosts_wander_is_found_beside_siblings() -> None:
-    host = wander(1, 0.12)
+def test_a_change_that_disappears_in_the_hosts_variation_is_found_beside_siblings() -> None:
+    host = variation(1, 0.12)
     own, siblings = upgraded(host, 0.08, 1, [host, host])
     alone, beside = judge(own, [], "c"), judge(own, siblings, "c")
     assert alone.state == "inconclusive"
@@ -112,7 +112,7 @@ def test_a_change_that_drowns_in_the_hosts_wander_is_found_beside_siblings() -> 
 
 def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
     """A lower quota, or other cores: no sibling feels that, and the image has no part in it."""
-    host = wander(1, 0.12)
+    host = variation(1, 0.12)
     own, siblings = upgraded(host, 0.08, 1, [host, host])
     slow = [
         Start(
@@ -135,20 +135,20 @@ def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
     for control in (0.97, 1.0, 1.03):
         raw = Causes(controls={"cpu_spin": control - 1} if control != 1 else {})
         felt = math.copysign(0.07, control - 1)
-        told = _without_host(raw, decision(0.2), Shift(0.2 + felt, 0.01, 20), LIVE)
-        assert told.cause == "image" and told.image is not None
-        assert told.image.shift == pytest.approx(math.expm1(0.2))
+        found = _without_host(raw, decision(0.2), Shift(0.2 + felt, 0.01, 20), LIVE)
+        assert found.cause == "image" and found.image is not None
+        assert found.image.shift == pytest.approx(math.expm1(0.2))
     # What people are shown is what was measured.
-    told = judge(own, siblings, "c")
+    found = judge(own, siblings, "c")
     new = [s.median for each in own for s in each.samples if each.generation.image_id == "new" and s.median]
-    assert told.current_seconds == median(new) == beside.current_seconds
-    assert set(told.medians[1]) <= set(new)
+    assert found.current_seconds == median(new) == beside.current_seconds
+    assert set(found.medians[1]) <= set(new)
 
 
 @pytest.mark.parametrize("change", [0.0, 0.08, -0.08])
 def test_most_are_right_and_none_is_wrong(change: float) -> None:
     said = Counter(
-        judged(host := wander(seed, 0.12), change, seed, [host, host, host]).state for seed in range(20)
+        judged(host := variation(seed, 0.12), change, seed, [host, host, host]).state for seed in range(20)
     )
     right = {0.0: "equivalent", 0.08: "regressed", -0.08: "improved"}[change]
     assert said[right] >= 8, said
@@ -156,8 +156,8 @@ def test_most_are_right_and_none_is_wrong(change: float) -> None:
 
 
 def test_siblings_on_a_host_of_their_own_tell_nothing() -> None:
-    host = wander(3, 0.12)
-    own, siblings = upgraded(host, 0.0, 3, [wander(4, 0.12), wander(5, 0.12)])
+    host = variation(3, 0.12)
+    own, siblings = upgraded(host, 0.0, 3, [variation(4, 0.12), variation(5, 0.12)])
     assert adjust(own, siblings) is None
     assert judge(own, siblings, "c").siblings == 0
 
@@ -166,15 +166,15 @@ def test_a_sibling_that_changes_by_itself_is_not_believed() -> None:
     """From the upgrade on it is 10 % slower, and nothing else is: that is no improvement of ours."""
     pace = RUNS * EVERY + 10
     for seed in range(20):
-        host = wander(seed, 0.12)
+        host = variation(seed, 0.12)
         changed: Level = lambda t, h=host: h(t) + (0.1 if t >= pace * STARTS else 0.0)  # type: ignore[misc]  # noqa: E731
         for beside in ([changed], [changed, host], [changed, host, host]):
-            told = judged(host, 0.0, seed, beside)
-            assert told.state in ("inconclusive", "equivalent"), (seed, len(beside), told)
+            found = judged(host, 0.0, seed, beside)
+            assert found.state in ("inconclusive", "equivalent"), (seed, len(beside), found)
 
 
 def test_what_is_left_is_the_level_of_a_host_that_is_always_the_same() -> None:
-    host = wander(7, 0.12)
+    host = variation(7, 0.12)
     own, siblings = upgraded(host, 0.0, 7, [host])
     calm = adjust(own, siblings)
     assert calm is not None
@@ -184,7 +184,7 @@ def test_what_is_left_is_the_level_of_a_host_that_is_always_the_same() -> None:
 
 
 def test_starts_without_a_sibling_beside_them_do_not_count() -> None:
-    host = wander(8, 0.12)
+    host = variation(8, 0.12)
     own, siblings = upgraded(host, 0.0, 8, [host])
     later = [Start(s.generation, s.samples[len(s.samples) // 2 :]) for s in siblings]
     calm = adjust(own, later)
@@ -194,24 +194,24 @@ def test_starts_without_a_sibling_beside_them_do_not_count() -> None:
 
 
 def test_siblings_that_ran_at_another_time_tell_nothing() -> None:
-    own = [start("web", i, 1000.0 * i, RUNS, wander(1, 0.05), 1) for i in range(STARTS)]
-    later = start("x", 0, 1e6, 100, wander(1, 0.05), 1)
+    own = [start("web", i, 1000.0 * i, RUNS, variation(1, 0.05), 1) for i in range(STARTS)]
+    later = start("x", 0, 1e6, 100, variation(1, 0.05), 1)
     assert adjust(own, [later]) is None
     assert len(trials(own, [later])) == STARTS - 1
 
 
 def test_a_start_of_a_few_runs_takes_no_verdict_back() -> None:
-    host = wander(1, 0.12)
+    host = variation(1, 0.12)
     own, siblings = upgraded(host, 0.08, 1, [host, host])
     for few in (0, 1, 7):
         short = Start(msgspec.structs.replace(own[-1].generation, boot_id="short"), own[-1].samples[:few])
-        told = judge([*own[:-1], short, own[-1]], siblings, "c")
-        assert (told.state, told.siblings) == ("regressed", 2)
+        found = judge([*own[:-1], short, own[-1]], siblings, "c")
+        assert (found.state, found.siblings) == ("regressed", 2)
 
 
 def test_siblings_add_no_false_alarm() -> None:
     for seed in range(10):
-        host = wander(seed, 0.12)
+        host = variation(seed, 0.12)
         own, siblings = upgraded(host, 0.0, seed, [host, host])
         assert trials(own, siblings) == trials(own)
         assert len(trials(own)) == STARTS - 1 + 2

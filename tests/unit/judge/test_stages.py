@@ -63,19 +63,19 @@ def history(*images: str, containers: Iterable[str] = ("a", "b"), **last: object
     return found
 
 
-def told(starts: list[Start], siblings: list[Start] | None = None) -> Judgement:
+def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Judgement:
     return judge(starts, siblings or [], "c")
 
 
 def test_without_an_upgrade_there_is_no_baseline() -> None:
-    assert told([]).state == "no_baseline"
-    assert told(history("old")).state == "no_baseline"
-    assert told(history("old", "old", "old")).state == "no_baseline"
-    assert "no baseline" in sentence(told(history("old")))
+    assert judgement_of([]).state == "no_baseline"
+    assert judgement_of(history("old")).state == "no_baseline"
+    assert judgement_of(history("old", "old", "old")).state == "no_baseline"
+    assert "no baseline" in sentence(judgement_of(history("old")))
 
 
 def test_the_same_latency_is_equivalent() -> None:
-    found = told(history("old", "old", "old", "new"))
+    found = judgement_of(history("old", "old", "old", "new"))
     assert found.state == "equivalent"
     assert found.shift == pytest.approx(0, abs=0.01)
     assert found.low is not None and found.high is not None and -0.03 < found.low < found.high < 0.03
@@ -84,7 +84,9 @@ def test_the_same_latency_is_equivalent() -> None:
 @pytest.mark.parametrize(("factor", "state"), [(1.12, "regressed"), (0.9, "improved")])
 def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: str) -> None:
     environment = {"torch": "2.13.0", "torch_intra_op_threads": "1", "numpy": "2.0"}
-    found = told(history("old", "old", "old", "old", "new", seconds=0.02 * factor, environment=environment))
+    found = judgement_of(
+        history("old", "old", "old", "old", "new", seconds=0.02 * factor, environment=environment)
+    )
     assert found.state == state
     assert found.shift == pytest.approx(factor - 1, abs=0.01)
     assert found.causes.cause == "image"
@@ -100,7 +102,7 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
 
 
 def test_what_the_controls_share_is_the_hosts() -> None:
-    found = told(history("old", "old", "old", "old", "new", seconds=0.023, control=0.00046))
+    found = judgement_of(history("old", "old", "old", "old", "new", seconds=0.023, control=0.00046))
     assert found.state == "regressed"
     assert found.causes.cause == "host"
     assert found.causes.controls == {"cpu_spin": pytest.approx(0.15, abs=0.01)}
@@ -123,13 +125,17 @@ def test_a_control_that_python_makes_says_nothing_of_the_host_where_python_is_an
 
     old = [of(start("a", "old", HOUR * i, environment={"python": "3.11.7"})) for i in range(4)]
     new = of(start("a", "new", 5 * HOUR, 0.0225, control=0.00048, environment={"python": python}))
-    found = told([*old, new])
+    found = judgement_of([*old, new])
     assert (found.state, found.causes.cause) == ("regressed", cause)
-    assert found.causes.controls == {"cpu_spin_python": pytest.approx(0.2, abs=0.01)}, "that it moved is told"
+    assert found.causes.controls == {"cpu_spin_python": pytest.approx(0.2, abs=0.01)}, (
+        "that it moved is reported"
+    )
 
 
 def test_a_shift_of_both_is_split() -> None:
-    found = told(history("old", "old", "old", "old", "new", seconds=0.020 * 1.1 * 1.15, control=0.0004 * 1.1))
+    found = judgement_of(
+        history("old", "old", "old", "old", "new", seconds=0.020 * 1.1 * 1.15, control=0.0004 * 1.1)
+    )
     assert found.causes.cause == "both"
     assert found.causes.host is not None and found.causes.image is not None
     assert found.causes.host.shift == pytest.approx(0.10, abs=0.02)
@@ -141,7 +147,7 @@ def test_who_may_have_added_nothing_is_not_blamed() -> None:
     """Starts differ by 6 %: of 42 % more, of which a control shows 29 %, the rest may be nothing."""
     levels = (0.0186, 0.0214, 0.0207, 0.0190)
     before = [start("a", "old", HOUR * i, seconds) for i, seconds in enumerate(levels)]
-    found = told([*before, start("a", "new", 5 * HOUR, 0.0284, control=0.000515)])
+    found = judgement_of([*before, start("a", "new", 5 * HOUR, 0.0284, control=0.000515)])
     assert found.state == "regressed"
     assert found.causes.image is not None and found.causes.image.shift > 0.08 and found.causes.image.low < 0
     assert found.causes.cause == "host"
@@ -157,8 +163,8 @@ def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
         else s
         for s in start("x", "x", at - 4000, 0.05, runs=700, service="other").samples
     ]
-    assert told(starts, [before]).causes.cause == "image"
-    found = told(starts, [Start(before.generation, slower)])
+    assert judgement_of(starts, [before]).causes.cause == "image"
+    found = judgement_of(starts, [Start(before.generation, slower)])
     assert found.causes.cause == "host"
     assert found.causes.siblings is not None and found.causes.siblings.shift == pytest.approx(0.15, abs=0.02)
 
@@ -176,13 +182,13 @@ def test_a_sibling_that_changed_by_itself_is_outvoted_however_quiet_it_is() -> N
     at = starts[-1].generation.started_at
     loud = [start(n, n, at - 4000, 0.05, runs=700, service=n, noise=0.02) for n in "tuvwx"]
     quiet = start("y", "y", at - 4000, 0.05, runs=700, service="y", noise=0.003)
-    alone = told(starts, [*loud, from_then_on(quiet, at, 1.15)]).causes
+    alone = judgement_of(starts, [*loud, from_then_on(quiet, at, 1.15)]).causes
     assert alone.cause == "image" and alone.siblings is not None
     assert alone.siblings.shift == pytest.approx(0, abs=0.01)
-    everyone = told(starts, [from_then_on(each, at, 1.15) for each in (*loud, quiet)]).causes
+    everyone = judgement_of(starts, [from_then_on(each, at, 1.15) for each in (*loud, quiet)]).causes
     assert everyone.cause == "host"
     # Of two that disagree neither is believed, and the controls decide.
-    assert told(starts, [loud[0], from_then_on(quiet, at, 1.15)]).causes.cause == "image"
+    assert judgement_of(starts, [loud[0], from_then_on(quiet, at, 1.15)]).causes.cause == "image"
 
 
 @pytest.mark.parametrize(
@@ -196,8 +202,8 @@ def test_what_siblings_feel_long_after_the_runs_that_are_judged_says_nothing(
     at, end = starts[-1].generation.started_at, starts[-1].samples[-1].started_at
     sibling = start("x", "x", at - 4000, 0.05, runs=4000, service="other")
     felt = from_then_on(from_then_on(sibling, at, meanwhile), end + HOUR, later / meanwhile)
-    assert told(starts, [felt]).causes.cause == cause
-    assert told(starts, [Start(felt.generation, felt.samples[:800])]).causes.cause == cause
+    assert judgement_of(starts, [felt]).causes.cause == cause
+    assert judgement_of(starts, [Start(felt.generation, felt.samples[:800])]).causes.cause == cause
 
 
 def test_controls_that_did_not_run_are_not_flat() -> None:
@@ -206,7 +212,7 @@ def test_controls_that_did_not_run_are_not_flat() -> None:
         for s in history("old", "old", "old", "old", "new", seconds=0.023)
     ]
     sibling = start("x", "x", starts[-1].generation.started_at - 4000, 0.05, runs=700, service="other")
-    found = told(starts, [sibling])
+    found = judgement_of(starts, [sibling])
     assert found.causes.cause == "image" and "controls" not in sentence(found)
 
 
@@ -219,21 +225,25 @@ def test_times_that_are_all_the_same_are_judged() -> None:
         )
 
     old = [constant(name, "old", HOUR * i, 0.02) for i, name in enumerate("ababab")]
-    assert told([*old, constant("a", "new", 9 * HOUR, 0.02)]).state == "equivalent"
-    found = told([*old, constant("a", "new", 9 * HOUR, 0.04), constant("b", "new", 9 * HOUR + 1, 0.04)])
+    assert judgement_of([*old, constant("a", "new", 9 * HOUR, 0.02)]).state == "equivalent"
+    found = judgement_of(
+        [*old, constant("a", "new", 9 * HOUR, 0.04), constant("b", "new", 9 * HOUR + 1, 0.04)]
+    )
     assert (found.state, found.causes.cause) == ("regressed", "image")
 
 
 def test_few_runs_are_settling_and_a_change_takes_two_looks() -> None:
     def state(runs: int) -> str:
-        return told(history("old", "old", "old", "old", "new", seconds=0.026, runs=runs)).state
+        return judgement_of(history("old", "old", "old", "old", "new", seconds=0.026, runs=runs)).state
 
     assert state(5) == state(11) == "settling"
     assert state(12) == "inconclusive"
     assert state(24) == "regressed"
-    few = told(history("old", "old", "new", runs=5))
+    few = judgement_of(history("old", "old", "new", runs=5))
     assert few.next_look == 12 and progress(few).startswith("5 of the 12"), "of each replica"
-    assert sentence(few) == sentence(told(history("old", "old", "new", runs=6))), "it has no progress in it"
+    assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=6))), (
+        "it has no progress in it"
+    )
 
 
 def test_a_rolling_upgrade_starts_with_its_first_replica() -> None:
@@ -266,7 +276,7 @@ def test_replicas_may_have_new_names() -> None:
     ]
     upgrade = last_upgrade(starts)
     assert upgrade is not None and upgrade.at == HOUR and len(upgrade.after) == 2
-    assert told(starts).state != "no_baseline"
+    assert judgement_of(starts).state != "no_baseline"
     # And back, long after the old ones are gone.
     starts += [start("a3", "old", 5 * HOUR)]
     back = last_upgrade(starts)
@@ -294,34 +304,41 @@ def stopped(runs: int = 60, every: float = 10.0, last_at: float | None = None) -
 
 
 def test_a_rollout_that_was_stopped_half_way_is_no_upgrade_any_more() -> None:
-    found = told(stopped())
+    found = judgement_of(stopped())
     assert (found.upgraded_at, found.candidate_image) == (HOUR, "resnet:latest (good)")
-    assert told(stopped(runs=360)).state == "regressed", "it still runs"
+    assert judgement_of(stopped(runs=360)).state == "regressed", "it still runs"
     [*_, good, bad] = stopped()
-    assert told([good, bad]).state == "no_baseline"
-    assert told([good, bad]).candidate_image == "resnet:latest (good)"
+    assert judgement_of([good, bad]).state == "no_baseline"
+    assert judgement_of([good, bad]).candidate_image == "resnet:latest (good)"
 
 
 def test_an_image_that_fails_or_is_slow_to_run_is_not_withdrawn() -> None:
-    assert told(stopped(last_at=3 * HOUR - 5)).upgraded_at == 2 * HOUR, "its runs fail since then"
-    assert told(stopped(runs=2, every=900.0)).upgraded_at == 2 * HOUR, "half an hour are two of its runs"
-    assert told(stopped(runs=2, every=300.0)).upgraded_at == HOUR
+    assert judgement_of(stopped(last_at=3 * HOUR - 5)).upgraded_at == 2 * HOUR, "its runs fail since then"
+    assert judgement_of(stopped(runs=2, every=900.0)).upgraded_at == 2 * HOUR, (
+        "half an hour are two of its runs"
+    )
+    assert judgement_of(stopped(runs=2, every=300.0)).upgraded_at == HOUR
 
 
 @pytest.mark.parametrize("runs", [0, 3, 7])
 def test_an_image_that_never_got_so_far_is_passed_over(runs: int) -> None:
-    """It crashed, or failed each run, and the next one is its mend: compared with what ran before."""
+    """It crashed, or failed each run, and the next one is its fix: compared with what ran before."""
     old = history("old", "old", "old", "old")
     broken = [start(name, "broken", 5 * HOUR + i, runs=runs) for i, name in enumerate("ab")]
-    assert told([*old, *broken]).upgraded_at == 5 * HOUR and told([*old, *broken]).state == "settling"
-    mended = [start(name, "mended", 6 * HOUR + i, 0.026) for i, name in enumerate("ab")]
-    found = told([*old, *broken, *mended])
+    assert (
+        judgement_of([*old, *broken]).upgraded_at == 5 * HOUR
+        and judgement_of([*old, *broken]).state == "settling"
+    )
+    repaired = [start(name, "repaired", 6 * HOUR + i, 0.026) for i, name in enumerate("ab")]
+    found = judgement_of([*old, *broken, *repaired])
     assert (found.state, found.baseline_image) == ("regressed", "resnet:latest (old)")
     assert (
-        told([*old, *broken, *(start(name, "old", 6 * HOUR + i) for i, name in enumerate("ab"))]).upgraded_at
+        judgement_of(
+            [*old, *broken, *(start(name, "old", 6 * HOUR + i) for i, name in enumerate("ab"))]
+        ).upgraded_at
         is None
     )
-    assert told([*broken, *mended]).state == "no_baseline", "nothing is known of any other"
+    assert judgement_of([*broken, *repaired]).state == "no_baseline", "nothing is known of any other"
 
 
 @pytest.mark.parametrize("order", ["ab", "ba", "abc", "bca"])
@@ -329,11 +346,11 @@ def test_a_replica_that_tried_another_image_is_compared_with_what_the_others_ran
     old = [start(name, "old", HOUR * i + n) for i in range(3) for n, name in enumerate("abc")]
     tried = start("a", "bad", 4 * HOUR, 0.026)
     fixed = [start(name, "fixed", 5 * HOUR + n, 0.023) for n, name in enumerate(order)]
-    found = told([*old, tried, *fixed])
+    found = judgement_of([*old, tried, *fixed])
     assert (found.state, found.baseline_image) == ("regressed", "resnet:latest (old)")
     assert found.shift == pytest.approx(0.15, abs=0.01)
     assert found.upgraded_at == 5 * HOUR
-    alone = told([*old, tried, start("a", "fixed", 5 * HOUR, 0.023)])
+    alone = judgement_of([*old, tried, start("a", "fixed", 5 * HOUR, 0.023)])
     assert alone.baseline_image == "resnet:latest (bad)", "until others follow"
 
 
@@ -343,7 +360,7 @@ def test_replicas_that_are_added_with_an_upgrade_share_the_baseline_that_there_i
         Start(msgspec.structs.replace(s.generation, container=f"{s.generation.container}2"), s.samples)
         for s in new
     ]
-    added, replaced = told([old, *new]), told([old, *renamed])
+    added, replaced = judgement_of([old, *new]), judgement_of([old, *renamed])
     assert (added.shift, added.low, added.high) == (replaced.shift, replaced.low, replaced.high)
 
 
@@ -361,7 +378,7 @@ def test_a_rollback_is_compared_with_the_images_own_history_too() -> None:
     ]
     starts += [start("a", "bad", 2 * HOUR, 0.026), start("b", "bad", 2 * HOUR + 1, 0.026)]
     starts += [start("a", "old", 3 * HOUR), start("b", "old", 3 * HOUR + 1)]
-    found = told(starts)
+    found = judgement_of(starts)
     assert found.rollback and found.state == "improved"
     assert found.own is not None and found.own.shift == pytest.approx(0, abs=0.01)
     assert "a rollback, against its own history" in sentence(found)
@@ -375,9 +392,9 @@ def false_alarms(starts: list[Start]) -> tuple[int, int]:
 def test_restarts_teach_how_much_they_change() -> None:
     calm = [start("a", "old", HOUR * i, 0.020) for i in range(8)]
     wild = [start("a", "old", HOUR * i, 0.020 * (1.05 if i % 2 else 0.95)) for i in range(8)]
-    assert told(calm).restart_sd < 0.01 < 0.03 < told(wild).restart_sd
+    assert judgement_of(calm).restart_sd < 0.01 < 0.03 < judgement_of(wild).restart_sd
     after = [start("a", "new", 8 * HOUR, 0.0215)]
-    assert told([*wild, *after]).state == "inconclusive"
+    assert judgement_of([*wild, *after]).state == "inconclusive"
     assert false_alarms(calm) == (7, 0)
     assert false_alarms(wild)[0] == 7
 
@@ -386,7 +403,7 @@ def test_a_wild_restart_does_not_excuse_itself() -> None:
     calm = [start("a", "old", HOUR * i, 0.020) for i in range(5)]
     wild = start("a", "old", 5 * HOUR, 0.024)
     as_upgrade = Start(msgspec.structs.replace(wild.generation, image_id="new"), wild.samples)
-    assert told([*calm, as_upgrade]).state == "regressed"
+    assert judgement_of([*calm, as_upgrade]).state == "regressed"
     assert false_alarms([*calm, wild]) == (5, 1), "as it would have been judged at the time"
     # The restart after it is judged by who has seen it: two starts may differ by so much.
     assert false_alarms([*calm, wild, start("a", "old", 6 * HOUR, 0.020)]) == (6, 1)
@@ -430,7 +447,7 @@ def test_answers_starts_and_devices_are_judged_too(component: str) -> None:
         )
         for i, n in enumerate("ab")
     ]
-    found = told(starts)
+    found = judgement_of(starts)
     assert found.causes.cpu_fallback and found.causes.output_changed
     assert found.causes.cold_start == {"load": (2.0, 9.0)}
     text = sentence(found)
@@ -443,26 +460,28 @@ def test_a_fall_back_to_the_cpu_needs_no_look() -> None:
     """On the CPU runs are rare: twelve of them may take hours."""
     old = start("a", "old", 0, environment={"torch_device": "cpu, cuda:0"}, runs=3)
     new = start("a", "new", HOUR, 0.2, environment={"torch_device": "cpu"}, runs=1)
-    found = told([old, new])
+    found = judgement_of([old, new])
     assert found.state == "no_baseline" and found.causes.cpu_fallback
     assert "it runs on the CPU now" in sentence(found)
-    settling = told([start("a", "old", 0, environment={"torch_device": "cuda:0"}), new])
+    settling = judgement_of([start("a", "old", 0, environment={"torch_device": "cuda:0"}), new])
     assert settling.state == "settling" and "it runs on the CPU now" in sentence(settling)
     # Of two replicas one; and one that was judged already, and comes back without its GPU.
     gpu, cpu = {"torch_device": "cuda:0"}, {"torch_device": "cpu"}
     two = [start(name, "old", i, environment=gpu) for i, name in enumerate("ab")]
     two += [start("a", "new", HOUR, 0.2, environment=cpu), start("b", "new", HOUR + 5, environment=gpu)]
-    assert told(two).causes.cpu_fallback
+    assert judgement_of(two).causes.cpu_fallback
     again = [*two[:2], *(start(name, "new", HOUR + i, environment=gpu) for i, name in enumerate("ab"))]
-    assert not told(again).causes.cpu_fallback
-    assert told([*again, start("a", "new", 2 * HOUR, environment=cpu, runs=1)]).causes.cpu_fallback
+    assert not judgement_of(again).causes.cpu_fallback
+    assert judgement_of([*again, start("a", "new", 2 * HOUR, environment=cpu, runs=1)]).causes.cpu_fallback
     # One canary of two was moved to the CPU on purpose: the other still runs on the GPU.
     moved = start("a", "new", HOUR, environment={"torch_device": "cpu", "onnx_device": "cuda:0"}, runs=1)
-    assert not told([old, moved]).causes.cpu_fallback
+    assert not judgement_of([old, moved]).causes.cpu_fallback
 
 
 def test_tags_that_appeared_are_named() -> None:
-    found = told(history("old", "old", "old", "old", "new", seconds=0.026, tags=("cgroup_throttled",)))
+    found = judgement_of(
+        history("old", "old", "old", "old", "new", seconds=0.026, tags=("cgroup_throttled",))
+    )
     assert found.causes.tags == {"cgroup_throttled": (0.0, 1.0)}
     assert "cgroup_throttled in 0% → 100% of runs" in sentence(found)
 
@@ -470,7 +489,7 @@ def test_tags_that_appeared_are_named() -> None:
 def test_the_clock_explains_what_follows_it() -> None:
     starts = [start(n, "old", HOUR * i, clock=1980e6) for i, n in enumerate("abab")]
     starts += [start(n, "new", HOUR * 9 + i, 0.025, clock=1584e6) for i, n in enumerate("ab")]
-    found = told(starts)
+    found = judgement_of(starts)
     assert found.causes.clock is not None and found.causes.clock.shift == pytest.approx(0.25, abs=0.01)
 
 
@@ -491,7 +510,7 @@ def test_how_far_latency_follows_the_clock_is_seen_within_starts() -> None:
 
     starts = [following(n, "old", HOUR * i, 1980e6) for i, n in enumerate("abab")]
     starts += [following(n, "new", HOUR * 9 + i, 1584e6) for i, n in enumerate("ab")]
-    found = told(starts)
+    found = judgement_of(starts)
     assert found.causes.clock is not None and found.causes.clock.shift == pytest.approx(0.118, abs=0.01)
 
 
@@ -511,8 +530,8 @@ def test_of_a_control_and_siblings_the_larger_is_the_hosts() -> None:
     starts = history("old", "old", "old", "old", "new", seconds=0.020 * 1.25, control=0.0004 * 1.10)
     at = starts[-1].generation.started_at
     sibling = start("x", "x", at - 4000, 0.05, runs=700, service="other")
-    assert told(starts).causes.cause == "both"
-    found = told(starts, [from_then_on(sibling, at, 1.20)])
+    assert judgement_of(starts).causes.cause == "both"
+    found = judgement_of(starts, [from_then_on(sibling, at, 1.20)])
     assert found.causes.host is not None and found.causes.host.shift == pytest.approx(0.20, abs=0.02)
     assert found.causes.cause == "host"
 
@@ -521,7 +540,7 @@ def test_replicas_with_new_names_are_one_baseline_and_not_several() -> None:
     """What four share does not average out over them."""
     old = [start(n, "old", i, noise=0.02) for i, n in enumerate("abcd")]
     same, anew = (
-        told([*old, *(start(n, "new", HOUR + i, noise=0.02) for i, n in enumerate(names))])
+        judgement_of([*old, *(start(n, "new", HOUR + i, noise=0.02) for i, n in enumerate(names))])
         for names in ("abcd", "wxyz")
     )
     widths = [
@@ -541,7 +560,7 @@ def test_waiting_less_is_the_hosts_as_waiting_more_is(before: float, after: floa
                              for x in s.samples])
         for s in history("old", "old", "old", "old", "new", seconds=0.018)
     ]  # fmt: skip
-    found = told(starts)
+    found = judgement_of(starts)
     assert (found.state, found.causes.cause) == ("improved", cause)
 
 
@@ -558,5 +577,5 @@ def test_waiting_for_cpus_that_others_had_is_the_hosts(waited: float | None, cau
         for start in starts
         for waits in [after if start.generation.image_id == "new" else before]
     ]
-    told = judge(starts, [], "c")
-    assert (told.state, told.causes.cause) == ("regressed", cause)
+    found = judge(starts, [], "c")
+    assert (found.state, found.causes.cause) == ("regressed", cause)
