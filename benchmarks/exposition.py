@@ -45,8 +45,8 @@ from infercanary.contract.report import Metric as Declaration
 from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.collect import Probe
-from infercanary.exporter.config import Config, Docker
-from infercanary.exporter.discovery import Container
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container
 
 _GAUGES = [
     Declaration(f"infercanary_simulated_{n}_ratio", "gauge", f"Simulated {n}.", ("canary",))
@@ -187,7 +187,7 @@ async def report_for_ever(app: web.Application, probe: Probe, bodies: list[bytes
 async def exporter(containers: int) -> AsyncIterator[int]:
     """An exporter whose probes report at the default cadence; yields its port."""
     settle_garbage()
-    config = Config(docker=Docker(enabled=False))
+    config = ExporterConfig()
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

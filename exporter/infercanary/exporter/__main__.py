@@ -1,4 +1,4 @@
-"""``infercanary exporter``: the command that runs the exporter until it is told to stop."""
+"""``infercanary exporter``: the command that runs the exporter until a signal stops it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aiohttp import web
 from infercanary.command.settings import UsageError
 from infercanary.exporter import guard
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import Config, check, listen_address
+from infercanary.exporter.config import ExporterConfig, check, listen_address
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ def command(
     log_level: str,
 ) -> None:
     """Find the probes on this host, poll them, and serve what Prometheus scrapes."""
-    config = check(path) if path else Config()
+    config = check(path) if path else ExporterConfig()
     secured = guard.Secured.read(web_path) if web_path else guard.Secured()
     if store is not None:
         config = msgspec.structs.replace(config, store=str(store))
@@ -89,7 +89,9 @@ def settle_garbage() -> None:
     gc.set_threshold(20_000, 50, 1000)
 
 
-async def serve(config: Config, path: Path | None, sock: socket.socket, secured: guard.Secured) -> None:
+async def serve(
+    config: ExporterConfig, path: Path | None, sock: socket.socket, secured: guard.Secured
+) -> None:
     """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config."""
     settle_garbage()
     stop = asyncio.Event()

@@ -16,10 +16,10 @@ from prometheus_client import ProcessCollector
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import collect, discovery, expose, reload, scrape, status
+from infercanary.exporter import collect, expose, reload, scrape, status
 from infercanary.exporter.collect import Collector
-from infercanary.exporter.config import Config
-from infercanary.exporter.discovery import Container, Discovery
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import thread
 from infercanary.exporter.judging.thread import Judging
@@ -42,7 +42,10 @@ LAG = Metric(
     reading="Below 0.1 s. Near `timeout_seconds` polls time out through the exporter's own fault: its host is "
     "starved, or it has too many probes.",
 )
-METRICS = (BUILD, LAG, *collect.METRICS, *discovery.METRICS, *reload.METRICS, *thread.METRICS)
+METRICS = (
+    *(BUILD, LAG, *collect.METRICS, *reload.METRICS, *thread.METRICS),
+    *(metric for kind in registered() for metric in kind.metrics),
+)
 
 VERSION = version("infercanary")
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
@@ -62,12 +65,19 @@ _SECURITY_HEADERS = {
 class Exporter:
     """Everything that runs while the exporter does, wired together."""
 
-    def __init__(self, config: Config, path: Path | None) -> None:
+    def __init__(self, config: ExporterConfig, path: Path | None) -> None:
         self.exposition = Exposition()
-        self.live = LiveConfig(config, path, self._reconfigure)
+        self.discoveries: dict[str, Discovery] = {
+            kind.key: discovery
+            for kind in registered()
+            if (discovery := kind.create(config.section(kind), self._follow)) is not None
+        }
+        """By their key in the config, the lowest precedence first."""
+        reloadable = {key for key, found in self.discoveries.items() if isinstance(found, Reloadable)}
+        fixed = ["listen", "store", *(kind.key for kind in registered() if kind.key not in reloadable)]
+        self.live = LiveConfig(config, path, self._reconfigure, fixed)
         self.judging = Judging(Path(config.store) if config.store else None)
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
-        self.discovery = Discovery(config.docker, self._follow) if config.docker.enabled else None
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._lines: dict[str, expose.Lines] = {}
         self._process = ProcessCollector(registry=None)
@@ -78,11 +88,10 @@ class Exporter:
         tasks = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self.live.watch())]
         self.judging.start()
         self._follow()
-        if self.discovery:
-            self.discovery.start()
+        for discovery in self.discoveries.values():
+            discovery.start()
         yield
-        if self.discovery:
-            await self.discovery.stop()
+        await asyncio.gather(*(discovery.stop() for discovery in self.discoveries.values()))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -91,8 +100,8 @@ class Exporter:
 
     @property
     def ready(self) -> bool:
-        """Whether Docker was asked once and each probe found was polled once; then true for ever."""
-        tried = self.discovery is None or self.discovery.tried
+        """Whether each discovery was tried once and each probe found was polled once; then true for ever."""
+        tried = all(discovery.tried for discovery in self.discoveries.values())
         self._ready = self._ready or (tried and all(probe.polled for probe in self.collector.probes.values()))
         return self._ready
 
@@ -114,19 +123,22 @@ class Exporter:
             LAG.family(max(self._lags)),
             *self.live.families(),
             *self.judging.families(),
-            *(self.discovery.families() if self.discovery else ()),
+            *(family for discovery in self.discoveries.values() for family in discovery.families()),
         ]
 
-    def _reconfigure(self, config: Config) -> None:
+    def _reconfigure(self, config: ExporterConfig) -> None:
+        for kind in registered():
+            discovery = self.discoveries.get(kind.key)
+            if isinstance(discovery, Reloadable):
+                discovery.reconfigure(config.section(kind))
         self.collector.config = config
         self._follow()
 
     def _follow(self) -> None:
-        """Follow what Docker found and what the config lists; where both name the same, the config knows better."""
+        """Follow what was found; where two discoveries name one container, the later of them counts."""
         config = self.live.current
-        found = self.discovery.containers if self.discovery else ()
-        listed = [Container(service=p.service, name=p.container, url=p.url) for p in config.probes]
-        wanted = {(container.service, container.name): container for container in (*found, *listed)}
+        found = (container for discovery in self.discoveries.values() for container in discovery.containers)
+        wanted = {(container.service, container.name): container for container in found}
         if len(wanted) > config.limits.probes:
             log.warning(
                 "not all probes are polled; raise limits.probes",
@@ -138,9 +150,9 @@ class Exporter:
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            due = loop.time() + _TICK_SECONDS
+            expected = loop.time() + _TICK_SECONDS
             await asyncio.sleep(_TICK_SECONDS)
-            self._lags.append(max(0.0, loop.time() - due))
+            self._lags.append(max(0.0, loop.time() - expected))
 
 
 EXPORTER = web.AppKey("exporter", Exporter)
@@ -160,9 +172,8 @@ async def metrics(request: web.Request) -> web.StreamResponse:
 async def page(request: web.Request) -> web.Response:
     """What people read."""
     exporter = request.app[EXPORTER]
-    found = exporter.discovery
-    docker_up = found.up if found is not None else None
-    text = await status.page(exporter.collector.probes.values(), docker_up=docker_up, version=VERSION)
+    silent = [discovery.source for discovery in exporter.discoveries.values() if not discovery.up]
+    text = await status.page(exporter.collector.probes.values(), silent=silent, version=VERSION)
     return web.Response(text=text, content_type="text/html")
 
 
@@ -195,7 +206,7 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
     response.headers.update(_SECURITY_HEADERS)
 
 
-def create_app(config: Config, config_path: Path | None = None) -> web.Application:
+def create_app(config: ExporterConfig, config_path: Path | None = None) -> web.Application:
     """The exporter for ``config``, which was read from ``config_path`` if it can be reloaded."""
     app = web.Application(client_max_size=64 << 10)
     app[EXPORTER] = Exporter(config, config_path)

@@ -23,8 +23,8 @@ from infercanary.client.fetch import Failure, PollError, fetch, open_session
 from infercanary.contract.report import Family, Metric, Run
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COLD_START_METRICS
-from infercanary.exporter.config import Config
-from infercanary.exporter.discovery import Container
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
 from infercanary.exporter.judging import metrics
@@ -231,7 +231,7 @@ class Collector:
     """Polls the probes of the containers it follows, and shows them in an :class:`Exposition`."""
 
     def __init__(
-        self, config: Config, exposition: Exposition, judging: Judging, reserved: Collection[str]
+        self, config: ExporterConfig, exposition: Exposition, judging: Judging, reserved: Collection[str]
     ) -> None:
         self.config = config
         self.judging = judging

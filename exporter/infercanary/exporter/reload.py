@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ import structlog
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter.config import Config, check
+from infercanary.exporter.config import ExporterConfig, check
 
 log = structlog.get_logger(__name__)
 
@@ -32,23 +32,40 @@ RELOAD_TIME = Metric(
 )
 METRICS = (RELOAD_OK, RELOAD_TIME)
 
-_FIXED = ("listen", "docker", "store")
 _WATCH_SECONDS = 1.0
 
 
 class LiveConfig:
-    """Holds ``current``; a bad file leaves it as it was."""
+    """Holds ``current``; a bad file leaves it as it was.
 
-    def __init__(self, config: Config, path: Path | None, changed: Callable[[Config], None]) -> None:
+    Args:
+        config: what is in force at first.
+        path: the file that it was read from; None if it cannot be reloaded.
+        changed: called with each new config.
+        fixed: keys that need a restart, and keep the values of ``config``.
+    """
+
+    def __init__(
+        self,
+        config: ExporterConfig,
+        path: Path | None,
+        changed: Callable[[ExporterConfig], None],
+        fixed: Collection[str],
+    ) -> None:
         self.current = config
         self._path = path
         self._changed = changed
+        self._fixed = fixed
         self._ok = True
         self._loaded_at = time.time()
         self._stamp = self._file_stamp()
 
     def reload(self) -> None:
-        """Load the file again and put it in force. Raises :class:`UsageError`, and then keeps the old one."""
+        """Load the file again and put it in force.
+
+        Raises:
+            UsageError: the file is not good; the old config stays.
+        """
         if self._path is None:
             raise UsageError("there is no config file to reload; start the exporter with --config PATH")
         self._stamp = self._file_stamp()
@@ -60,10 +77,12 @@ class LiveConfig:
             raise
         self._ok = True
         self._loaded_at = time.time()
-        if unapplied := [key for key in _FIXED if getattr(new, key) != getattr(self.current, key)]:
+        if unapplied := [key for key in self._fixed if getattr(new, key) != getattr(self.current, key)]:
             log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
-        self.current = msgspec.structs.replace(new, **{key: getattr(self.current, key) for key in _FIXED})
-        log.info("config reloaded", probes=len(self.current.probes))
+        self.current = msgspec.structs.replace(
+            new, **{key: getattr(self.current, key) for key in self._fixed}
+        )
+        log.info("config reloaded")
         self._changed(self.current)
 
     async def watch(self) -> None:
@@ -77,7 +96,7 @@ class LiveConfig:
                     continue  # logged, and shown by the metric
 
     def families(self) -> list[Family]:
-        """What the metrics say of the config."""
+        """Whether the last load worked, and when one last did."""
         return [RELOAD_OK.family(float(self._ok)), RELOAD_TIME.family(self._loaded_at)]
 
     def _file_stamp(self) -> tuple[int, ...]:

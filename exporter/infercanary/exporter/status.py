@@ -34,7 +34,7 @@ _HEAD = f"""<!doctype html>
 _LINKS = (
     '<nav><a href="/metrics">metrics</a><a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
 )
-_NO_DOCKER = '<p class="note">Docker does not answer. What is below was found before; the log says why.</p>'
+_SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
 _EMPTY = """<article class="empty"><h2>No canaries yet</h2>
 <p>Put a probe into a container, label the container, and it appears here within seconds.
 Both must share a Docker network.</p>
@@ -45,11 +45,17 @@ Both must share a Docker network.</p>
       infercanary.port: "9798"   # the default</pre></article>"""
 
 
-async def page(probes: Collection[Probe], *, docker_up: bool | None, version: str) -> str:
-    """The whole page; ``docker_up`` is None where Docker is not asked. Yields to the event loop between cards."""
+async def page(probes: Collection[Probe], *, silent: Iterable[str], version: str) -> str:
+    """The whole page; it yields to the event loop between cards.
+
+    Args:
+        probes: what the exporter polls.
+        silent: the discoveries that do not answer now, by their names.
+        version: the exporter's.
+    """
     now = time.monotonic()
     ordered = sorted(probes, key=lambda probe: (_state(probe), probe.key))
-    parts = [_HEAD, _top(ordered), _NO_DOCKER if docker_up is False else "", "<main>"]
+    parts = [_HEAD, _top(ordered), *(_SILENT.format(_text(source)) for source in silent), "<main>"]
     for index, probe in enumerate(ordered):
         parts.append(card(probe, now))
         if index % _CARDS_PER_TURN == 0:

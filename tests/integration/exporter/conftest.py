@@ -26,7 +26,9 @@ from infercanary.contract.report import (
     encode,
 )
 from infercanary.exporter.app import create_app
-from infercanary.exporter.config import Config, Docker, StaticProbe, check
+from infercanary.exporter.config import ExporterConfig, check, file_type
+from infercanary.exporter.discovery.docker import DockerSettings
+from infercanary.exporter.discovery.static import StaticProbe
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -125,7 +127,7 @@ def exporter() -> Callable[..., Any]:
     """Runs the exporter with the given config, or the given config file, until the end of the block."""
 
     @asynccontextmanager
-    async def run(config: Config | None = None, path: Path | None = None) -> AsyncIterator[Exporter]:
+    async def run(config: ExporterConfig | None = None, path: Path | None = None) -> AsyncIterator[Exporter]:
         if config is None:
             assert path is not None
             config = check(path)
@@ -142,7 +144,7 @@ def exporter() -> Callable[..., Any]:
 
 
 class GoodProbe:
-    """A probe that works: its report is what it is told to say, and grows with each poll."""
+    """A probe that works: its report is what a test sets, and grows with each poll."""
 
     def __init__(self) -> None:
         self.boot_id = "boot-1"
@@ -184,14 +186,14 @@ class GoodProbe:
         return app
 
 
-def config(*probes: tuple[str, str], **changes: Any) -> Config:
+def config(*probes: tuple[str, str], **changes: Any) -> ExporterConfig:
     """A config that polls ``probes`` (container → URL) fast, without Docker."""
     listed = tuple(StaticProbe(url=url, service="resnet", container=name) for name, url in probes)
-    return Config(
+    return file_type()(
         **{
             "poll_seconds": 0.1,
             "timeout_seconds": 0.5,
-            "docker": Docker(enabled=False),
+            "docker": DockerSettings(enabled=False),
             "probes": listed,
             **changes,
         }
@@ -199,7 +201,7 @@ def config(*probes: tuple[str, str], **changes: Any) -> Config:
 
 
 @pytest.fixture(name="config")
-def config_fixture() -> Callable[..., Config]:
+def config_fixture() -> Callable[..., ExporterConfig]:
     return config
 
 

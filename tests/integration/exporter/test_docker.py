@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import Docker
+from infercanary.exporter.discovery.docker import DockerSettings
 
 # docker-py leaves the socket of a refused connection to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
@@ -133,8 +133,8 @@ async def port(serve: Any, good_probe: Any) -> int:
     return int((await serve(good_probe.app())).rpartition(":")[2])
 
 
-def settings(docker: FakeDocker, relist_seconds: float = 30.0) -> Docker:
-    return Docker(url=f"unix://{docker.path}", relist_seconds=relist_seconds)
+def settings(docker: FakeDocker, relist_seconds: float = 30.0) -> DockerSettings:
+    return DockerSettings(url=f"unix://{docker.path}", relist_seconds=relist_seconds)
 
 
 async def test_a_container_appears_dies_and_is_recreated_with_a_new_image(
@@ -266,7 +266,7 @@ async def test_a_burst_of_events_costs_few_listings(
 async def test_no_daemon_at_all_is_a_metric_and_the_listed_probes_work(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, tmp_path: Path
 ) -> None:
-    nowhere = Docker(url=f"unix://{tmp_path}/no.sock")
+    nowhere = DockerSettings(url=f"unix://{tmp_path}/no.sock")
     async with exporter(config(("one", await serve(good_probe.app())), docker=nowhere)) as run:
         await eventually(lambda: run.value("infercanary_up"))
         assert await run.value("infercanary_discovery_up") == 0
@@ -293,7 +293,7 @@ async def test_an_idle_event_stream_does_not_hold_up_the_end(
     await runner.setup()
 
     async def up() -> bool:
-        return app[EXPORTER].discovery.up
+        return app[EXPORTER].discoveries["docker"].up
 
     await eventually(up)
     started = time.monotonic()

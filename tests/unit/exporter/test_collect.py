@@ -6,8 +6,8 @@ import pytest
 
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.exporter.collect import Collector, Probe, backoff
-from infercanary.exporter.config import Config, Docker
-from infercanary.exporter.discovery import Container
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judging.thread import Judging
@@ -48,7 +48,7 @@ def test_history_is_bounded_in_runs_and_in_canaries() -> None:
 
 
 async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
-    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), Judging(None), ())
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
     probe = Probe(Container(service="s", name="c", id="0" * 64))
     sequences: list[int] = []
 
@@ -71,7 +71,7 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
 async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "judge.sqlite"
     judging = Judging(path)
-    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), judging, ())
+    collector = Collector(ExporterConfig(), Exposition(), judging, ())
     probe = Probe(Container(service="s", name="c", id="0" * 64))
     load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
 
@@ -97,7 +97,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
 
 async def test_a_crash_loop_counts_no_run_again() -> None:
     """Each probe that dies before it has run anything leaves the journal of an earlier one to the next."""
-    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), Judging(None), ())
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
     probe = Probe(Container(service="s", name="c", id="0" * 64))
     for boot in ("one", *(f"dies-{number}" for number in range(20))):
         of = "" if boot == "one" else "one"
@@ -120,7 +120,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
         store.take(start, [kept(run("a", 1, 0.01))])
         store.close()
     judging = Judging(path)
-    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), judging, ())
+    collector = Collector(ExporterConfig(), Exposition(), judging, ())
     probe = Probe(Container(service="s", name="c", id="0" * 64, image_id="sha256:2"))
     told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id="one") for number in (1, 2, 3))
     own = Run(1, "a", 0.0, 0.0, "ok", (0.01,))
@@ -141,7 +141,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
 @pytest.mark.parametrize(("since", "is_told"), [(1000.0, True), (1030.0, True), (5000.0, False)])
 async def test_a_sidecar_says_nothing_of_a_server_that_came_later(since: float, is_told: bool) -> None:
     """Its own start, and the answers that it compares with, were those of the server before."""
-    collector = Collector(Config(docker=Docker(enabled=False)), Exposition(), Judging(None), ())
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
     watching = Container(service="s", name="c", id="0" * 64, watched_id="7" * 64, watched_since=since)
     probe = Probe(watching)
     load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",)).family({("a",): 2.0})

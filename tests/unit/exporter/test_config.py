@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter.config import Config, check, listen_address
+from infercanary.exporter.config import check, file_type, listen_address
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
     path.write_text("")
-    assert check(path) == Config()
+    assert asdict(check(path)) == asdict(file_type()())
 
 
 def test_a_full_file(tmp_path: Path) -> None:
@@ -28,7 +30,7 @@ probes:
 limits: {report_bytes: 1000000, probes: 10}
 """
     )
-    config = check(path)
+    config: Any = check(path)
     assert config.poll_seconds == 10
     assert config.docker.url == "tcp://socket-proxy:2375"
     assert [probe.container for probe in config.probes] == ["resnet-1", "resnet-2"]
@@ -83,15 +85,15 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("[]", "expected"),
     ],
 )
-def test_a_mistake_is_one_line_with_the_place_and_the_mend(tmp_path: Path, text: str, line: str) -> None:
+def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "exporter.yaml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         check(path)
-    said = str(caught.value)
-    assert said.startswith(f"{path}:")
-    assert line in said
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith(f"{path}:")
+    assert line in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(

@@ -1,186 +1,120 @@
+"""The discoveries that there are, and how a new one is added: by one file."""
+
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+import pytest
+
+from infercanary.command.settings import UsageError
+from infercanary.exporter import discovery
+from infercanary.exporter.app import Exporter
+from infercanary.exporter.config import check, file_type
+from infercanary.exporter.discovery import base
+from infercanary.exporter.discovery.base import Container, DiscoveryKind, Reloadable, register, registered
+from infercanary.exporter.discovery.static import StaticDiscovery, StaticProbe
+
+NEW_DISCOVERY = """
 from typing import Any
 
 import msgspec
-import pytest
 
-from infercanary.exporter.discovery import Container, Image, Listed, ambiguous, containers, own_ids
-
-HERE = "a" * 64
-IMAGE = "sha256:" + "1" * 64
+from infercanary.command.settings import UsageError
+from infercanary.exporter.discovery.base import Container, DiscoveryKind, register
 
 
-def listed(number: int = 1, mode: str = "app_default", networks: Any = None, **labels: str) -> dict[str, Any]:
-    """An entry of GET /containers/json, as Docker 20.10 gives it, in what is used of it."""
-    return {
-        "Id": f"{number:064x}",
-        "Names": [f"/app-resnet-{number}"],
-        "Image": "registry.example:5000/team/resnet:2",
-        "ImageID": IMAGE,
-        "State": "running",
-        "Labels": {"infercanary.enable": "true", "com.docker.compose.service": "resnet"}
-        | {f"infercanary.{key}": value for key, value in labels.items()},
-        "HostConfig": {"NetworkMode": mode},
-        "NetworkSettings": {
-            "Networks": {"app_default": address("172.18.0.5")} if networks is None else networks
-        },
-    }
+class NomadSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    jobs: tuple[str, ...] = ()
 
 
-def address(ipv4: str = "", ipv6: str = "") -> dict[str, Any]:
-    return {"NetworkID": "f" * 64, "IPAddress": ipv4, "GlobalIPv6Address": ipv6, "Aliases": None}
+class NomadDiscovery:
+    source = "Nomad"
+    up = False
+    tried = True
+
+    def __init__(self, settings: NomadSettings, changed: Any) -> None:
+        self.containers = [Container(service="nomad", name=job, url="http://10.0.0.1:9798") for job in settings.jobs]
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def families(self) -> list[Any]:
+        return []
 
 
-def exporter(mode: str = "app_default", **networks: dict[str, Any]) -> dict[str, Any]:
-    entry = listed(0, mode, networks or {"app_default": address("172.18.0.9")}, enable="false")
-    return {**entry, "Id": HERE, "Names": ["/app-exporter-1"]}
+def check(settings: NomadSettings, limits: Any, place: str) -> None:
+    if "" in settings.jobs:
+        raise UsageError(f"{place}.jobs: a job has no name; give it one")
 
 
-def seen(*listing: dict[str, Any], digests: list[str] | None = None) -> list[Container]:
-    images = [Image(IMAGE, digests)]
-    return containers(msgspec.convert(list(listing), list[Listed]), images, [HERE])
-
-
-def test_the_identity_of_a_container() -> None:
-    digests = ["other/name@sha256:bbb", "registry.example:5000/team/resnet@sha256:aaa"]
-    [container] = seen(listed(), exporter(), digests=digests)
-    assert container == Container(
-        service="resnet",
-        name="app-resnet-1",
-        id=f"{1:064x}",
-        image="registry.example:5000/team/resnet:2",
-        image_id=IMAGE,
-        image_digest="sha256:aaa",
-        url="http://172.18.0.5:9798",
+register(
+    DiscoveryKind(
+        key="nomad", settings=NomadSettings, default=NomadSettings(), create=NomadDiscovery, check=check
     )
+)
+"""
 
 
+@pytest.fixture
+def nomad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A discovery whose only trace is its file."""
+    (tmp_path / "nomad.py").write_text(NEW_DISCOVERY)
+    monkeypatch.setattr(base, "_registered", {kind.key: kind for kind in registered()})
+    monkeypatch.setattr(discovery, "__path__", [*discovery.__path__, str(tmp_path)])
+    sys.modules.pop("infercanary.exporter.discovery.nomad", None)
+
+
+def config_file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "exporter.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_docker_and_the_list_are_discoveries_like_any_other() -> None:
+    assert [kind.key for kind in registered()] == ["docker", "probes"], "an entry of the list goes first"
+
+
+@pytest.mark.usefixtures("nomad")
+def test_a_new_discovery_takes_one_file(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "docker: {enabled: false}\nnomad: {jobs: [search]}")
+    exporter = Exporter(check(path), path)
+    assert [*exporter.discoveries] == ["nomad", "probes"]
+    [found] = exporter.discoveries["nomad"].containers
+    assert (found.service, found.name) == ("nomad", "search")
+
+
+@pytest.mark.usefixtures("nomad")
 @pytest.mark.parametrize(
-    ("reference", "digests", "digest"),
+    ("text", "line"),
     [
-        ("sha256:1234", ["<none>@<none>"], ""),
-        ("redis:7", ["redis@sha256:r"], "sha256:r"),
-        ("docker.io/library/redis:7", ["mirror/redis@sha256:m", "redis@sha256:r"], "sha256:r"),
-        ("team/app@sha256:pinned", ["team/app@sha256:pinned"], "sha256:pinned"),
-        (IMAGE, ["team/app@sha256:first", "team/b@sha256:second"], "sha256:first"),  # retagged since
-        ("built-here:latest", [], ""),
-        ("built-here:latest", None, ""),
+        ("nomad: {job: x}", "nomad: unknown key `job`; known keys: jobs"),
+        ("nomad: {jobs: ['']}", "nomad.jobs: a job has no name"),
+        ("nomads: {}", "unknown key `nomads`; known keys: listen"),
     ],
 )
-def test_the_digest_is_of_the_references_repository(reference: str, digests: list[str], digest: str) -> None:
-    [container] = seen({**listed(), "Image": reference}, digests=digests)
-    assert (container.image, container.image_digest) == (reference, digest)
+def test_the_settings_of_a_new_discovery_are_checked(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(UsageError, match=line.replace("`", ".")):
+        check(config_file(tmp_path, text))
 
 
-def test_only_labelled_containers_and_names_in_order() -> None:
-    unlabelled = {**listed(3), "Labels": None}
-    linked = {**listed(2), "Names": ["/web/alias", "/app-resnet-2"]}
-    assert [c.name for c in seen(linked, unlabelled, listed(1), exporter())] == [
-        "app-resnet-1",
-        "app-resnet-2",
-    ]
+def test_a_key_belongs_to_one_discovery() -> None:
+    with pytest.raises(ValueError, match="docker"):
+        register(
+            DiscoveryKind(key="docker", settings=int, default=0, create=lambda _settings, _changed: None)
+        )
 
 
-def test_the_service_is_labelled_or_composes_or_the_name() -> None:
-    plain = {**listed(2), "Labels": {"infercanary.enable": "True"}}
-    assert [c.service for c in seen(listed(1, service="vision"), plain)] == ["app-resnet-2", "vision"]
+def test_the_list_can_be_replaced_while_running_and_docker_cannot(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "docker: {enabled: false}")
+    exporter = Exporter(check(path), path)
+    listed = exporter.discoveries["probes"]
+    assert isinstance(listed, Reloadable)
+    listed.reconfigure((StaticProbe(url="http://a:1", service="s", container="c"),))
+    assert listed.containers == [Container(service="s", name="c", url="http://a:1")]
 
 
-def test_one_service_name_in_two_compose_projects_is_told() -> None:
-    def of(project: str, **labels: str) -> Listed:
-        entry = listed(**labels)
-        entry["Labels"]["com.docker.compose.project"] = project
-        return msgspec.convert(entry, Listed)
-
-    assert ambiguous([of("prod"), of("staging"), of("prod")]) == {"resnet": ["prod", "staging"]}
-    assert ambiguous([of("prod"), of("prod")]) == {}
-    assert ambiguous([of("prod"), of("staging", service="resnet-staging")]) == {}
-    assert ambiguous([of("prod"), of("staging", enable="false")]) == {}
-
-
-FOREIGN = {"other": address("10.0.0.2")}
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "url"),
-    [
-        ([exporter()], listed(port="8000"), "http://172.18.0.5:8000"),
-        (
-            [exporter()],
-            listed(networks={**FOREIGN, "app_default": address("172.18.0.5")}),
-            "http://172.18.0.5:9798",
-        ),
-        ([exporter()], listed(networks={"app_default": address(ipv6="fd00::5")}), "http://[fd00::5]:9798"),
-        ([], listed(networks=FOREIGN), "http://10.0.0.2:9798"),  # on the host every bridge is near
-        ([exporter("host", host=address())], listed(networks=FOREIGN), "http://10.0.0.2:9798"),
-        (
-            [exporter("host", host=address())],
-            listed(mode="host", networks={"host": address()}),
-            "http://127.0.0.1:9798",
-        ),
-        ([], listed(mode="host", networks={"host": address()}), "http://127.0.0.1:9798"),
-        ([exporter()], listed(mode=f"container:{HERE}", networks={}), "http://127.0.0.1:9798"),
-        ([exporter(), listed(2)], listed(mode=f"container:{2:064x}", networks={}), "http://172.18.0.5:9798"),
-        ([exporter()], listed(networks=FOREIGN, socket="unix:///run/p.sock"), "unix:///run/p.sock"),
-    ],
-)
-def test_the_address_is_one_that_the_exporter_can_reach(
-    here: list[dict[str, Any]], there: dict[str, Any], url: str
-) -> None:
-    assert next(c.url for c in seen(*here, there) if c.name == "app-resnet-1") == url
-
-
-@pytest.mark.parametrize(
-    ("there", "why"),
-    [
-        (listed(networks=FOREIGN), "attach both to one network"),
-        (listed(mode="none", networks={"none": address()}), "attach both to one network"),
-        (listed(mode="host", networks={"host": address()}), "run the exporter with network_mode: host"),
-        (listed(mode=f"container:{9:064x}", networks={}), "attach both to one network"),
-        (listed(port="web"), "label infercanary.port: 'web' is not a port"),
-        (
-            listed(socket="/run/p.sock"),
-            "label infercanary.socket: '/run/p.sock' is not a socket; write unix:///",
-        ),
-        (
-            listed(socket="http://elsewhere:80"),
-            "label infercanary.socket: 'http://elsewhere:80' is not a socket",
-        ),
-    ],
-)
-def test_without_an_address_there_is_a_reason_and_a_mend(there: dict[str, Any], why: str) -> None:
-    [container] = seen(exporter(), there)
-    assert container.url is None
-    assert why in container.url_missing
-
-
-def test_a_sidecar_has_the_image_of_the_server_that_it_watches() -> None:
-    server = {
-        **listed(7), "Names": ["/server"], "Id": "7" * 64, "Image": "search:2", "ImageID": "sha256:22",
-        "Created": 1000, "Labels": {},
-    }  # fmt: skip
-    sidecar = listed(2, watches="server", service="search")
-    [found] = seen(sidecar, server, exporter())
-    assert (found.image, found.image_id) == ("search:2", "sha256:22")
-    assert (found.watched_id, found.watched_since) == ("7" * 64, 1000)
-    assert found.url is not None
-    [alone] = seen(sidecar, exporter())
-    assert alone.url is None and alone.watched_id == ""
-    assert alone.url_missing.startswith("label infercanary.watches: no container 'server' runs; start it")
-    assert alone.ids != found.ids
-
-
-def test_hostile_service_labels_are_made_harmless() -> None:
-    [container] = seen(listed(service="a\nb" + "x" * 999))
-    assert container.service == "a?b" + "x" * 253
-
-
-def test_own_id_from_the_files_that_docker_mounts_or_the_host_name() -> None:
-    inside = f"733 714 0:1 /var/lib/docker/containers/{HERE}/hostname /etc/hostname rw - ext4 /dev/sda rw\n"
-    shm_of_others_on_a_host = (
-        f"9 1 0:45 / /var/lib/docker/containers/{'b' * 64}/mounts/shm rw - tmpfs shm rw\n"
-    )
-    assert own_ids("exporter", inside) == [HERE]
-    assert own_ids("0123456789ab", "") == ["0123456789ab"]
-    assert own_ids("my-laptop", shm_of_others_on_a_host) == []
+def test_a_discovery_that_is_off_is_not_made() -> None:
+    config = file_type()(docker={kind.key: kind for kind in registered()}["docker"].settings(enabled=False))
+    assert [*map(type, Exporter(config, None).discoveries.values())] == [StaticDiscovery]

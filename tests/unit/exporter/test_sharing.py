@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.exporter import collect
 from infercanary.exporter.collect import SHARED, Collector, Probe
-from infercanary.exporter.config import Config
-from infercanary.exporter.discovery import Container
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
@@ -104,7 +104,7 @@ class Host:
 
     def __init__(self) -> None:
         self.exposition = Exposition()
-        self.collector = Collector(Config(), self.exposition, Judging(None), frozenset())
+        self.collector = Collector(ExporterConfig(), self.exposition, Judging(None), frozenset())
 
     async def says(self, name: str, cpus: str) -> None:
         probe = self.probe(name)

@@ -1,0 +1,150 @@
+"""What a discovery is, what it finds, and the registry of the discoveries in this folder.
+
+A discovery is one file in this folder: a class with the methods of :class:`Discovery`, a struct with its section of
+exporter.yaml, and one call of :func:`register`. Nothing else names it; ``static`` is the shortest example.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from urllib.parse import urlsplit
+
+import msgspec
+
+from infercanary.client.limits import Limits
+from infercanary.contract.report import Family, Metric
+
+S = TypeVar("S")
+
+
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """One container with a probe. ``name`` stays the same when it is recreated, ``id`` does not.
+
+    ``image``, ``image_id`` and ``image_digest`` are those of what the probe watches: of its own container, or of the
+    server that a sidecar watches.
+    """
+
+    service: str
+    name: str
+    id: str = ""
+    image: str = ""
+    image_id: str = ""
+    image_digest: str = ""
+    watched_id: str = ""
+    """Id of the server that a sidecar watches; empty where the probe is in its own server's container."""
+    watched_since: float = 0.0
+    """When that server's container was created, a Unix time."""
+    url: str | None = None
+    """Where the probe answers."""
+    url_missing: str = ""
+    """Why there is no URL, and how to fix it."""
+    server_gone: bool = False
+    """The server that it watches does not run; its probe is not polled either."""
+
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Its own id and that of what it watches: where one of them differs, it is another container."""
+        return self.id, self.watched_id
+
+
+class Discovery(Protocol):
+    """Finds containers. The event loop that calls :meth:`start` reads the properties."""
+
+    @property
+    def source(self) -> str:
+        """What people know it as: the status page says "… does not answer" while it is not up."""
+
+    @property
+    def containers(self) -> Sequence[Container]:
+        """What it last found. It stays while the source does not answer: containers may outlive it."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the source answered last time."""
+
+    @property
+    def tried(self) -> bool:
+        """Whether it was asked once; the exporter is not ready before."""
+
+    def start(self) -> None:
+        """Begin, on the running event loop; it must not block."""
+
+    async def stop(self) -> None:
+        """End, within seconds, also where the source hangs."""
+
+    def families(self) -> list[Family]:
+        """Its own metrics, without labels of a container."""
+
+
+@runtime_checkable
+class Reloadable(Discovery, Protocol):
+    """A discovery that takes new settings while it runs; of the others a reload says that a restart is needed."""
+
+    def reconfigure(self, settings: Any) -> None:
+        """Use ``settings``; the exporter reads ``containers`` again afterwards."""
+
+
+class DiscoveryKind(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """How one kind of discovery is configured and made."""
+
+    key: str
+    """Its section in exporter.yaml."""
+    settings: Any
+    """The type of that section, for msgspec; a struct forbids unknown fields."""
+    default: S
+    """The section where the file has none."""
+    create: Callable[[S, Callable[[], None]], Discovery | None]
+    """From the section and what to call, on the event loop, when the containers changed; None where it is off."""
+    check: Callable[[S, Limits, str], None] = lambda _settings, _limits, _place: None
+    """Raises :class:`UsageError` for what the type cannot say; the last argument is the section's place in the file."""
+    metrics: tuple[Metric, ...] = ()
+    """What :meth:`Discovery.families` may show; no probe may use these names."""
+    precedence: int = 0
+    """Where two discoveries find the same service and container, the one with the higher number counts."""
+
+
+_registered: dict[str, DiscoveryKind[Any]] = {}
+
+
+def register(kind: DiscoveryKind[Any]) -> None:
+    """Add ``kind``; called once by each file of this folder that has a discovery.
+
+    Raises:
+        ValueError: another discovery has the same key.
+    """
+    if kind.key in _registered:
+        raise ValueError(f"two discoveries have the key {kind.key!r}")
+    _registered[kind.key] = kind
+
+
+def registered() -> list[DiscoveryKind[Any]]:
+    """Every discovery that a file of this folder registers, the lowest precedence first."""
+    package = importlib.import_module(__package__ or "")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return sorted(_registered.values(), key=lambda kind: (kind.precedence, kind.key))
+
+
+def url_mistake(url: str) -> str | None:
+    """What is wrong with a probe's URL and how to fix it, or None."""
+    fix = "write http://host:9798 or unix:///path/to/probe.sock"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"{url!r} is not a URL ({error}); {fix}"
+    if not url.isprintable() or " " in url:
+        return f"{url!r} has blanks or control characters; {fix}"
+    if parts.scheme == "unix":
+        if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
+            return f"{url!r} needs an absolute path; {fix}"
+    elif parts.scheme not in ("http", "https"):
+        return f"{url!r} has no scheme that is known; {fix}"
+    elif not parts.hostname or port == 0:
+        return f"{url!r} names no host or an impossible port; {fix}"
+    if parts.query or parts.fragment:
+        return f"{url!r} has a query or a fragment; {fix}"
+    return None

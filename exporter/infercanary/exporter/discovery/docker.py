@@ -1,0 +1,213 @@
+"""Docker: containers with the label ``infercanary.enable=true`` on this host.
+
+The Docker SDK blocks and is not thread-safe, so all calls are made in one thread of its own. It needs five of them, so
+that a socket proxy can forbid the rest: GET of /version, /events, /containers/json and /images/json (and /_ping for the
+proxy's own health check).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated
+
+import docker
+import docker.errors
+import docker.types
+import docker.utils
+import msgspec
+import requests
+import structlog
+
+from infercanary.contract.report import Family, Metric
+from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
+from infercanary.exporter.discovery.base import Container, DiscoveryKind, register
+from infercanary.exporter.discovery.docker_listing import (
+    ListedContainer,
+    ListedImage,
+    ambiguous,
+    containers,
+    label_text,
+    own_ids,
+)
+
+log = structlog.get_logger(__name__)
+
+UP = Metric(
+    "infercanary_discovery_up",
+    "gauge",
+    "1 if Docker answered when last asked for its containers, else 0.",
+    reading="`infercanary_discovery_up == 0` is an alert: containers known so far are still polled, new ones "
+    "are not found. See the access to Docker's socket or its proxy. Missing with `docker.enabled: false`.",
+)
+FOUND = Metric(
+    "infercanary_discovered_containers",
+    "gauge",
+    "Containers that Docker last listed with a probe.",
+    reading="0 while `infercanary_discovery_up` is 1: no running container has the label "
+    "`infercanary.enable=true`, or this is another daemon. A fall without a deployment is a crash of "
+    "containers.",
+)
+# Not each exec_* of a health check, which comes every few seconds from every container.
+_EVENTS = ["create", "start", "die", "destroy", "pause", "unpause", "rename", "update"]
+_CALL_SECONDS = 10
+_SETTLE_SECONDS = 0.5  # a burst of events costs one listing
+_STOP_SECONDS = 2.0
+
+
+class DockerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section ``docker:``. Without ``url``: DOCKER_HOST, else unix:///var/run/docker.sock."""
+
+    enabled: bool = True
+    url: str | None = None
+    relist_seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 30.0
+
+
+_EXPECTED = (docker.errors.DockerException, requests.RequestException, OSError, msgspec.ValidationError)
+
+
+class DockerDiscovery:
+    """Follows Docker. ``containers`` and ``up`` belong to the event loop that calls :meth:`start`."""
+
+    source = "Docker"
+
+    def __init__(self, settings: DockerSettings, changed: Callable[[], None]) -> None:
+        self.containers: tuple[Container, ...] = ()
+        self.up = False
+        self.tried = False
+        self._settings = settings
+        self._changed = changed
+        self._stopping = threading.Event()
+        self._events: docker.types.CancellableStream[bytes] | None = None
+        self._watching = False
+        self._images: list[ListedImage] = []
+        self._images_missing = False
+        self._several: dict[str, list[str]] = {}
+        self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
+        self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
+
+    def start(self) -> None:
+        """Begin to follow, on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End, within seconds: a call that hangs in a wedged Docker stays behind in its daemon thread."""
+        self._stopping.set()
+        events = self._events
+        if events is not None:
+            with suppress(OSError, AttributeError):  # it may be ending by itself at this very moment
+                events.close()
+        await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
+
+    def families(self) -> list[Family]:
+        """Whether Docker answers, and how many containers it lists."""
+        return [UP.family(float(self.up)), FOUND.family(len(self.containers))]
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                with closing(self._client()) as client:
+                    while not self._stopping.is_set():
+                        self._round(client)
+                        failures = 0
+                        self._stopping.wait(_SETTLE_SECONDS)
+            except Exception as error:  # whatever Docker answers must not end the search for ever
+                if not isinstance(error, _EXPECTED):
+                    log.exception("the search for containers failed by a fault of the exporter")
+                self._call_in_loop(self._lost, str(error))
+                self._stopping.wait(0.5 * 2 ** min(failures, 6))
+                failures += 1
+
+    def _client(self) -> docker.APIClient:
+        """A client that has asked for the daemon's version."""
+        if self._settings.url:
+            return docker.APIClient(base_url=self._settings.url, version="auto", timeout=_CALL_SECONDS)
+        return docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
+
+    def _round(self, client: docker.APIClient) -> None:
+        """List the containers, then wait for the next event or the time to list again.
+
+        The stream opens first, so that what happens while listing is not missed. ``client.events()`` cannot have a
+        time-out, so the stream is a plain GET.
+        """
+        # What is watched need not be labelled: then every container's events count.
+        labelled = {} if self._watching else {"label": f"{ENABLE_LABEL}=true"}
+        filters = docker.utils.convert_filters({"type": "container", "event": _EVENTS, **labelled})
+        with client.get(
+            f"{client.base_url}/v{client.api_version}/events",
+            params={"filters": filters},
+            stream=True,
+            timeout=(_CALL_SECONDS, self._settings.relist_seconds),
+        ) as response:
+            response.raise_for_status()
+            self._events = docker.types.CancellableStream(response.iter_content(None), response)
+            listing = msgspec.convert(client.containers(), list[ListedContainer])
+            self._images = self._listed_images(client)
+            self._call_in_loop(self._list, containers(listing, self._images, self._own_ids))
+            if (several := ambiguous(listing)) != self._several:
+                for service, projects in several.items():
+                    log.warning(
+                        "several Compose projects have this service, and are judged as one: "
+                        f"give the containers of one of them another name by the label {SERVICE_LABEL}",
+                        service=label_text(service), projects=[*map(label_text, projects)],
+                    )  # fmt: skip
+                self._several = several
+            watching = any(WATCHES_LABEL in (listed.labels or {}) for listed in listing)
+            if not self._stopping.is_set() and watching == self._watching:
+                next(self._events, None)
+            self._watching = watching
+            self._events = None
+
+    def _listed_images(self, client: docker.APIClient) -> list[ListedImage]:
+        """For digests; where a proxy refuses the call, containers are found without new ones."""
+        try:
+            images = msgspec.convert(client.images(all=True), list[ListedImage])
+        except (docker.errors.APIError, requests.Timeout, msgspec.ValidationError) as error:
+            if not self._images_missing:
+                log.warning("docker does not list images; digests are those known before", error=str(error))
+            self._images_missing = True
+            return self._images
+        self._images_missing = False
+        return images
+
+    def _call_in_loop(self, then: Callable[..., None], *arguments: object) -> None:
+        if not self._stopping.is_set():
+            self._loop.call_soon_threadsafe(then, *arguments)
+
+    def _list(self, found: list[Container]) -> None:
+        if not self.up:
+            log.info("docker answers", containers=len(found))
+        self.up = self.tried = True
+        self.containers = tuple(found)
+        self._changed()
+
+    def _lost(self, error: str) -> None:
+        if self.up or not self.tried:
+            log.warning("docker does not answer; the containers known so far stay", error=error)
+        self.up = False
+        self.tried = True
+        self._changed()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""  # no procfs here: then this is no container either
+
+
+register(
+    DiscoveryKind(
+        key="docker",
+        settings=DockerSettings,
+        default=DockerSettings(),
+        create=lambda settings, changed: DockerDiscovery(settings, changed) if settings.enabled else None,
+        metrics=(UP, FOUND),
+    )
+)

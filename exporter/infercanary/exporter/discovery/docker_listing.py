@@ -1,0 +1,209 @@
+"""From what Docker lists to containers with a probe: labels, names, images and addresses, without any call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from infercanary.contract.report import DEFAULT_PORT
+from infercanary.contract.text import printable
+from infercanary.contract.vocabulary import (
+    ENABLE_LABEL,
+    PORT_LABEL,
+    SERVICE_LABEL,
+    SOCKET_LABEL,
+    WATCHES_LABEL,
+)
+from infercanary.exporter.discovery.base import Container, url_mistake
+
+_COMPOSE_SERVICE = "com.docker.compose.service"
+_COMPOSE_PROJECT = "com.docker.compose.project"
+
+
+class _Network(msgspec.Struct):
+    ipv4: str = msgspec.field(default="", name="IPAddress")
+    ipv6: str = msgspec.field(default="", name="GlobalIPv6Address")
+
+
+class _NetworkSettings(msgspec.Struct, rename="pascal"):
+    networks: dict[str, _Network] | None = None
+
+
+class _HostConfig(msgspec.Struct, rename="pascal"):
+    network_mode: str = ""
+
+
+class ListedContainer(msgspec.Struct, rename="pascal"):
+    """What is used of an entry of GET /containers/json."""
+
+    id: str
+    names: list[str]
+    image: str = ""
+    image_id: str = msgspec.field(default="", name="ImageID")
+    created: float = 0.0
+    labels: dict[str, str] | None = None
+    host_config: _HostConfig = msgspec.field(default_factory=_HostConfig)
+    network_settings: _NetworkSettings = msgspec.field(default_factory=_NetworkSettings)
+
+
+class ListedImage(msgspec.Struct, rename="pascal"):
+    """What is used of an entry of GET /images/json."""
+
+    id: str
+    repo_digests: list[str] | None = None
+
+
+def containers(
+    listing: Sequence[ListedContainer], images: Iterable[ListedImage], own_ids: Sequence[str]
+) -> list[Container]:
+    """The containers that ask for it by label.
+
+    Args:
+        listing: GET /containers/json.
+        images: GET /images/json; digests come from it.
+        own_ids: how the id of the exporter's own container may start; none where it runs on the host. Which networks
+            it can reach depends on it.
+
+    Returns:
+        By service and name, in order of both.
+    """
+    by_id = {listed.id: listed for listed in listing}
+    own = next((listed for start in own_ids for listed in listing if listed.id.startswith(start)), None)
+    digests = {image.id: image.repo_digests or [] for image in images}
+    found = []
+    for listed in listing:
+        labels = listed.labels or {}
+        if labels.get(ENABLE_LABEL, "").lower() != "true":
+            continue
+        name = _name(listed)
+        url, missing = _url(listed, own, by_id)
+        watched: ListedContainer | None = listed
+        if server := labels.get(WATCHES_LABEL):
+            running = next((each for each in listing if _name(each) == server), None)
+            if running is None:  # the image that it ran last need not be the next one
+                url = None
+                missing = f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
+            watched = running
+        described = watched or listed
+        found.append(
+            Container(
+                service=label_text(labels.get(SERVICE_LABEL) or labels.get(_COMPOSE_SERVICE) or name),
+                name=name,
+                id=listed.id,
+                image=described.image,
+                image_id=described.image_id,
+                image_digest=_digest(described.image, digests.get(described.image_id, [])),
+                watched_id="" if described is listed else described.id,
+                watched_since=0.0 if described is listed else described.created,
+                url=url,
+                url_missing=missing,
+                server_gone=watched is None,
+            )
+        )
+    return sorted(found, key=lambda container: (container.service, container.name))
+
+
+def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
+    """Compose services that several projects have → those projects.
+
+    The judge would take such a service for one, and the containers that start last for its upgrade.
+    """
+    projects: dict[str, set[str]] = {}
+    for listed in listing:
+        labels = listed.labels or {}
+        service = labels.get(_COMPOSE_SERVICE)
+        if service and labels.get(ENABLE_LABEL, "").lower() == "true" and not labels.get(SERVICE_LABEL):
+            projects.setdefault(service, set()).add(labels.get(_COMPOSE_PROJECT, ""))
+    return {service: sorted(found) for service, found in projects.items() if len(found) > 1}
+
+
+def own_ids(hostname: str, mountinfo: str) -> list[str]:
+    """How the id of this process' container may start: by the files that Docker mounts, else by the host name."""
+    mounted = re.findall(r"/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf) /etc/", mountinfo)
+    named = [hostname] if re.fullmatch(r"[0-9a-f]{12}", hostname) else []
+    return list(dict.fromkeys(mounted + named))
+
+
+def _name(listed: ListedContainer) -> str:
+    """Its own name: ``/name``. Legacy links add others, such as ``/other/alias``."""
+    return next((name[1:] for name in listed.names if name.count("/") == 1), listed.id[:12])
+
+
+def label_text(text: str) -> str:
+    """``text`` as a label's value: printable and bounded."""
+    return printable(text, 256)
+
+
+def _digest(reference: str, digests: Sequence[str]) -> str:
+    """The ``sha256:…`` under which a registry knows the image: that of the reference's repository, if it has one."""
+    repository = _repository(reference)
+    # An image without a name has `<none>@<none>`.
+    parts = (d.partition("@") for d in digests)
+    known = [(repo == repository, digest) for repo, at, digest in parts if at and digest != "<none>"]
+    return max(known, key=lambda entry: entry[0], default=(False, ""))[1]
+
+
+def _repository(reference: str) -> str:
+    path, slash, last = reference.partition("@")[0].rpartition("/")
+    return (path + slash + last.partition(":")[0]).removeprefix("docker.io/").removeprefix("library/")
+
+
+def _url(
+    listed: ListedContainer, own: ListedContainer | None, by_id: dict[str, ListedContainer]
+) -> tuple[str | None, str]:
+    """Where the probe of ``listed`` answers, or why that is not known."""
+    labels = listed.labels or {}
+    if path := labels.get(SOCKET_LABEL):
+        # A label may come from the image: it must not send the exporter to any other host.
+        if not path.startswith("unix://") or url_mistake(path):
+            return None, f"label {SOCKET_LABEL}: {path!r} is not a socket; write unix:///path/to/probe.sock"
+        return path, ""
+    port = labels.get(PORT_LABEL, str(DEFAULT_PORT))
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        return None, f"label {PORT_LABEL}: {port!r} is not a port; write a number from 1 to 65535"
+    host, missing = _host(listed, own, by_id)
+    return (f"http://{host}:{port}", "") if host else (None, missing)
+
+
+def _host(
+    listed: ListedContainer, own: ListedContainer | None, by_id: dict[str, ListedContainer]
+) -> tuple[str, str]:
+    target = _network_owner(listed, by_id)
+    here = _network_owner(own, by_id) if own else None
+    mode = target.host_config.network_mode
+    on_host = here is None or here.host_config.network_mode == "host"
+    if here is not None and target.id == here.id:
+        return "127.0.0.1", ""
+    if mode == "host":
+        return (
+            ("127.0.0.1", "")
+            if on_host
+            else (
+                "",
+                "it uses the host's network, which the exporter does not; run the exporter with network_mode: host, "
+                f"or share a socket by the label {SOCKET_LABEL}",
+            )
+        )
+    networks = target.network_settings.networks or {}
+    ours = (here.network_settings.networks or {}).keys() if here else networks.keys()
+    for name, network in networks.items():
+        if on_host or name in ours:
+            if network.ipv4:
+                return network.ipv4, ""
+            if network.ipv6:
+                return f"[{network.ipv6}]", ""
+    return "", (
+        "it has no address on a network that the exporter can reach; attach both to one network, "
+        f"or share a socket by the label {SOCKET_LABEL}"
+    )
+
+
+def _network_owner(listed: ListedContainer, by_id: dict[str, ListedContainer]) -> ListedContainer:
+    """The container whose network ``listed`` uses: itself, or the one that its network mode names."""
+    seen = set()
+    while listed.host_config.network_mode.startswith("container:") and listed.id not in seen:
+        seen.add(listed.id)
+        listed = by_id.get(listed.host_config.network_mode.removeprefix("container:"), listed)
+    return listed
