@@ -22,7 +22,8 @@ from infercanary.command.settings import UsageError
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
 from infercanary.judge.upgrade import image_name
-from infercanary.store.sqlite import Store, StoreError
+from infercanary.store.base import StoreError
+from infercanary.store.sqlite import SqliteStore
 
 
 class _Engine(NamedTuple):
@@ -153,7 +154,7 @@ def _cold(starts: Iterable[Start], canary: str, step: str) -> float | None:
 
 
 @contextmanager
-def _copied(path: Path) -> Iterator[Store]:
+def _copied(path: Path) -> Iterator[SqliteStore]:
     """Open a copy of the store: a running exporter locks its file."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file; {_WHICH}")
@@ -168,10 +169,10 @@ def _copied(path: Path) -> Iterator[Store]:
             with copy.open("rb") as head:
                 if not head.read(16).startswith(b"SQLite format 3"):
                     raise UsageError(f"{path}: not the judge's store; {_WHICH}")
-            store = Store.open(copy)
+            store = SqliteStore.open(copy)
         except (OSError, StoreError, sqlite3.Error) as error:
             raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None
-        if store.set_aside:  # the exporter moved its log into the file while it was copied
+        if store.set_aside_at is not None:  # the exporter moved its log into the file while it was copied
             store.close()
             raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
         try:

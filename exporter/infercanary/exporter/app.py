@@ -76,7 +76,7 @@ class Exporter:
         reloadable = {key for key, found in self.discoveries.items() if isinstance(found, Reloadable)}
         fixed = ["listen", "store", *(kind.key for kind in registered() if kind.key not in reloadable)]
         self.live = LiveConfig(config, path, self._reconfigure, fixed)
-        self.judging = Judging(Path(config.store) if config.store else None)
+        self.judging = Judging(config.store)
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._lines: dict[str, expose.Lines] = {}

@@ -11,6 +11,7 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery.base import DiscoveryKind, registered
+from infercanary.store import base as stores
 
 S = TypeVar("S")
 
@@ -20,7 +21,8 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What exporter.yaml may say, but for the sections of discoveries: those are added by :func:`file_type`.
 
-    ``store`` is the judge's file; without one, baselines live as long as the exporter does.
+    ``store`` is the judge's file, or the URL of another kind of store. Without one, baselines live as long as the
+    exporter does.
     """
 
     listen: str = "0.0.0.0:9797"
@@ -57,6 +59,8 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     """
     config = settings.load(path, file_type())
     listen_address(config.listen, f"{path}: listen")
+    if (scheme := stores.scheme_of(config.store)) not in stores.registered():
+        raise UsageError(f"{path}: store: no store for {scheme}://; write a file's path")
     for kind in registered():
         kind.check(config.section(kind), config.limits, f"{path}: {kind.key}")
     return config

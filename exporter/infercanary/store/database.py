@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from infercanary.store.base import StoreError
+
 _LOCK_SECONDS = 2.0  # an exporter that is just ending lets go of the file within it
 _MAX_CHECKED_BYTES = 256 << 20  # are checked as a whole when opened; reading them takes about a second
 _MAX_SET_ASIDE = 3
@@ -20,17 +22,12 @@ _BESIDE = ("-wal", "-shm", "-journal")
 _STAMP = "%Y%m%dT%H%M%SZ"
 
 
-class StoreError(Exception):
-    """The store could not do it; what it was to change is as before. One line, for people."""
-
-    def __str__(self) -> str:
-        return " ".join(super().__str__().split())
-
-
 def connect(path: Path | None) -> sqlite3.Connection:
     """The database at ``path``, or one in memory, in the schema of today and for this process alone.
 
-    Raises :class:`StoreError` where it is not ours to use, and what sqlite3 raises.
+    Raises:
+        StoreError: it is not ours to use.
+        sqlite3.Error: as sqlite3 does.
     """
     db = sqlite3.connect(
         path or ":memory:",
@@ -39,7 +36,7 @@ def connect(path: Path | None) -> sqlite3.Connection:
         check_same_thread=False,
     )
     try:
-        # From the first read on, and so without shared memory beside the file.
+        # From the first read on: so no shared memory is needed beside the file.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
         version = _check(db, path)
         for pragma in (
@@ -84,12 +81,16 @@ def _check(db: sqlite3.Connection, path: Path | None) -> int:
 
 
 def is_corrupt(error: BaseException) -> bool:
-    """Whether it is the file that is at fault: Python has a class for all of SQLite's other errors."""
+    """Whether the file is at fault: Python has a class of its own for each other error of SQLite."""
     return type(error) is sqlite3.DatabaseError
 
 
 def set_aside(path: Path) -> Path:
-    """Rename the corrupt file at ``path``, so that a new one can be begun; the last three such files are kept."""
+    """Rename the corrupt file at ``path``, so that a new one can be begun; the last three such files are kept.
+
+    Returns:
+        The path that it has now.
+    """
     earlier = sorted(_aside(path))
     for file in earlier[: max(0, len(earlier) - _MAX_SET_ASIDE + 1)]:
         for suffix in (*_BESIDE, ""):
@@ -109,7 +110,7 @@ def set_aside(path: Path) -> Path:
 def set_aside_at(path: Path) -> float | None:
     """When the last of the corrupt files that lie beside ``path`` was set aside, a Unix time; None if none does.
 
-    Their names say it, so that it is known after a restart too, and where no new file could be begun at first.
+    Their names have the time: so it is known after a restart too, and where no new file could be begun at first.
     """
     times = []
     with suppress(OSError):  # a folder that cannot be listed
@@ -132,7 +133,7 @@ def _aside(path: Path) -> Iterator[Path]:
 
 
 def explain(error: BaseException, path: Path | None) -> str:
-    """What went wrong, and what would mend it."""
+    """What went wrong, and how to fix it."""
     text = str(error)
     if is_corrupt(error):
         return f"corrupt ({text}); it is set aside, and begun anew"

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from infercanary.contract.report import Run, decode
-from infercanary.store.sqlite import Store
+from infercanary.store.sqlite import SqliteStore
 
 KILLS = int(os.environ.get("KILLS", "6"))
 
@@ -82,7 +82,7 @@ def reported(url: str) -> tuple[str, tuple[Run, ...]]:
 
 def stored(path: Path) -> dict[str, list[int]]:
     """Boot id → the sequences of its runs."""
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     try:
         found = store.generations("s", "quick")
         return {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}

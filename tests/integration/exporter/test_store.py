@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from infercanary.judge.model import Generation, Sample
 from infercanary.store import database
-from infercanary.store.sqlite import Generation, Sample, Store, StoreError
+from infercanary.store.base import StoreError
+from infercanary.store.sqlite import SqliteStore
 
 T = 1_790_000_000.0
 
@@ -36,7 +38,7 @@ def samples(begin: int, end: int) -> list[Sample]:
     ]
 
 
-def sequences(store: Store, container: str = "search-1") -> list[int]:
+def sequences(store: SqliteStore, container: str = "search-1") -> list[int]:
     found = store.generations("search", "resnet18")
     return next(([s.sequence for s in several] for g, several in found if g.container == container), [])
 
@@ -44,9 +46,10 @@ def sequences(store: Store, container: str = "search-1") -> list[int]:
 WRITER = """
 import sys
 from pathlib import Path
-from infercanary.store.sqlite import Generation, Sample, Store
+from infercanary.judge.model import Generation, Sample
+from infercanary.store.sqlite import SqliteStore
 
-store = Store.open(Path(sys.argv[1]))
+store = SqliteStore.open(Path(sys.argv[1]))
 begin = int(sys.argv[2])
 generation = Generation(service="search", container="search-1", boot_id="boot", started_at=0.0)
 while True:
@@ -90,7 +93,7 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
         assert writer.wait(30) == -signal.SIGKILL
         committed = int(told.read_text().splitlines()[-1])
         before = total
-        store = Store.open(path)
+        store = SqliteStore.open(path)
         ((_, several),) = store.generations("search", "resnet18")
         assert [s.sequence for s in several] == sorted({s.sequence for s in several})
         total = sum(s.runs for s in several)
@@ -98,7 +101,7 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
         assert total in (before, committed, committed + 50), "a transaction is there as a whole or not at all"
         assert total >= max(before, committed), "and is there once the writer was told so"
         assert store.taken("search", "resnet18") == {("search-1", "boot"): total}
-        assert store.set_aside == 0
+        assert store.session.set_aside == 0
         store.close()
     assert total > 2_000
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db", "told"]
@@ -128,7 +131,7 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
     path = small_disk / "store.db"
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     taken = 1
     error = None
     while error is None:
@@ -147,13 +150,13 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
         with pytest.raises(StoreError, match="full"):
             store.take(generation(), samples(taken, taken + 5_000))
         assert store.rows == 2 * (taken - 1)
-    assert store.errors == 4
+    assert store.session.errors == 4
 
     ballast.unlink()
     assert store.take(generation(), samples(1, taken + 50)) == 50, "the cursor was kept"
     store.close()
-    store = Store.open(path)
-    assert store.set_aside == 0
+    store = SqliteStore.open(path)
+    assert store.session.set_aside == 0
     assert sequences(store) == list(range(1, taken + 50))
     store.close()
 
@@ -165,9 +168,9 @@ def test_a_full_disk_while_it_is_opened(small_disk: Path) -> None:
             file.write(bytes(4096))
     path = small_disk / "store.db"
     with pytest.raises(StoreError, match=re.escape(f"{path}: the disk is full")):
-        Store.open(path)
+        SqliteStore.open(path)
     ballast.unlink()
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
 
@@ -176,11 +179,13 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
     script = """
     import resource, signal, sys
     from pathlib import Path
-    from infercanary.store.sqlite import Generation, Sample, Store, StoreError
+    from infercanary.judge.model import Generation, Sample
+    from infercanary.store.base import StoreError
+    from infercanary.store.sqlite import SqliteStore
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-    store = Store.open(Path(sys.argv[1]))
+    store = SqliteStore.open(Path(sys.argv[1]))
     generation = Generation(service="search", container="search-1", boot_id="boot", started_at=0.0)
     taken = 1
     try:
@@ -192,7 +197,7 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     new = store.take(generation, [Sample(n, "resnet18", 10.0 * n, "ok", 0.01) for n in range(1, taken + 50)])
     ((_, found),) = store.generations("search", "resnet18")
-    print(new, len(found) == taken + 49, store.set_aside)
+    print(new, len(found) == taken + 49, store.session.set_aside)
     """
     writer = start(script, tmp_path / "store.db")
     output, errors = writer.communicate(timeout=60)
@@ -207,7 +212,7 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
 
 def make(path: Path) -> int:
     """A store with some runs; how many bytes."""
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     for number in range(20):
         store.take(generation(f"c-{number}"), samples(1, 300))
     store.close()
@@ -254,8 +259,8 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
     damage(path, make(path))
     damaged = path.read_bytes()
     with structlog.testing.capture_logs() as logs:
-        store = Store.open(path)
-    assert store.set_aside == 1
+        store = SqliteStore.open(path)
+    assert store.session.set_aside == 1
     (aside,) = (file for file in tmp_path.iterdir() if ".corrupt-" in file.name)
     assert re.fullmatch(r"store\.db\.corrupt-\d{8}T\d{6}Z", aside.name)
     assert aside.read_bytes() == damaged
@@ -263,8 +268,8 @@ def test_a_corrupt_file_is_set_aside_and_a_new_one_begun(
     assert store.canaries() == []
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
-    store = Store.open(path)
-    assert (store.set_aside, sequences(store)) == (0, list(range(1, 10)))
+    store = SqliteStore.open(path)
+    assert (store.session.set_aside, sequences(store)) == (0, list(range(1, 10)))
     store.close()
 
 
@@ -274,7 +279,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(
     monkeypatch.setattr(database, "_CACHE_KIB", 64)  # so that it is read from the disk
     path = tmp_path / "store.db"
     make(path)
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     zeroed_middle(path, path.stat().st_size)
 
     def use() -> None:
@@ -287,7 +292,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(
     with structlog.testing.capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):
         use()
     assert [log["event"] for log in logs] == ["store was corrupt; set aside, and begun anew"]
-    assert (store.set_aside, store.errors) == (1, 1)
+    assert (store.session.set_aside, store.session.errors) == (1, 1)
     assert store.canaries() == [] and store.rows == 0
     assert store.take(generation(), samples(1, 10)) == 9
     store.close()
@@ -299,8 +304,8 @@ def test_the_log_beside_a_corrupt_file_goes_with_it_and_only_the_last_three_are_
         make(path)
         random_head(path, 0)
         Path(f"{path}-wal").write_bytes(b"log")
-        store = Store.open(path)
-        assert store.set_aside == 1
+        store = SqliteStore.open(path)
+        assert store.session.set_aside == 1
         store.close()
     names = [file.name for file in tmp_path.iterdir()]
     asides = {name for name in names if ".corrupt-" in name and not name.endswith("-wal")}
@@ -319,8 +324,8 @@ def test_a_log_that_is_damaged_costs_what_was_in_it_only(tmp_path: Path) -> None
     log = Path(f"{path}-wal")
     assert log.stat().st_size > 4096
     log.write_bytes(random.Random(3).randbytes(log.stat().st_size))
-    store = Store.open(path)
-    assert store.set_aside == 0
+    store = SqliteStore.open(path)
+    assert store.session.set_aside == 0
     assert sequences(store, "c-0") == list(range(1, 300))
     store.close()
 
@@ -338,16 +343,16 @@ def test_a_file_that_another_exporter_holds_is_left_alone(
     holder.stdout.readline()
     try:
         with pytest.raises(StoreError, match=r"store\.db: in use by another process; give each exporter"):
-            Store.open(path)
+            SqliteStore.open(path)
         before = int(holder.stdout.readline())
         assert int(holder.stdout.readline()) > before, "the other one goes on"
     finally:
         holder.kill()
         holder.communicate(timeout=30)
-    store = Store.open(path)
-    assert store.set_aside == 0 and store.rows
+    store = SqliteStore.open(path)
+    assert store.session.set_aside == 0 and store.rows
     with pytest.raises(StoreError, match="in use"):
-        Store.open(path)
+        SqliteStore.open(path)
     store.close()
 
 
@@ -355,9 +360,9 @@ def test_a_file_is_held_from_the_first_moment_on(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(database, "_LOCK_SECONDS", 0.1)
     path = tmp_path / "store.db"
     for _ in range(2):
-        store = Store.open(path)
+        store = SqliteStore.open(path)
         with pytest.raises(StoreError, match="in use"):
-            Store.open(path)
+            SqliteStore.open(path)
         store.close()
 
 
@@ -366,9 +371,9 @@ def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
     script = """
     import sys, time
     from pathlib import Path
-    from infercanary.store.sqlite import Store
+    from infercanary.store.sqlite import SqliteStore
 
-    store = Store.open(Path(sys.argv[1]))
+    store = SqliteStore.open(Path(sys.argv[1]))
     print("open", flush=True)
     time.sleep(0.7)
     store.close()
@@ -376,13 +381,13 @@ def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
     ending = start(script, path)
     assert ending.stdout is not None
     ending.stdout.readline()
-    Store.open(path).close()
+    SqliteStore.open(path).close()
     ending.communicate(timeout=30)
 
 
 def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     path = small_disk / "store.db"
-    make_small = Store.open(path)
+    make_small = SqliteStore.open(path)
     make_small.take(generation(), samples(1, 10))
     make_small.close()
     before = path.read_bytes()
@@ -390,20 +395,20 @@ def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     mend = rf"cannot be written; make it and its folder writable for this user \(uid {os.getuid()}\)"
     for name in ("store.db", "new.db"):
         with pytest.raises(StoreError, match=rf"{name}: {mend}"):
-            Store.open(small_disk / name)
+            SqliteStore.open(small_disk / name)
     assert path.read_bytes() == before
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     assert sequences(store) == list(range(1, 10))
     store.close()
 
 
 def test_a_folder_that_is_missing_or_none(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no folder `.*/nowhere`; make it"):
-        Store.open(tmp_path / "nowhere" / "store.db")
+        SqliteStore.open(tmp_path / "nowhere" / "store.db")
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="no folder"):
-        Store.open(tmp_path / "file" / "store.db")
+        SqliteStore.open(tmp_path / "file" / "store.db")
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreError, match="is a folder; name a file"):
-        Store.open(tmp_path / "folder")
+        SqliteStore.open(tmp_path / "folder")

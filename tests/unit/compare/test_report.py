@@ -14,7 +14,7 @@ import pytest
 from infercanary.command import cli as cli
 from infercanary.compare.overview import _kind
 from infercanary.judge.model import Generation, Sample
-from infercanary.store.sqlite import Store
+from infercanary.store.sqlite import SqliteStore
 
 Run = Callable[..., str]
 
@@ -36,7 +36,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     return run
 
 
-def take(store: Store, image: str, levels: list[float], canary: str = "resnet18", **environment: str) -> None:
+def take(
+    store: SqliteStore, image: str, levels: list[float], canary: str = "resnet18", **environment: str
+) -> None:
     """A start for each level, of 40 steady runs and one that was warming."""
     rng = random.Random(image)
     for number, level in enumerate(levels):
@@ -83,11 +85,11 @@ def test_the_engine_is_one_that_ran(environment: dict[str, str], engine: str, de
 
 
 def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
-    with_cpu = Store.open(tmp_path / "one.sqlite")
+    with_cpu = SqliteStore.open(tmp_path / "one.sqlite")
     take(with_cpu, "search:1", [0.040, 0.041, 0.0405])
     take(with_cpu, "search:2", [0.050])
     take(with_cpu, "search:1", [0.010], canary="other")
-    with_gpu = Store.open(tmp_path / "two.sqlite")
+    with_gpu = SqliteStore.open(tmp_path / "two.sqlite")
     take(with_gpu, "search:1", [0.004], torch_cuda_device="H100", onnxruntime="1.20")
     with_gpu.close()
     # The other one's exporter still has its store open.
@@ -128,5 +130,5 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_wrong_is_one_line(run: Run, tmp_path: Path, arguments: list[str], line: str) -> None:
     (tmp_path / "words.txt").write_text("nothing of the kind, but long enough")
-    Store.open(tmp_path / "empty.sqlite").close()
+    SqliteStore.open(tmp_path / "empty.sqlite").close()
     assert run(*arguments, code=2) == f"infercanary: {line}\n"

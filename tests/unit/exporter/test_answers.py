@@ -6,7 +6,7 @@ from pathlib import Path
 
 from infercanary.exporter.judging.answers import remember
 from infercanary.judge.model import Judgement, State
-from infercanary.store.sqlite import Store
+from infercanary.store.sqlite import SqliteStore
 
 
 def told(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Judgement:
@@ -17,7 +17,7 @@ def told(state: State, upgraded_at: float | None = 100.0, image: str = "search:2
 
 
 def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "judge.sqlite")
+    store = SqliteStore.open(tmp_path / "judge.sqlite")
     assert remember(store, "s", "c", told("no_baseline", None), 1) == ()
     assert remember(store, "s", "c", told("settling"), 110) == ()
     [first] = remember(store, "s", "c", told("inconclusive"), 120)
@@ -28,7 +28,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     assert remember(store, "s", "c", told("regressed"), 140) == (second,), "nothing new was said"
     assert len(store.history("s", "c", "verdict")) == 2
     store.close()
-    store = Store.open(tmp_path / "judge.sqlite")
+    store = SqliteStore.open(tmp_path / "judge.sqlite")
     before, after = remember(store, "s", "c", told("improved", 500.0, "search:3"), 520)
     assert before == second
     assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
@@ -37,7 +37,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "judge.sqlite")
+    store = SqliteStore.open(tmp_path / "judge.sqlite")
     store.save("s", "c", "verdict", 1, b"not JSON")
     [answer] = remember(store, "s", "c", told("equivalent"), 2)
     assert answer.state == "equivalent"

@@ -12,7 +12,7 @@ from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, kept
-from infercanary.store.sqlite import Store
+from infercanary.store.sqlite import SqliteStore
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     await collector.close()
     judging.start()
     judging.stop()
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     found = {
         start.boot_id: (start.cold_start, [s.sequence for s in several])
         for start, several in store.generations("s", "a")
@@ -115,7 +115,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     """The probe died while no exporter ran: only the store can know which image that start had."""
     path = tmp_path / "judge.sqlite"
     if is_known:
-        store = Store.open(path)
+        store = SqliteStore.open(path)
         start = Generation(service="s", container="c", boot_id="one", started_at=5.0, image_id="sha256:1")
         store.take(start, [kept(run("a", 1, 0.01))])
         store.close()
@@ -128,7 +128,7 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     await collector.close()
     judging.start()
     judging.stop()
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     found = {
         start.boot_id: (start.image_id, start.started_at, [s.sequence for s in several])
         for start, several in store.generations("s", "a")

@@ -11,7 +11,8 @@ from infercanary.contract.report import Metric, Run
 from infercanary.exporter.judging import thread
 from infercanary.exporter.judging.thread import Judging, cold_starts
 from infercanary.judge.model import Generation
-from infercanary.store.sqlite import Retention, Store
+from infercanary.store.retention import Retention
+from infercanary.store.sqlite import SqliteStore
 
 LOAD = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
 
@@ -270,8 +271,8 @@ def test_what_waits_for_a_store_is_bounded_and_stored_later(
 def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judging]:
     """Its store keeps one container besides those that run, and is thinned at each turn."""
     monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
-    store = Store.open(None, Retention(containers=1))
-    monkeypatch.setattr(Store, "open", lambda path: store)
+    store = SqliteStore.open(None, Retention(containers=1))
+    monkeypatch.setattr(thread, "open_store", lambda location: store)
     yield Judging(None)
     store.close()
 
@@ -279,7 +280,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judging]:
 def pass_days(judging: Judging) -> None:
     now = time.time()
     for day in range(4):  # a longer step would be none that passed here
-        Store.open(None).thin(now + 86_400 * day)
+        thread.open_store(None).thin(now + 86_400 * day)
     judging.turn()
 
 

@@ -12,6 +12,7 @@ from infercanary.contract.report import Run
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
 from infercanary.store import database
+from infercanary.store.sqlite import SqliteStore
 
 SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"
 STARTED = Generation(service="s", container="a", boot_id="b1", started_at=0.0, image_id="sha256:1")
@@ -94,8 +95,8 @@ def test_what_is_not_stored_or_not_readable_is_counted() -> None:
     judging.turn()
     assert value(judging, "infercanary_store_refused_runs_total") == 8
     assert value(judging, "infercanary_store_unreadable_rows_total") == 0
-    assert judging._store is not None
-    with judging._store._work() as db:
+    assert isinstance(judging._store, SqliteStore)
+    with judging._store.session.work() as db:
         db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = 0")
     judging._store.generations("s", "c0")
     assert value(judging, "infercanary_store_unreadable_rows_total") == 1

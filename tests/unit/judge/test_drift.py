@@ -11,7 +11,7 @@ from infercanary.judge.model import Generation, Sample, Start, merge
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import prior
-from infercanary.store.sqlite import Store
+from infercanary.store.sqlite import SqliteStore
 
 BLOCK = LIVE.block_runs
 
@@ -102,7 +102,7 @@ def test_rare_runs_are_judged_too() -> None:
 def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
     samples = series(90, lambda day: 1 + 0.002 * day, every=10 * MINUTE)
     before = start(samples)
-    store = Store.open(None)
+    store = SqliteStore.open(None)
     for day in range(90):
         store.take(before.generation, samples[144 * day : 144 * (day + 1)])
         store.thin(DAY * (day + 1))

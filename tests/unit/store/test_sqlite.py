@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infercanary.judge.model import merge
+from infercanary.judge.model import Generation, Sample, merge
 from infercanary.store import database, retention
+from infercanary.store.base import Document, StoreError
 from infercanary.store.records import decode, encode
-from infercanary.store.retention import BLOCK, HOUR, Start, expired
-from infercanary.store.sqlite import Document, Generation, Retention, Sample, Store, StoreError
+from infercanary.store.retention import BLOCK, HOUR, Retention, StartRecord, expired
+from infercanary.store.sqlite import SqliteStore
 
 DAY = 86_400.0
 T = 1_790_000_000.0  # a time
@@ -72,13 +73,13 @@ def samples(*bounds: int) -> list[Sample]:
     return [sample(sequence) for sequence in range(*bounds)]
 
 
-def kept(store: Store, boot_id: str = "boot", canary: str = "resnet18") -> list[Sample]:
+def kept(store: SqliteStore, boot_id: str = "boot", canary: str = "resnet18") -> list[Sample]:
     return next((found for g, found in store.generations("search", canary) if g.boot_id == boot_id), [])
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
-    store = Store.open(None, Retention())
+def store() -> Iterator[SqliteStore]:
+    store = SqliteStore.open(None, Retention())
     yield store
     store.close()
 
@@ -100,7 +101,7 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     )  # fmt: skip
     failed = Sample(8, "resnet18", T + 10.0, "timed_out", None)
     other = Sample(9, "bert", T + 11.0, "ok", 0.02)
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     assert store.take(said, [failed, whole, other]) == 3
     for _ in range(2):
         assert store.generations("search", "resnet18") == [(said, [whole, failed])]
@@ -108,15 +109,15 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
         assert store.starts("search") == [said]
         assert store.canaries() == [("search", "bert"), ("search", "resnet18")]
         assert store.taken("search", "resnet18") == {("search-1", "boot"): 1}
-        assert (store.rows, store.errors) == (3, 0) and store.bytes > 0
+        assert (store.rows, store.session.errors) == (3, 0) and store.size_bytes > 0
         if path is None:
             break
         store.close()
-        store = Store.open(path)
+        store = SqliteStore.open(path)
     store.close()
 
 
-def test_what_a_start_says_of_itself_may_change_and_its_time_does_not(store: Store) -> None:
+def test_what_a_start_says_of_itself_may_change_and_its_time_does_not(store: SqliteStore) -> None:
     store.take(generation(), samples(1, 2))
     later = generation(
         started_at=T - 500,
@@ -129,9 +130,9 @@ def test_what_a_start_says_of_itself_may_change_and_its_time_does_not(store: Sto
     assert store.take(later, []) == 0
 
 
-def test_an_environment_is_kept_once_and_goes_with_the_last_that_had_it(store: Store) -> None:
+def test_an_environment_is_kept_once_and_goes_with_the_last_that_had_it(store: SqliteStore) -> None:
     def environments() -> int:
-        with store._work() as db:
+        with store.session.work() as db:
             return int(db.execute("SELECT count(*) FROM environment").fetchone()[0])
 
     for boot in "ab":
@@ -155,7 +156,7 @@ def test_what_identifies_an_image() -> None:
     assert all(key.startswith("environment:") for key in static)
 
 
-def test_the_newest_or_the_oldest_of_certain_images(store: Store) -> None:
+def test_the_newest_or_the_oldest_of_certain_images(store: SqliteStore) -> None:
     for boot, image in (("a", "sha256:1"), ("b", "sha256:2"), ("c", "sha256:1")):
         store.take(generation(boot, image_id=image), samples(1, 11))
 
@@ -174,7 +175,7 @@ def test_the_newest_or_the_oldest_of_certain_images(store: Store) -> None:
         found(newest=1, oldest=1)
 
 
-def test_a_probe_that_invents_canaries_and_phases_costs_little(store: Store) -> None:
+def test_a_probe_that_invents_canaries_and_phases_costs_little(store: SqliteStore) -> None:
     many = [sample(number, canary=f"canary-{number}") for number in range(100)]
     assert store.take(generation(), many) == 32
     assert store.refused == 68
@@ -184,7 +185,7 @@ def test_a_probe_that_invents_canaries_and_phases_costs_little(store: Store) -> 
     assert decode([encode(sample(1, phases=phases))]) == [sample(1, phases={})]
 
 
-def test_names_that_cannot_be_written_cost_only_their_own(store: Store) -> None:
+def test_names_that_cannot_be_written_cost_only_their_own(store: SqliteStore) -> None:
     with store.transaction():
         assert store.take(generation("a", container="a"), samples(1, 3)) == 2
         with pytest.raises(StoreError, match="surrogates"):
@@ -193,7 +194,7 @@ def test_names_that_cannot_be_written_cost_only_their_own(store: Store) -> None:
             store.take(generation("c", container="c"), [*samples(1, 3), sample(2**70)])
         assert store.take(generation("d", container="d"), samples(1, 3)) == 2
     assert [g.container for g, _ in store.generations("search", "resnet18")] == ["a", "d"]
-    assert (store.rows, store.errors) == (4, 2)
+    assert (store.rows, store.session.errors) == (4, 2)
 
 
 # Once ------------------------------------------------------------------------------------------------------------
@@ -206,7 +207,7 @@ def test_names_that_cannot_be_written_cost_only_their_own(store: Store) -> None:
     )
 )
 def test_any_order_of_any_deliveries_is_taken_once(deliveries: list[tuple[str, list[int], bool]]) -> None:
-    store = Store.open(None)
+    store = SqliteStore.open(None)
     expected: dict[str, set[int]] = {"a": set(), "b": set()}
     for boot, sequences, again in deliveries:
         new = set(sequences) - expected[boot]
@@ -237,7 +238,7 @@ def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failu
 
 
 def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
-    store = Store.open(path, SMALL)
+    store = SqliteStore.open(path, SMALL)
     opened.callback(store.close)
     reached = 0
     now = T
@@ -259,7 +260,7 @@ def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
             store.thin(now)
         else:
             store.close()
-            store = Store.open(path, SMALL)
+            store = SqliteStore.open(path, SMALL)
             opened.callback(store.close)
         succeeded = sum(1 for n in range(1, reached + 1) if n % 50)
         found = kept(store)
@@ -271,9 +272,9 @@ def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
         check_counts(store)
 
 
-def check_counts(store: Store) -> None:
+def check_counts(store: SqliteStore) -> None:
     """The counts beside the rows are those of the rows."""
-    with store._work() as db:
+    with store.session.work() as db:
         for one, *counts in db.execute("SELECT id, opening, raw, failed, first, blocks, hours FROM series"):
             tiers = dict(
                 db.execute("SELECT tier, count(*) FROM sample WHERE series = ? GROUP BY tier", (one,))
@@ -314,7 +315,9 @@ def test_a_block_is_of_the_runs_that_count() -> None:
     assert merge(beside).tags == ("beside_sweep",)
 
 
-def simulate(store: Store, runs: range, boot_id: str = "boot", seconds: float = 10.0, **said: object) -> None:
+def simulate(
+    store: SqliteStore, runs: range, boot_id: str = "boot", seconds: float = 10.0, **said: object
+) -> None:
     """Runs as they come, and thinning every quarter of an hour."""
     step = max(1, int(900 / seconds))
     for begin in range(runs.start, runs.stop, step):
@@ -326,7 +329,7 @@ def simulate(store: Store, runs: range, boot_id: str = "boot", seconds: float = 
         store.thin(T + end * seconds)
 
 
-def test_weeks_of_one_image(store: Store) -> None:
+def test_weeks_of_one_image(store: SqliteStore) -> None:
     """By the defaults, at a run in 10 s."""
     keep = Retention()
     day = int(DAY / 10)
@@ -356,10 +359,10 @@ def test_weeks_of_one_image(store: Store) -> None:
             assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
 
 
-def test_years_are_bounded(store: Store) -> None:
+def test_years_are_bounded(store: SqliteStore) -> None:
     """Hours before the last 90 days go, the first day does not."""
     store.close()
-    store = Store.open(None, SMALL)
+    store = SqliteStore.open(None, SMALL)
     rows = []
     for block in range(60):
         simulate(store, range(block * 1000, (block + 1) * 1000))
@@ -374,7 +377,7 @@ def test_years_are_bounded(store: Store) -> None:
     store.close()
 
 
-def test_failed_runs_do_not_push_out_good_ones(store: Store) -> None:
+def test_failed_runs_do_not_push_out_good_ones(store: SqliteStore) -> None:
     simulate(store, range(2_000))
     good = [s for s in kept(store) if s.runs == 1]
     store.take(generation(), [failure(n) for n in range(2_000, 12_000)])
@@ -385,7 +388,7 @@ def test_failed_runs_do_not_push_out_good_ones(store: Store) -> None:
     assert store.take(generation(), [failure(n) for n in range(2_000, 12_000)]) == 0, "dropped is not new"
 
 
-def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(store: Store) -> None:
+def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(store: SqliteStore) -> None:
     keep = Retention()
     lengths = [700, 1_500, 290, 5, 40, 700, 800, 2_000, 650, 300, 1_100]
     for number, length in enumerate(lengths):
@@ -404,7 +407,7 @@ def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(s
     check_counts(store)
 
 
-def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: Store) -> None:
+def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: SqliteStore) -> None:
     for number in range(200):
         store.take(generation(f"boot-{number}", started_at=T + number), samples(1, 4))
         if number % 10 == 0:
@@ -429,7 +432,7 @@ def test_whatever_a_container_goes_through(
     starts: list[tuple[int, int]], seconds: float, steps: list[float]
 ) -> None:
     """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
-    store = Store.open(None, SMALL)
+    store = SqliteStore.open(None, SMALL)
     clock = T
     history: list[tuple[str, list[Sample]]] = []
     for number, (image, length) in enumerate(starts):
@@ -470,7 +473,7 @@ def test_whatever_a_container_goes_through(
 
 
 @pytest.mark.parametrize("wrong", [0.0, T - 20 * DAY, T + 10 * 365 * DAY, 1e300, -1e300])
-def test_a_clock_that_jumps_costs_nothing(wrong: float, store: Store) -> None:
+def test_a_clock_that_jumps_costs_nothing(wrong: float, store: SqliteStore) -> None:
     for image in range(4):
         simulate(store, range(1, 1_000), f"boot-{image}", image_id=f"sha256:{image}", started_at=T + image)
     before = [(g, several) for g, several in store.generations("search", "resnet18")]
@@ -488,7 +491,7 @@ def test_a_clock_that_jumps_costs_nothing(wrong: float, store: Store) -> None:
     assert sum(s.runs for s in after[3][1] if s.runs <= BLOCK) == 2_999, "still of the first 8,640 runs"
 
 
-def test_a_host_that_boots_in_1970_keeps_its_order(store: Store) -> None:
+def test_a_host_that_boots_in_1970_keeps_its_order(store: SqliteStore) -> None:
     times = [T, 30.0, T + 500, 40.0, T + 400]
     for number, started_at in enumerate(times):
         said = generation(f"boot-{number}", started_at=started_at, image_id=f"sha256:{number}")
@@ -497,7 +500,7 @@ def test_a_host_that_boots_in_1970_keeps_its_order(store: Store) -> None:
     assert [g.started_at for g, _ in store.generations("search", "resnet18")] == times
 
 
-def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: Store) -> None:
+def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: SqliteStore) -> None:
     for name, started_at in (("b", T + 50), ("a", T), ("c", T + 20)):
         store.take(generation(container=name, started_at=started_at), [])
     assert [g.container for g in store.starts("search")] == ["a", "c", "b"]
@@ -506,14 +509,14 @@ def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found
 def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     now = T
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     for number in range(4):
         store.take(generation(f"boot-{number}", image_id=f"sha256:{number}"), samples(1, 5))
     for _ in range(80):
         now += DAY
         store.thin(now)
         store.close()
-        store = Store.open(path)
+        store = SqliteStore.open(path)
     assert len(store.starts("search")) == 4
     for _ in range(20):
         store.take(generation("boot-1", image_id="sha256:1"), [])  # runs again, or still
@@ -526,12 +529,12 @@ def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
 # Images and containers that have had their time ------------------------------------------------------------------
 
 
-def starts(*several: tuple[str, str, float]) -> list[Start]:
+def starts(*several: tuple[str, str, float]) -> list[StartRecord]:
     """Container, image and when it was seen, oldest first."""
-    return [Start(number, "s", *one) for number, one in enumerate(several)]
+    return [StartRecord(number, "s", *one) for number, one in enumerate(several)]
 
 
-def remaining(several: list[Start], age: float, keep: Retention = SMALL) -> list[str]:
+def remaining(several: list[StartRecord], age: float, keep: Retention = SMALL) -> list[str]:
     gone = expired(several, age, keep)
     return [start.image for start in several if start.id not in gone]
 
@@ -564,9 +567,9 @@ def test_containers_that_were_not_seen_for_longest_are_forgotten() -> None:
     assert expired(starts(*((f"c-{n}", "image", 50 * DAY) for n in range(6))), 50 * DAY, SMALL) == []
 
 
-def test_what_goes_goes_with_all_that_is_its_own(store: Store) -> None:
+def test_what_goes_goes_with_all_that_is_its_own(store: SqliteStore) -> None:
     store.close()
-    store = Store.open(None, SMALL)
+    store = SqliteStore.open(None, SMALL)
     now = T
     for number in range(8):
         name = f"c-{number}"
@@ -578,7 +581,7 @@ def test_what_goes_goes_with_all_that_is_its_own(store: Store) -> None:
     assert [service for service, _ in store.canaries()] == names
     kept = [f"c-{n}" for n in range(8) if store.history(f"c-{n}", "resnet18", "state")]
     assert kept == names
-    with store._work() as db:
+    with store.session.work() as db:
         assert db.execute("SELECT count(*) FROM environment").fetchone() == (3,)
     check_counts(store)
     assert (
@@ -592,14 +595,14 @@ def test_what_goes_goes_with_all_that_is_its_own(store: Store) -> None:
 
 def test_documents(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     assert store.history("s", "c", "verdict") == []
     for number in range(250):
         at = T - number  # the order is that of saving, whatever the clock says
         store.save("s", "c", "verdict", at, b"%d" % number)
     store.save("s", "other", "state", T, b"x")
     store.close()
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     history = store.history("s", "c", "verdict")
     assert len(history) == 100 and history[-1] == Document(T - 249, b"249") and history[0].body == b"150"
     assert store.history("s", "other", "state") == [Document(T, b"x")]
@@ -609,7 +612,7 @@ def test_documents(tmp_path: Path) -> None:
 # Transactions ----------------------------------------------------------------------------------------------------
 
 
-def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
+def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: SqliteStore) -> None:
     with store.transaction():
         for number in range(5):
             assert store.take(generation(container=f"c-{number}"), samples(1, 4)) == 3
@@ -626,7 +629,7 @@ def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: Store) -> None:
     check_counts(store)
 
 
-def test_a_part_that_fails_costs_only_itself(store: Store) -> None:
+def test_a_part_that_fails_costs_only_itself(store: SqliteStore) -> None:
     with store.transaction():
         store.take(generation(), samples(1, 4))
         with suppress(Interrupted), store.transaction():
@@ -639,11 +642,11 @@ def test_a_part_that_fails_costs_only_itself(store: Store) -> None:
     check_counts(store)
 
 
-def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(store: Store) -> None:
+def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(store: SqliteStore) -> None:
     def take() -> None:
         with store.transaction():
             store.take(generation(), samples(1, 4))
-            with store._work() as db:
+            with store.session.work() as db:
                 db.execute("ROLLBACK")  # as SQLite does by itself when the disk is full
             with pytest.raises(StoreError, match="part before"):
                 store.take(generation(), samples(1, 4))
@@ -654,7 +657,7 @@ def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(store: Store) -> Non
     assert store.take(generation(), samples(1, 4)) == 3
 
 
-def test_closed(store: Store) -> None:
+def test_closed(store: SqliteStore) -> None:
     store.close()
     store.close()
     with pytest.raises(StoreError, match="closed"):
@@ -674,7 +677,7 @@ def version(path: Path) -> int:
 
 def test_a_file_says_its_schema_and_whose_it_is(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    Store.open(path).close()
+    SqliteStore.open(path).close()
     assert version(path) == len(database._STEPS)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db"]
     assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can tell"
@@ -682,7 +685,7 @@ def test_a_file_says_its_schema_and_whose_it_is(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    Store.open(path).close()
+    SqliteStore.open(path).close()
     db = sqlite3.connect(path)
     db.execute("PRAGMA user_version = 7")
     db.close()
@@ -690,7 +693,7 @@ def test_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match=r"store\.db: written by a newer InferCanary \(schema 7, this one knows 1\)"
     ):
-        Store.open(path)
+        SqliteStore.open(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
 
@@ -702,25 +705,25 @@ def test_another_programs_database_is_refused_and_not_touched(tmp_path: Path) ->
     db.close()
     before = path.read_bytes()
     with pytest.raises(StoreError, match="another program"):
-        Store.open(path)
+        SqliteStore.open(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["history.sqlite"]
 
 
 def test_a_file_is_brought_up_to_date_step_by_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "store.db"
-    store = Store.open(path)
+    store = SqliteStore.open(path)
     store.take(generation(), samples(1, 50))
     store.close()
     add = ("ALTER TABLE clock ADD COLUMN zone TEXT", "UPDATE clock SET zone = 'UTC'")
     wrong = ("CREATE TABLE half (done TEXT)", "INSERT INTO nowhere VALUES (1)")
     monkeypatch.setattr(database, "_STEPS", (database._CREATE, add, wrong))
     with pytest.raises(StoreError, match="nowhere"):
-        Store.open(path)
+        SqliteStore.open(path)
     assert version(path) == 2, "the step that failed is taken back, the one before is not"
     monkeypatch.setattr(database, "_STEPS", (database._CREATE, add, wrong[:1]))
-    store = Store.open(path)
-    with store._work() as db:
+    store = SqliteStore.open(path)
+    with store.session.work() as db:
         assert db.execute("SELECT zone FROM clock").fetchone() == ("UTC",)
     assert len(kept(store)) == 49
     store.close()
@@ -730,17 +733,17 @@ def test_a_file_is_brought_up_to_date_step_by_step(tmp_path: Path, monkeypatch: 
 # Rows that a failing disk made unreadable ------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_is_left_out_and_counted(store: Store) -> None:
+def test_what_cannot_be_read_is_left_out_and_counted(store: SqliteStore) -> None:
     store.take(generation(), samples(1, 3_000))
     store.take(generation("other", started_at=T + 1), samples(1, 5))
     rng = random.Random(5)
-    with store._work() as db:
+    with store.session.work() as db:
         for sequence in rng.sample(range(1, 3_000), 500):
             db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = ? AND series = 1", (sequence,))
         db.execute("UPDATE generation SET details = x'c1' WHERE boot_id = 'other'")
     assert len(kept(store)) == 2_499
     assert [g.boot_id for g in store.starts("search")] == ["boot"]
-    assert (store.unreadable, store.errors) == (502, 0)
+    assert (store.unreadable, store.session.errors) == (502, 0)
     store.thin(T)
     assert sum(s.runs for s in kept(store)) == 2_499
     check_counts(store)
@@ -749,9 +752,9 @@ def test_what_cannot_be_read_is_left_out_and_counted(store: Store) -> None:
     assert retention.BLOCK == 12
 
 
-def test_the_liveliest_services_are_those_that_were_seen_last() -> None:
+def test_the_most_active_services_are_those_that_were_seen_last() -> None:
     """By that, and not by name: services that are gone would hide those that run."""
-    store = Store.open(None)
+    store = SqliteStore.open(None)
     found = {"a-gone": 0, "static": 9, "quiet": 5, "lively": 9}
     for hour in range(10):
         store.thin(T + 3600 * hour)
@@ -764,5 +767,5 @@ def test_the_liveliest_services_are_those_that_were_seen_last() -> None:
                     image_id="" if name == "static" else "sha256:1",
                 )
                 store.take(said, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
-    assert store.liveliest(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
-    assert store.liveliest(1) == [("lively", "resnet18")]
+    assert store.most_active(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
+    assert store.most_active(1) == [("lively", "resnet18")]

@@ -7,7 +7,7 @@ import structlog
 
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.sentence import sentence
-from infercanary.store.sqlite import Store
+from infercanary.store.base import Store
 
 log = structlog.get_logger(__name__)
 

@@ -7,11 +7,11 @@ judges what has reached another look. A store that fails costs verdicts, never a
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -30,7 +30,7 @@ from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import Trials, trials
 from infercanary.judge.upgrade import last_upgrade
-from infercanary.store.sqlite import Store, StoreError
+from infercanary.store.base import Store, StoreError, open_store
 
 log = structlog.get_logger(__name__)
 
@@ -148,12 +148,12 @@ def _still_holds(told: Judgement, starts: Sequence[Start]) -> bool:
 
 
 class Judging:
-    """The thread. ``path`` None keeps the runs in memory, until the exporter ends."""
+    """The thread. ``location`` None keeps the runs in memory, until the exporter ends."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, location: str | os.PathLike[str] | None) -> None:
         self.findings: dict[str, Findings] = {}
         """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
-        self._path = path
+        self._location = location
         self._queue: deque[Reported] = deque()
         self._queued = 0
         self._lock = threading.Lock()
@@ -233,7 +233,7 @@ class Judging:
                     self._thinned_at = time.monotonic()
                     store.thin(time.time())
                     self._forget(store)
-            self._bytes = store.bytes
+            self._bytes = store.size_bytes
         except StoreError as error:
             self._errors += 1
             self._up = False
@@ -257,7 +257,7 @@ class Judging:
 
     def _opened(self) -> Store:
         if self._store is None:
-            self._store = Store.open(self._path)
+            self._store = open_store(self._location)
         return self._store
 
     def _take(self, store: Store) -> set[Canary]:
@@ -409,7 +409,7 @@ class Judging:
         now = time.monotonic()
         if now - self._others_at > _SIBLINGS_SECONDS:
             self._others_at, self._others = now, []
-            for other, name in store.liveliest(_SIBLINGS + 1):
+            for other, name in store.most_active(_SIBLINGS + 1):
                 starts = [Start.of(g, found) for g, found in store.generations(other, name) if g.image_id]
                 alive = [start for start in starts if start.samples]
                 if alive:

@@ -1,0 +1,191 @@
+"""What judging needs of a store, and the registry of the kinds of stores.
+
+A kind is one file in this folder: a class with the methods of :class:`Store`, and one call of :func:`register`.
+``sqlite`` is the default, and the only one today.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import pkgutil
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from infercanary.judge.model import Generation, Sample
+from infercanary.judge.policy import Policy
+
+DEFAULT_SCHEME = "sqlite"
+
+HISTORY = 100
+"""Documents of a kind that are kept for each service and canary."""
+
+
+class StoreError(Exception):
+    """The store could not do it; what it was to change is as before. One line, for people."""
+
+    def __str__(self) -> str:
+        return " ".join(super().__str__().split())
+
+
+class Document(msgspec.Struct, frozen=True):
+    """What was saved, and the Unix time that was given with it."""
+
+    at: float
+    body: bytes
+
+
+class Store(Protocol):
+    """Keeps each run once, thinner with age. Every method but :meth:`close` may raise :class:`StoreError`.
+
+    Synchronous, and for one thread at a time: a worker's, never the event loop's. The properties may be read from any
+    thread. Whoever calls :meth:`take` moves its cursor only after the transaction; what it then offers again after an
+    error, or after a restart, is not taken twice.
+    """
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of what is kept."""
+
+    @property
+    def unreadable(self) -> int:
+        """Rows that could not be read, each time that they were asked for."""
+
+    @property
+    def refused(self) -> int:
+        """Runs of more canaries than a start may have."""
+
+    @property
+    def set_aside_at(self) -> float | None:
+        """When the last corrupt store was set aside, a Unix time; None where none was."""
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """What is done within it is kept as a whole or, after an exception, not at all.
+
+        Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
+        """
+
+    def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
+        """Keep ``samples``, in any order, of ``generation``.
+
+        Each is taken once, by service, container, boot id and sequence. The last values of ``generation`` are kept, but
+        for ``started_at``, which stays. A container's earlier start is to be taken before its later one: where the
+        clock was set back between them, only this order shows which came first. A run that comes only after later ones
+        were merged is left out.
+
+        Returns:
+            How many of them are new.
+        """
+
+    def canaries(self) -> list[tuple[str, str]]:
+        """Service and canary of each canary that ran."""
+
+    def most_active(self, most: int) -> list[tuple[str, str]]:
+        """Service and a canary of it, of the ``most`` services that were seen last; those without an image id not."""
+
+    def taken(self, service: str, canary: str) -> dict[tuple[str, str], int]:
+        """Container and boot id → runs that were taken and had not failed, also those that were merged since."""
+
+    def start_of(self, service: str, container: str, boot_id: str) -> Generation | None:
+        """What is known of a start; None where it was never seen."""
+
+    def starts(self, service: str) -> list[Generation]:
+        """Each start of the service's containers, also without runs, in order of time."""
+
+    def generations(
+        self,
+        service: str,
+        canary: str,
+        *,
+        images: Collection[str] | None = None,
+        newest: int | None = None,
+        oldest: int | None = None,
+        since: float = -math.inf,
+    ) -> list[tuple[Generation, list[Sample]]]:
+        """Each start in which the canary ran, with its runs (failed ones too) and the medians of its earlier ones.
+
+        Args:
+            service: the service.
+            canary: the canary.
+            images: starts of these image keys alone.
+            newest: so many samples of each start, the last ones.
+            oldest: so many samples of each start, the first ones; only one of both may be given.
+            since: starts of that Unix time and later.
+
+        Returns:
+            Starts, and samples of each, in order of time.
+        """
+
+    def keep_for(self, policy: Policy) -> None:
+        """Keep, from now on, the runs that this policy looks at."""
+
+    def thin(self, now: float) -> int:
+        """Merge and drop what is no longer to be kept; to be called every few minutes.
+
+        Args:
+            now: a Unix time. Only its steps matter, as the time that exporters watched: one back, or of more than a
+                day, does not count.
+
+        Returns:
+            How many rows fewer there are.
+        """
+
+    def save(self, service: str, canary: str, kind: str, at: float, body: bytes) -> None:
+        """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept."""
+
+    def history(self, service: str, canary: str, kind: str) -> list[Document]:
+        """What was saved, in the order in which it was."""
+
+    def close(self) -> None:
+        """Let go of it. Never raises."""
+
+
+OpenStore: TypeAlias = Callable[["str | None"], Store]
+"""From a location, or None for memory; it may raise :class:`StoreError`."""
+
+_registered: dict[str, OpenStore] = {}
+
+
+def register(scheme: str, opener: OpenStore) -> None:
+    """Add a kind of store, for locations that begin with ``scheme://``.
+
+    Raises:
+        ValueError: another kind has the same scheme.
+    """
+    if scheme in _registered:
+        raise ValueError(f"two stores have the scheme {scheme!r}")
+    _registered[scheme] = opener
+
+
+def registered() -> dict[str, OpenStore]:
+    """Scheme → how to open it, of every kind that a file of this folder registers."""
+    package = importlib.import_module(__package__ or "")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_registered.items()))
+
+
+def scheme_of(location: str | os.PathLike[str] | None) -> str:
+    """Which kind of store ``location`` names: without ``scheme://`` it is a file's path, of the default kind."""
+    scheme, separator, _ = str(location or "").partition("://")
+    return scheme if separator else DEFAULT_SCHEME
+
+
+def open_store(location: str | os.PathLike[str] | None) -> Store:
+    """The store at ``location``.
+
+    Args:
+        location: a URL of a registered scheme or a file's path; None keeps everything in memory.
+
+    Raises:
+        StoreError: there is no such kind, or it cannot be opened.
+    """
+    scheme = scheme_of(location)
+    kinds = registered()
+    if scheme not in kinds:
+        raise StoreError(f"{location}: no store for {scheme}://; those that there are: {', '.join(kinds)}")
+    return kinds[scheme](None if location is None else str(location))

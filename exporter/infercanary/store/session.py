@@ -1,0 +1,128 @@
+"""The connection to the SQLite file: opened when first used, with nested transactions and errors in plain words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import structlog
+
+from infercanary.store import database
+from infercanary.store.base import StoreError
+
+log = structlog.get_logger(__name__)
+
+
+class Session:
+    """One connection to the file ``path``, or to a database in memory.
+
+    Args:
+        path: the file; made if there is none. A corrupt one is set aside, and begun anew.
+        load: called with each new connection, to read what the caller keeps in memory of it.
+        rolled_back: called after each transaction that was not kept.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        load: Callable[[sqlite3.Connection], None],
+        rolled_back: Callable[[sqlite3.Connection], None],
+    ) -> None:
+        self.errors = 0
+        """What could not be done."""
+        self.set_aside = 0
+        """Files that were corrupt and were renamed."""
+        self.set_aside_at: float | None = None
+        """When the last of those that still lie beside the file was, also by an earlier exporter: a Unix time."""
+        self.size_bytes = 0
+        """Size of the database, without what is not yet moved to it from its log."""
+        self._path = path
+        self._load = load
+        self._rolled_back = rolled_back
+        self._db: sqlite3.Connection | None = None
+        self._closed = False
+        self._within = False
+
+    @contextmanager
+    def work(self) -> Iterator[sqlite3.Connection]:
+        """The connection; what goes wrong with it is a :class:`StoreError`."""
+        try:
+            if self._closed:
+                raise StoreError(f"{self._path}: closed")
+            if self._db is None:
+                self._db = self._connect()
+            yield self._db
+        except (sqlite3.Error, UnicodeError, OverflowError, OSError) as error:
+            self.errors += 1
+            text = f"{self._path or 'the store in memory'}: {database.explain(error, self._path)}"
+            if self._db is not None and database.is_corrupt(error):
+                self._disconnect()  # the next work begins anew
+                with suppress(OSError):
+                    self._set_aside(error)
+            raise StoreError(text) from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """As :meth:`infercanary.store.base.Store.transaction`."""
+        inner = self._within
+        with self.work() as db:
+            if inner and not db.in_transaction:
+                raise StoreError("not done, since a part before it failed")
+            db.execute("SAVEPOINT part" if inner else "BEGIN IMMEDIATE")
+        self._within = True
+        try:
+            yield
+            with self.work() as still:
+                if still is not db or not db.in_transaction:
+                    raise StoreError("not done, since a part of it failed")
+                if not inner:
+                    self.size_bytes = database.size(db)
+                db.execute("RELEASE part" if inner else "COMMIT")
+        except BaseException:
+            # SQLite may have rolled all of it back by itself, as it does when the disk is full.
+            with suppress(sqlite3.Error):
+                if db.in_transaction:
+                    db.execute("ROLLBACK TO part" if inner else "ROLLBACK")
+                if db.in_transaction:
+                    db.execute("RELEASE part")
+            with suppress(sqlite3.Error):
+                self._rolled_back(db)
+            raise
+        finally:
+            self._within = inner
+
+    def close(self) -> None:
+        """Let go of the file. Never raises."""
+        self._closed = True
+        self._disconnect()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            db = database.connect(self._path)
+        except sqlite3.DatabaseError as error:
+            if not database.is_corrupt(error):
+                raise
+            self._set_aside(error)
+            db = database.connect(self._path)
+        try:
+            self._load(db)
+            self.size_bytes = database.size(db)
+        except BaseException:
+            db.close()
+            raise
+        self.set_aside_at = database.set_aside_at(self._path) if self._path else None
+        return db
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with suppress(sqlite3.Error):
+                self._db.close()
+        self._db = None
+
+    def _set_aside(self, error: BaseException) -> None:
+        assert self._path is not None
+        target = database.set_aside(self._path)
+        self.set_aside += 1
+        log.warning("store was corrupt; set aside, and begun anew", path=str(target), error=str(error))

@@ -1,0 +1,173 @@
+"""The rows of starts of containers: added, brought up to date, read again."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from infercanary.judge.model import Generation
+from infercanary.store.records import encode_environment
+
+COLUMNS = (
+    "SELECT g.id, service, container, boot_id, started_at, image, image_id, image_digest, e.body, details "
+    "FROM generation g JOIN environment e ON e.id = g.environment "
+)
+"""What :func:`read` takes a row of."""
+
+DELETE_UNUSED_ENVIRONMENTS = (
+    "DELETE FROM environment WHERE NOT EXISTS "
+    "(SELECT 1 FROM generation g WHERE g.environment = environment.id)"
+)
+
+_SEEN_SECONDS = 3600.0  # `seen` is written so often at most
+
+_Details = tuple[dict[str, tuple[float, ...]], dict[str, dict[str, float]]]  # outputs, cold start
+
+
+class SeriesRow(msgspec.Struct):
+    """The runs of one canary of one start: those up to these sequences are merged or dropped."""
+
+    id: int
+    merged_through: int = -1
+    failed_through: int = -1
+    taken: int = 0
+
+
+class StartRow(msgspec.Struct):
+    """A start as it stands in the file, with its series by canary; ``seen`` is an age of the store."""
+
+    id: int
+    boot_id: str
+    seen: float
+    series: dict[str, SeriesRow]
+    written: Generation | None = None
+    """What is in the row, as far as that is known."""
+
+
+class StartRows:
+    """Finds the row of a start; it remembers the last one of each container, so that most are not looked up."""
+
+    def __init__(self) -> None:
+        self._latest: dict[tuple[str, str], StartRow] = {}
+
+    def forget(self, container: tuple[str, str] | None = None) -> None:
+        """The file may say something else now: of this container (service, name), or of all."""
+        if container is None:
+            self._latest.clear()
+        else:
+            self._latest.pop(container, None)
+
+    def update(self, db: sqlite3.Connection, generation: Generation, age: float) -> StartRow:
+        """The row of ``generation``, which is added or brought up to date; seen at this age of the store."""
+        key = (generation.service, generation.container)
+        row = self._latest.get(key)
+        if row is None or row.boot_id != generation.boot_id:
+            row = self._latest[key] = _find(db, generation) or _add(db, generation, age)
+        if age - row.seen >= _SEEN_SECONDS:
+            db.execute("UPDATE generation SET seen = ? WHERE id = ?", (age, row.id))
+            row.seen = age
+        if row.written != generation:
+            (before,) = db.execute("SELECT environment FROM generation WHERE id = ?", (row.id,)).fetchone()
+            after = _environment(db, generation)
+            db.execute(
+                "UPDATE generation SET image = ?, image_id = ?, image_digest = ?, image_key = ?, environment = ?, "
+                "details = ? WHERE id = ?",
+                (*_changeable(generation, after), row.id),
+            )
+            if after != before:
+                db.execute(f"{DELETE_UNUSED_ENVIRONMENTS} AND id = ?", (before,))
+            row.written = generation
+        return row
+
+
+def read(row: tuple[Any, ...]) -> Generation | None:
+    """The start in a row of ``COLUMNS``; None if a failing disk made it unreadable."""
+    _, service, container, boot_id, started_at, image, image_id, image_digest, environment, details = row
+    try:
+        outputs, cold_start = msgspec.msgpack.decode(details, type=_Details)
+        return Generation(
+            service=service,
+            container=container,
+            boot_id=boot_id,
+            started_at=started_at,
+            image=image,
+            image_id=image_id,
+            image_digest=image_digest,
+            environment=msgspec.msgpack.decode(environment, type=dict[str, str]),
+            outputs=outputs,
+            cold_start=cold_start,
+        )
+    except msgspec.DecodeError:
+        return None
+
+
+def add_series(db: sqlite3.Connection, start: StartRow, canary: str, first_at: float) -> SeriesRow:
+    """A series of a canary that had none in this start; its first run began at this Unix time."""
+    added = db.execute(
+        "INSERT INTO series (generation, canary, first_at) VALUES (?, ?, ?)", (start.id, canary, first_at)
+    )
+    series = start.series[canary] = SeriesRow(_row_id(added))
+    return series
+
+
+def _find(db: sqlite3.Connection, generation: Generation) -> StartRow | None:
+    row = db.execute(
+        "SELECT id, seen FROM generation WHERE service = ? AND container = ? AND boot_id = ?",
+        (generation.service, generation.container, generation.boot_id),
+    ).fetchone()
+    if row is None:
+        return None
+    series = db.execute(
+        "SELECT canary, id, merged_through, failed_through, taken FROM series WHERE generation = ?", row[:1]
+    ).fetchall()
+    return StartRow(
+        row[0], generation.boot_id, row[1], {canary: SeriesRow(*rest) for canary, *rest in series}
+    )
+
+
+def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow:
+    key = (generation.service, generation.container)
+    (latest,) = db.execute(
+        "SELECT max(began) FROM generation WHERE service = ? AND container = ?", key
+    ).fetchone()
+    # Starts of a service are in the order in which they began, but a container's own are in the order in which they
+    # were seen: a host without a battery boots in 1970.
+    began = max(generation.started_at, latest if latest is not None else generation.started_at)
+    added = db.execute(
+        "INSERT INTO generation (service, container, boot_id, started_at, began, seen, image, image_id, "
+        "image_digest, image_key, environment, details) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *key,
+            generation.boot_id,
+            generation.started_at,
+            began,
+            age,
+            *_changeable(generation, _environment(db, generation)),
+        ),
+    )
+    return StartRow(_row_id(added), generation.boot_id, age, {}, generation)
+
+
+def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
+    """The columns that a later report of the same start may change."""
+    details = msgspec.msgpack.encode((generation.outputs, generation.cold_start))
+    image = (generation.image, generation.image_id, generation.image_digest, generation.image_key)
+    return (*image, environment, details)
+
+
+def _environment(db: sqlite3.Connection, generation: Generation) -> int:
+    """The id of its environment, which many starts share."""
+    body = encode_environment(generation.environment)
+    digest = hashlib.sha256(body).digest()
+    row = db.execute("SELECT id FROM environment WHERE digest = ?", (digest,)).fetchone()
+    if row is not None:
+        return int(row[0])
+    return _row_id(db.execute("INSERT INTO environment (digest, body) VALUES (?, ?)", (digest, body)))
+
+
+def _row_id(cursor: sqlite3.Cursor) -> int:
+    assert cursor.lastrowid is not None
+    return cursor.lastrowid
