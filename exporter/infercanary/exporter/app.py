@@ -21,7 +21,7 @@ from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.expose import Exposition, Pieces
-from infercanary.exporter.judging import thread
+from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
 
@@ -43,7 +43,7 @@ LAG = Metric(
     "starved, or it has too many probes.",
 )
 METRICS = (
-    *(BUILD, LAG, *collect.METRICS, *reload.METRICS, *thread.METRICS),
+    *(BUILD, LAG, *collect.METRICS, *reload.METRICS, *store_metrics.METRICS),
     *(metric for kind in registered() for metric in kind.metrics),
 )
 

@@ -28,7 +28,8 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition, Key, Lines, write
 from infercanary.exporter.history import History
 from infercanary.exporter.judging import metrics
-from infercanary.exporter.judging.thread import NOTHING, Findings, Judging
+from infercanary.exporter.judging.findings import NOTHING, Findings
+from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
 from infercanary.judge.model import Generation
@@ -310,8 +311,7 @@ class Collector:
         found = self.judging.findings.get(probe.container.service, NOTHING)
         families = probe.families(now)
         if found is not probe.findings:
-            creeps = {c: creep for (name, c), creep in found.creeps.items() if name == probe.container.name}
-            families += metrics.families(found.judgements, creeps, found.trials)
+            families += metrics.families(found, probe.container.name)
             probe.findings = found
         for family in families:
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))

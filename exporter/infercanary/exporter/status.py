@@ -13,11 +13,11 @@ from typing import NamedTuple
 from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
-from infercanary.exporter.judging.answers import Answer
-from infercanary.exporter.judging.thread import NOTHING
+from infercanary.exporter.judging.answers import PastVerdict
+from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Judgement
-from infercanary.judge.sentence import percent, progress, sentence
+from infercanary.judge.sentence import percent, progress
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15
@@ -75,7 +75,7 @@ def card(probe: Probe, now: float) -> str:
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
     findings = probe.findings or NOTHING
     canaries = "".join(
-        _canary(name, list(runs), findings.judgements.get(name), findings.creeps.get((container.name, name)))
+        _canary(name, container.name, list(runs), findings)
         + _earlier(findings.answers.get(name, ()), findings.judgements.get(name))
         for name, runs in sorted(probe.history.canaries.items())
     )
@@ -110,7 +110,7 @@ def _state(probe: Probe) -> int:
     if not all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()):
         return 2
     judged = probe.findings.judgements.values() if probe.findings is not None else ()
-    return 3 if any(told.state == "regressed" for told in judged) else 4
+    return 3 if any(judgement.state == "regressed" for judgement in judged) else 4
 
 
 def _top(probes: Iterable[Probe]) -> str:
@@ -122,23 +122,25 @@ def _top(probes: Iterable[Probe]) -> str:
     return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
 
 
-def _canary(name: str, runs: Sequence[RunSummary], judgement: Judgement | None, creep: Drift | None) -> str:
+def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Findings) -> str:
     last = runs[-1]
     shown = next((run for run in reversed(runs) if run.median is not None), last)
-    amiss = ""
+    judgement, drift = findings.judgements.get(name), findings.drifts.get((container, name))
+    verdict = _verdict(judgement, findings.sentences[name]) if judgement is not None else ""
+    trouble = ""
     if last.outcome != "ok":
         detail = f": {_text(last.detail, 300)}" if last.detail else ""
-        amiss = f'<p class="amiss">last run {_text(last.outcome.replace("_", " "))}{detail}</p>'
+        trouble = f'<p class="amiss">last run {_text(last.outcome.replace("_", " "))}{detail}</p>'
     return (
         f'<div class="canary"><span>{_text(name, 120)}</span>'
         f'<span class="now">{_latency(shown.median)} <small>ms</small></span>'
         f'<span class="spread"><span><small>min </small>{_latency(shown.low)}</span>'
-        f"<span><small>max </small>{_latency(shown.high)}</span></span>{sparkline(runs)}{amiss}"
-        f"{_verdict(judgement) if judgement is not None else ''}{_creep(creep) if creep is not None else ''}</div>"
+        f"<span><small>max </small>{_latency(shown.high)}</span></span>{sparkline(runs)}{trouble}"
+        f"{verdict}{_drift(drift) if drift is not None else ''}</div>"
     )
 
 
-def _verdict(judgement: Judgement) -> str:
+def _verdict(judgement: Judgement, sentence: str) -> str:
     """The sentence, and the runs before and after the upgrade."""
     images = ""
     if judgement.upgraded_at is not None:
@@ -146,13 +148,13 @@ def _verdict(judgement: Judgement) -> str:
         names = f"{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago"
         images = f"<small>{'; '.join(filter(None, (names, progress(judgement))))}</small>"
     return (
-        f'<div class="verdict {judgement.state}"><p>{_text(sentence(judgement), 1000)}</p>{images}'
+        f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}</div>"
     )
 
 
-def _earlier(answers: Sequence[Answer], now: Judgement | None) -> str:
-    """What was said of the upgrades before the one that is judged now."""
+def _earlier(answers: Sequence[PastVerdict], now: Judgement | None) -> str:
+    """The verdicts on the upgrades before the one that is judged now."""
     past = [answer for answer in answers if now is None or answer.upgraded_at != now.upgraded_at]
     if not past:
         return ""
@@ -164,14 +166,14 @@ def _earlier(answers: Sequence[Answer], now: Judgement | None) -> str:
     return f"<details><summary>Earlier upgrades</summary><ol>{rows}</ol></details>"
 
 
-def _creep(creep: Drift) -> str:
-    if creep.shift is None or creep.onset is None:
+def _drift(drift: Drift) -> str:
+    if drift.shift is None or drift.onset is None:
         return ""
-    state = "regressed" if creep.shift > 0 else "improved"
-    host = f", host {percent(creep.host.shift)}" if creep.host is not None else ""
+    state = "regressed" if drift.shift > 0 else "improved"
+    host = f", host {percent(drift.host.shift)}" if drift.host is not None else ""
     return (
-        f'<div class="verdict {state}"><p>drifted {percent(creep.shift)} from the first day of this image{host}; '
-        f"since {_age(max(0.0, time.time() - creep.onset))} ago, with no upgrade</p></div>"
+        f'<div class="verdict {state}"><p>drifted {percent(drift.shift)} from the first day of this image{host}; '
+        f"since {_age(max(0.0, time.time() - drift.onset))} ago, with no upgrade</p></div>"
     )
 
 

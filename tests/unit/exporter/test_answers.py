@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infercanary.exporter.judging.answers import remember
+from infercanary.exporter.judging.answers import PastVerdict, record
 from infercanary.judge.model import Judgement, State
+from infercanary.judge.sentence import sentence
 from infercanary.store.sqlite import SqliteStore
 
 
-def told(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Judgement:
+def remember(store: SqliteStore, canary: str, verdict: Judgement, now: float) -> tuple[PastVerdict, ...]:
+    return record(store, "s", canary, verdict, sentence(verdict), now)
+
+
+def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Judgement:
     return Judgement(
         state=state, upgraded_at=upgraded_at, shift=0.1, low=0.08, high=0.12, baseline_image="search:1",
         candidate_image=image, runs=24,
@@ -18,27 +23,27 @@ def told(state: State, upgraded_at: float | None = 100.0, image: str = "search:2
 
 def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "judge.sqlite")
-    assert remember(store, "s", "c", told("no_baseline", None), 1) == ()
-    assert remember(store, "s", "c", told("settling"), 110) == ()
-    [first] = remember(store, "s", "c", told("inconclusive"), 120)
+    assert remember(store, "c", verdict("no_baseline", None), 1) == ()
+    assert remember(store, "c", verdict("settling"), 110) == ()
+    [first] = remember(store, "c", verdict("inconclusive"), 120)
     assert first.state == "inconclusive"
-    [second] = remember(store, "s", "c", told("regressed"), 130)
+    [second] = remember(store, "c", verdict("regressed"), 130)
     assert (second.state, second.answered_at) == ("regressed", 130)
     assert "regressed +10.0 % [+8.0, +12.0]" in second.sentence
-    assert remember(store, "s", "c", told("regressed"), 140) == (second,), "nothing new was said"
+    assert remember(store, "c", verdict("regressed"), 140) == (second,), "no new verdict"
     assert len(store.history("s", "c", "verdict")) == 2
     store.close()
     store = SqliteStore.open(tmp_path / "judge.sqlite")
-    before, after = remember(store, "s", "c", told("improved", 500.0, "search:3"), 520)
+    before, after = remember(store, "c", verdict("improved", 500.0, "search:3"), 520)
     assert before == second
     assert (after.upgraded_at, after.candidate_image) == (500.0, "search:3")
-    assert remember(store, "s", "other", told("settling"), 530) == ()
+    assert remember(store, "other", verdict("settling"), 530) == ()
     store.close()
 
 
 def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "judge.sqlite")
     store.save("s", "c", "verdict", 1, b"not JSON")
-    [answer] = remember(store, "s", "c", told("equivalent"), 2)
+    [answer] = remember(store, "c", verdict("equivalent"), 2)
     assert answer.state == "equivalent"
     store.close()

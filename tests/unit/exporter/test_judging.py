@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from infercanary.contract.report import Metric, Run
-from infercanary.exporter.judging import thread
-from infercanary.exporter.judging.thread import Judging, cold_starts
+from infercanary.exporter.judging import findings, queue, silence, thread
+from infercanary.exporter.judging.queue import cold_starts
+from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
@@ -75,7 +76,7 @@ def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> No
         assert state == expected, first
 
 
-def test_how_far_a_new_start_is_is_told_run_by_run(judging: Judging) -> None:
+def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:
     judging.submit(generation(), [], runs(192))
     judging.turn()
     for first in range(5):
@@ -84,7 +85,7 @@ def test_how_far_a_new_start_is_is_told_run_by_run(judging: Judging) -> None:
         assert judging.findings["s"].judgements["c"].runs == first + 1
 
 
-def test_what_a_new_start_says_late_of_itself_is_told_at_its_next_run(judging: Judging) -> None:
+def test_what_a_new_start_reports_late_counts_at_its_next_run(judging: Judging) -> None:
     """Docker may be slow to name an image, and a probe knows its output only after its warm-up."""
     before = msgspec.structs.replace(generation(), outputs={"c": (1.0, 2.0)})
     judging.submit(before, [], runs(192))
@@ -99,22 +100,22 @@ def test_what_a_new_start_says_late_of_itself_is_told_at_its_next_run(judging: J
     judging.submit(after, [], runs(1, 2))
     judging.submit(msgspec.structs.replace(after, outputs={"c": (1.0, 3.0)}), [], runs(1, 3))
     judging.turn()
-    told = judging.findings["s"].judgements["c"]
-    assert told.runs == 4 and told.causes.output_changed
+    judgement = judging.findings["s"].judgements["c"]
+    assert judgement.runs == 4 and judgement.causes.output_changed
 
 
 def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its_blocks(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each judgement reads all runs of the service's starts, which is dear where it was restarted often."""
+    """Each judgement reads all runs of the service's starts, which is expensive where it was restarted often."""
     judging.submit(generation(), [], runs(24))
     judging.submit(generation("b2", "sha256:2"), [], runs(24))
     judging.turn()
     judged: list[int] = []
     drifts: list[int] = []
-    verdict, look = thread.judge, thread.drift.detect
-    monkeypatch.setattr(thread, "judge", lambda *given: judged.append(number) or verdict(*given))
-    monkeypatch.setattr(thread.drift, "detect", lambda *given: drifts.append(number) or look(*given))
+    verdict, look = findings.judge, findings.drift.detect
+    monkeypatch.setattr(findings, "judge", lambda *given: judged.append(number) or verdict(*given))
+    monkeypatch.setattr(findings.drift, "detect", lambda *given: drifts.append(number) or look(*given))
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()
@@ -126,10 +127,10 @@ def later(seconds: float, several: list[Run]) -> list[Run]:
     return [msgspec.structs.replace(run, started_at=seconds + run.started_at) for run in several]
 
 
-def test_a_rollout_that_was_stopped_half_way_is_taken_back_and_told_again_if_it_goes_on(
+def test_a_rollout_that_was_stopped_half_way_is_withdrawn_and_judged_again_if_it_goes_on(
     judging: Judging,
 ) -> None:
-    """Its container may be gone, or its reports are late: nobody knows at once."""
+    """Its container may be gone, or its reports are late: at first nobody knows."""
 
     def state() -> str:
         judging.turn()
@@ -150,8 +151,8 @@ def test_a_rollout_that_was_stopped_half_way_is_taken_back_and_told_again_if_it_
     assert state() == "regressed"
 
 
-def test_siblings_that_were_restarted_or_upgraded_since_are_witnesses_of_what_was_before() -> None:
-    """After a restart of the exporter all is judged again, and must be told as before."""
+def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_was_before() -> None:
+    """After a restart of the exporter all is judged again, with the same verdicts."""
     cause = []
     for image in ("", "other:1", "other:2"):
         judging = Judging(None)
@@ -167,24 +168,24 @@ def test_siblings_that_were_restarted_or_upgraded_since_are_witnesses_of_what_wa
             beside = Generation(service=name, container=name, boot_id="x2", started_at=9000.0, image_id=image)
             judging.submit(beside, [], later(9000, runs(240, seconds=0.03)))
         judging.turn()
-        told = judging.findings["s"].judgements["c"]
-        cause.append((told.state, told.causes.cause))
+        judgement = judging.findings["s"].judgements["c"]
+        cause.append((judgement.state, judgement.causes.cause))
     assert cause == [("regressed", "host")] * 3
 
 
 def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a restart of the exporter every probe hands over its ring, and every canary is due."""
-    monkeypatch.setattr(thread, "_MAX_QUEUED", 100)
-    real, more = thread.judge, [runs(60, first) for first in range(100, 400, 60)]
+    """After a restart of the exporter every probe hands over its ring, and every canary is to be judged."""
+    monkeypatch.setattr(queue, "MAX_RUNS", 100)
+    real, more = findings.judge, [runs(60, first) for first in range(100, 400, 60)]
 
-    def judge(starts: object, siblings: object, canary: str) -> object:
+    def judge(starts: object, siblings: object, canary: str, policy: object) -> object:
         if more:  # while one canary is judged, probes go on
             judging.submit(generation(), [], more.pop())
-        return real(starts, siblings, canary)  # type: ignore[arg-type]
+        return real(starts, siblings, canary, policy)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(thread, "judge", judge)
+    monkeypatch.setattr(findings, "judge", judge)
     names = [msgspec.structs.replace(run, canary=f"c{n}") for n in range(8) for run in runs(10)]
     judging.submit(generation(), [], names)
     judging.turn()
@@ -193,7 +194,7 @@ def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     assert value(judging, "infercanary_stored_runs_total") == 80 + 300
 
 
-def test_what_was_found_of_a_canary_that_was_removed_is_let_go(
+def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
@@ -207,9 +208,9 @@ def test_what_was_found_of_a_canary_that_was_removed_is_let_go(
         return {*judging.findings["s"].judgements}
 
     assert all(go_on(turn) == {"c", "removed"} for turn in range(20)), "it may only be slow"
-    monkeypatch.setattr(thread, "_GONE_SECONDS", 0.0)
+    monkeypatch.setattr(silence, "GONE_SECONDS", 0.0)
     assert go_on(20) == {"c"}
-    assert {*judging.findings["s"].trials} == {key[1] for key in judging.findings["s"].creeps} == {"c"}
+    assert {*judging.findings["s"].trials} == {key[1] for key in judging.findings["s"].drifts} == {"c"}
     judging.submit(generation("b2"), [], [msgspec.structs.replace(run, canary="removed") for run in runs(20)])
     judging.turn()
     assert {*judging.findings["s"].judgements} == {"c", "removed"}, "it is back"
@@ -219,7 +220,7 @@ def test_a_service_that_stands_still_is_not_removed(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thread, "_THIN_SECONDS", -1.0)
-    monkeypatch.setattr(thread, "_GONE_SECONDS", 0.0)
+    monkeypatch.setattr(silence, "GONE_SECONDS", 0.0)
     judging.submit(generation(), [], runs(20))
     other = msgspec.structs.replace(generation(), service="other")
     for first in range(30):
@@ -231,14 +232,14 @@ def test_a_service_that_stands_still_is_not_removed(
 def test_a_canary_that_cannot_be_judged_costs_no_other(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = thread.judge
+    real = findings.judge
 
-    def judge(starts: object, siblings: object, canary: str) -> object:
+    def judge(starts: object, siblings: object, canary: str, policy: object) -> object:
         if canary == "bad":
             raise RuntimeError("a fault on purpose")
-        return real(starts, siblings, canary)  # type: ignore[arg-type]
+        return real(starts, siblings, canary, policy)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(thread, "judge", judge)
+    monkeypatch.setattr(findings, "judge", judge)
     bad = [
         Run(sequence=1000 + i, canary="bad", scheduled_at=0, started_at=0, outcome="ok", latencies=(1.0,))
         for i in range(20)
@@ -252,7 +253,7 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
 def test_what_waits_for_a_store_is_bounded_and_stored_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread, "_MAX_QUEUED", 50)
+    monkeypatch.setattr(queue, "MAX_RUNS", 50)
     folder = tmp_path / "later"
     judging = Judging(folder / "judge.sqlite")
     for first in range(0, 100, 10):
@@ -304,7 +305,7 @@ def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None
         pass_days(forgetful)
     found = forgetful.findings["s"]
     assert {*found.judgements} == {*found.answers} == {*found.trials} == {"d"}
-    assert {*found.creeps} == {("b", "d")}
+    assert {*found.drifts} == {("b", "d")}
 
 
 def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> None:
@@ -312,7 +313,7 @@ def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> N
         forgetful.submit(generation(container=name), [], runs(20))
         forgetful.turn()
         pass_days(forgetful)
-    assert {*forgetful.findings["s"].creeps} == {("a", "c"), ("b", "c")}, "as at the last look"
+    assert {*forgetful.findings["s"].drifts} == {("a", "c"), ("b", "c")}, "as at the last look"
     forgetful.submit(generation(container="b"), [], runs(24))
     forgetful.turn()
-    assert {*forgetful.findings["s"].creeps} == {("b", "c")}
+    assert {*forgetful.findings["s"].drifts} == {("b", "c")}

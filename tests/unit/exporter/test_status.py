@@ -6,23 +6,23 @@ from infercanary.exporter.status import _verdict, before_and_after
 from infercanary.judge.model import Judgement, State
 
 
-def told(state: State, next_look: int | None) -> str:
+def shown(state: State, next_look: int | None) -> str:
     judgement = Judgement(
         state=state, upgraded_at=1.0, shift=1.5, low=0.5, high=3.0, baseline_image="a:1", candidate_image="a:2",
         next_look=next_look,
     )  # fmt: skip
-    return _verdict(judgement)
+    return _verdict(judgement, "inconclusive")
 
 
 def test_what_is_open_says_when_it_looks_again() -> None:
-    assert "it looks again at 24 runs" in told("inconclusive", 24)
-    assert "looks again" not in told("inconclusive", None), "it was the last look"
-    assert "looks again" not in told("regressed", 24), "that is an answer"
+    assert "it looks again at 24 runs" in shown("inconclusive", 24)
+    assert "looks again" not in shown("inconclusive", None), "it was the last look"
+    assert "looks again" not in shown("regressed", 24), "that is an answer"
 
 
 def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
     settling = Judgement(state="settling", upgraded_at=1.0, runs=7, next_look=12)
-    assert "7 of the 12 runs" in _verdict(settling)
+    assert "7 of the 12 runs" in _verdict(settling, "settling")
 
 
 def test_a_picture_of_what_a_float_can_hardly_hold() -> None:

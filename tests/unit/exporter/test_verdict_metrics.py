@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from infercanary.contract.report import Family
 from infercanary.exporter.expose import write
 from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Causes, Change, Judgement, State
 from infercanary.judge.sentence import sentence
@@ -13,9 +15,10 @@ from infercanary.judge.trials import Trial
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
 
 
-def points(creep: Drift, name: str) -> dict[tuple[str, ...], object]:
-    found = {family.name: family for family in metrics.families({}, {"c": creep}, {"c": TRIALS})}
-    return {point.labels: point.value for point in found[name].points}
+def points(drift: Drift, name: str) -> dict[tuple[str, ...], object]:
+    found = Findings(drifts={("a", "c"): drift, ("b", "c"): Drift(shift=9.0)}, trials={"c": TRIALS})
+    shown = {family.name: family for family in metrics.families(found, "a")}
+    return {point.labels: point.value for point in shown[name].points}
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.08])
@@ -23,7 +26,7 @@ def test_a_drift_is_shown_where_it_was_looked_for(shift: float) -> None:
     assert points(Drift(shift=shift), "infercanary_drift_ratio") == {("c",): shift}
 
 
-def test_a_drift_that_nobody_can_tell_yet_is_missing() -> None:
+def test_a_drift_that_cannot_be_known_yet_is_missing() -> None:
     assert points(Drift(), "infercanary_drift_ratio") == {}
 
 
@@ -38,17 +41,22 @@ def test_the_judges_own_trial_is_shown_by_canary() -> None:
 )
 def test_where_a_change_grew_is_shown_where_there_is_one(state: State, shown: bool) -> None:
     causes = Causes(phases={"compute": 0.7, "launch": 0.3}, controls={"cpu_spin": 0.12})
-    judged = {"c": Judgement(state=state, causes=causes, shift=0.1)}
-    found = {family.name: family for family in metrics.families(judged, {}, {})}
+    judged = Findings(judgements={"c": Judgement(state=state, causes=causes, shift=0.1)})
+    found = {family.name: family for family in metrics.families(judged, "a")}
     phases = {point.labels: point.value for point in found["infercanary_shift_phase_ratio"].points}
     controls = {point.labels: point.value for point in found["infercanary_shift_control_ratio"].points}
     assert phases == ({("c", "compute"): 0.7, ("c", "launch"): 0.3} if shown else {})
     assert controls == ({("c", "cpu_spin"): 0.12} if shown else {})
 
 
+def exported(judgement: Judgement) -> dict[str, Family]:
+    found = Findings(judgements={"c": judgement}, sentences={"c": sentence(judgement)})
+    return {family.name: family for family in metrics.families(found, "a")}
+
+
 def shown_sentence(judgement: Judgement) -> str:
     """The sentence as a scrape carries it."""
-    found = {family.name: family for family in metrics.families({"c": judgement}, {}, {})}
+    found = exported(judgement)
     text = write(found["infercanary_verdict_info"], {"service": "s", "container": "k"}).text.decode()
     (sample,) = next(iter(text_string_to_metric_families(text))).samples
     assert sample.value == 1 and sample.labels["canary"] == "c"
@@ -70,7 +78,7 @@ def test_the_exported_sentence_does_not_change_with_progress() -> None:
     first = Judgement(state="settling", upgraded_at=1.0, runs=5, next_look=12)
     later = Judgement(state="settling", upgraded_at=1.0, runs=11, next_look=12)
     assert shown_sentence(first) == shown_sentence(later)
-    found = {family.name: family for family in metrics.families({"c": later}, {}, {})}
+    found = exported(later)
     gauges = [found[f"infercanary_{name}"].points[0].value for name in ("judged_runs", "next_look_runs")]
     assert gauges == [11, 12]
 

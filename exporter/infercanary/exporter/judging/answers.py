@@ -1,4 +1,4 @@
-"""What was said of earlier upgrades: the store keeps each answer, and the last one on each upgrade is what stands."""
+"""The verdicts on earlier upgrades: the store keeps each, and the last one on each upgrade is what counts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import msgspec
 import structlog
 
 from infercanary.judge.model import Judgement, State
-from infercanary.judge.sentence import sentence
 from infercanary.store.base import Store
 
 log = structlog.get_logger(__name__)
 
 _KIND = "verdict"
-_UNANSWERED: frozenset[State] = frozenset({"settling", "no_baseline"})
+_OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The last verdict on one upgrade. Times are Unix seconds."""
 
     answered_at: float
@@ -26,12 +25,26 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     candidate_image: str
 
 
-_decoder = msgspec.json.Decoder(Answer)
+_decoder = msgspec.json.Decoder(PastVerdict)
 
 
-def remember(store: Store, service: str, canary: str, told: Judgement, now: float) -> tuple[Answer, ...]:
-    """Keep ``told`` if it is a new answer; the last one on each upgrade that is known of, in order of time."""
-    answers: dict[float, Answer] = {}
+def record(
+    store: Store, service: str, canary: str, judgement: Judgement, sentence: str, now: float
+) -> tuple[PastVerdict, ...]:
+    """Keep ``judgement`` if it is a new verdict on its upgrade.
+
+    Args:
+        store: where.
+        service: of the canary.
+        canary: its name.
+        judgement: the last one.
+        sentence: the same in words.
+        now: a Unix time.
+
+    Returns:
+        The last verdict on each upgrade, in order of time.
+    """
+    answers: dict[float, PastVerdict] = {}
     for document in store.history(service, canary, _KIND):
         try:
             answer = _decoder.decode(document.body)
@@ -39,16 +52,16 @@ def remember(store: Store, service: str, canary: str, told: Judgement, now: floa
             log.warning("an earlier verdict cannot be read", service=service, canary=canary, error=str(error))
         else:
             answers[answer.upgraded_at] = answer
-    if told.upgraded_at is not None and told.state not in _UNANSWERED:
-        known = answers.get(told.upgraded_at)
-        if known is None or known.state != told.state:
-            answer = answers[told.upgraded_at] = Answer(
+    if judgement.upgraded_at is not None and judgement.state not in _OPEN:
+        known = answers.get(judgement.upgraded_at)
+        if known is None or known.state != judgement.state:
+            answer = answers[judgement.upgraded_at] = PastVerdict(
                 answered_at=now,
-                upgraded_at=told.upgraded_at,
-                state=told.state,
-                sentence=sentence(told),
-                baseline_image=told.baseline_image,
-                candidate_image=told.candidate_image,
+                upgraded_at=judgement.upgraded_at,
+                state=judgement.state,
+                sentence=sentence,
+                baseline_image=judgement.baseline_image,
+                candidate_image=judgement.candidate_image,
             )
             store.save(service, canary, _KIND, now, msgspec.json.encode(answer))
     return tuple(sorted(answers.values(), key=lambda answer: answer.upgraded_at))

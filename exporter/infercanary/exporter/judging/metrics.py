@@ -1,17 +1,16 @@
-"""What the judge's findings are as metrics. All have `service`, `container` and `canary`: a verdict is the service's,
-and is shown with each of its containers, so that it joins with all else that is known of them."""
+"""The judge's findings as metrics. All have `service`, `container` and `canary`: a verdict is the service's, and is
+shown with each of its containers, so that it joins with all else that is known of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
+from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
-from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.trials import Trials
 
 SENTENCE_BYTES = 400
 """Prometheus refuses a whole scrape for one value over its ``label_value_length_limit`` (prometheus.yml: 500)."""
@@ -41,7 +40,8 @@ UPGRADE = Metric(
     "gauge",
     "Always 1; the images that are compared: the one before the last upgrade, and the one since.",
     ("canary", "baseline_image", "candidate_image"),
-    reading="Each with the first digits of its id, which tell two of one tag apart. Missing before the first upgrade.",
+    reading="Each with the first digits of its id, which differ where two images have one tag. Missing before "
+    "the first upgrade.",
 )
 SHIFT = Metric(
     "infercanary_shift_ratio",
@@ -63,7 +63,7 @@ HIGH = Metric(
     "gauge",
     "The upper end of the shift's interval.",
     _CANARY,
-    reading="The worst that the upgrade may have done, as far as the runs tell.",
+    reading="The worst that the upgrade may have done, as far as the runs show.",
 )
 HOST_PART = Metric(
     "infercanary_shift_host_ratio",
@@ -154,7 +154,7 @@ GENERATIONS = Metric(
     "gauge",
     "Starts of containers, of both images, that the verdict rests on.",
     _CANARY,
-    reading="A start is one replicate, however many runs it has: two replicas tell more than twice the runs of one.",
+    reading="A start is one replicate, however many runs it has: two replicas show more than twice the runs of one.",
 )
 OUTPUT = Metric(
     "infercanary_upgrade_output_error_ratio",
@@ -178,7 +178,7 @@ FALLBACK = Metric(
     _CANARY,
     reading="1 is an alert: a CPU-only wheel, or a container started without its GPU.",
 )
-CREEP = Metric(
+DRIFT = Metric(
     "infercanary_drift_ratio",
     "gauge",
     "Latency now over that of the image's first day in this container, minus 1, where it has left it; else 0.",
@@ -186,28 +186,28 @@ CREEP = Metric(
     reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` tells the host's "
     "part. Missing before 576 steady runs of the image.",
 )
-CREEP_LOW = Metric(
+DRIFT_LOW = Metric(
     "infercanary_drift_low_ratio",
     "gauge",
     "The lower end of the drift's interval.",
     _CANARY,
     reading="Present only while there is a drift.",
 )
-CREEP_HIGH = Metric(
+DRIFT_HIGH = Metric(
     "infercanary_drift_high_ratio",
     "gauge",
     "The upper end of the drift's interval.",
     _CANARY,
     reading="Present only while there is a drift.",
 )
-CREEP_HOST = Metric(
+DRIFT_HOST = Metric(
     "infercanary_drift_host_ratio",
     "gauge",
     "The part of the drift that the controls or siblings made too: the host's.",
     _CANARY,
     reading="Near `infercanary_drift_ratio`: look at the host. Near 0: at the process (memory, threads, requests).",
 )
-CREEP_ONSET = Metric(
+DRIFT_ONSET = Metric(
     "infercanary_drift_timestamp_seconds",
     "gauge",
     "When the drift began, Unix time; of a slow one, when it first stood out.",
@@ -248,25 +248,25 @@ _PLAIN: dict[Metric, Value] = {
     OUTPUT: lambda j: j.causes.output_error,
     FALLBACK: lambda j: float(j.causes.cpu_fallback),
 }
-_CREEP: dict[Metric, Callable[[Drift], float | None]] = {
-    CREEP: lambda c: c.shift,
-    CREEP_LOW: lambda c: c.low,
-    CREEP_HIGH: lambda c: c.high,
-    CREEP_HOST: lambda c: c.host.shift if c.host else None,
-    CREEP_ONSET: lambda c: c.onset,
+_DRIFT: dict[Metric, Callable[[Drift], float | None]] = {
+    DRIFT: lambda c: c.shift,
+    DRIFT_LOW: lambda c: c.low,
+    DRIFT_HIGH: lambda c: c.high,
+    DRIFT_HOST: lambda c: c.host.shift if c.host else None,
+    DRIFT_ONSET: lambda c: c.onset,
 }
-METRICS = (VERDICT, VERDICT_INFO, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_CREEP, TRIED, ALARMS)
+METRICS = (VERDICT, VERDICT_INFO, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_DRIFT, TRIED, ALARMS)
 
 
-def families(
-    judgements: Mapping[str, Judgement], creeps: Mapping[str, Drift], trials: Mapping[str, Trials]
-) -> list[Family]:
-    """Of one container. By canary: the verdict on its service, the drift in this container, and on how many of the
-    service's restarts the judge was tried, and called a change."""
+def families(found: Findings, container: str) -> list[Family]:
+    """What is known of a service, as one of its containers shows it: by canary the verdict on its service, the drift in
+    this container, and the A/A trials on the service's restarts."""
+    judgements = found.judgements
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
+    drifts = {c: drift for (name, c), drift in found.drifts.items() if name == container}
     return [
         VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
-        VERDICT_INFO.family({(c, label_text(sentence(j))): 1.0 for c, j in judgements.items()}),
+        VERDICT_INFO.family({(c, label_text(words)): 1.0 for c, words in found.sentences.items()}),
         UPGRADE.family(
             {(c, j.baseline_image, j.candidate_image): 1.0 for c, j in judgements.items() if j.upgraded_at}
         ),
@@ -287,11 +287,13 @@ def families(
             for metric, value in _PLAIN.items()
         ),
         *(
-            metric.family({(c,): x for c, creep in creeps.items() if (x := told(creep)) is not None})
-            for metric, told in _CREEP.items()
+            metric.family({(c,): x for c, drift in drifts.items() if (x := value_of(drift)) is not None})
+            for metric, value_of in _DRIFT.items()
         ),
-        TRIED.family({(c,): float(len(tried)) for c, tried in trials.items()}),
-        ALARMS.family({(c,): float(sum(t.called for t in tried.values())) for c, tried in trials.items()}),
+        TRIED.family({(c,): float(len(tried)) for c, tried in found.trials.items()}),
+        ALARMS.family(
+            {(c,): float(sum(t.called for t in tried.values())) for c, tried in found.trials.items()}
+        ),
     ]
 
 

@@ -1,0 +1,93 @@
+"""What is known of a service, as one value that is replaced as a whole: whoever reads it sees no half of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import msgspec
+
+from infercanary.exporter.judging.answers import PastVerdict
+from infercanary.judge import drift
+from infercanary.judge.drift import Drift
+from infercanary.judge.model import Judgement, Start
+from infercanary.judge.policy import Policy
+from infercanary.judge.restarts import restarts_before
+from infercanary.judge.sentence import sentence
+from infercanary.judge.stages import judge
+from infercanary.judge.trials import Trials, trials
+from infercanary.judge.upgrade import last_upgrade
+
+_TRIALS = 2  # in one judgement: after a restart of the exporter all of them are to be made again
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one service, by canary; of what was never looked for there is no entry."""
+
+    judgements: Mapping[str, Judgement] = {}
+    sentences: Mapping[str, str] = {}
+    """Each judgement in words, for the log, the status page and the metrics."""
+    drifts: Mapping[tuple[str, str], Drift] = {}
+    """By container and canary."""
+    answers: Mapping[str, tuple[PastVerdict, ...]] = {}
+    trials: Mapping[str, Trials] = {}
+    """The judge's own A/A tests."""
+
+    def judged(
+        self,
+        canary: str,
+        starts: Sequence[Start],
+        siblings: Sequence[Start],
+        policy: Policy,
+        *,
+        drift_alone: bool = False,
+    ) -> Findings:
+        """With a canary judged on all that is known of it.
+
+        Args:
+            canary: its name.
+            starts: of its service, in order of time, with its runs.
+            siblings: starts of other services on the host.
+            policy: the numbers that decide.
+            drift_alone: the last verdict stands, unless it is about another upgrade than the last one is now: an image
+                may have been withdrawn.
+        """
+        known = self.judgements.get(canary)
+        upgrade = last_upgrade(starts, policy) if drift_alone else None
+        if not (drift_alone and known and known.upgraded_at == (upgrade.at if upgrade else None)):
+            known = judge(starts, siblings, canary, policy)
+        drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
+        for container in {start.generation.container for start in starts}:
+            own = [s for s in starts if s.generation.container == container]
+            same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
+            restarts = restarts_before(own[-1], starts, policy)
+            drifts[container, canary] = drift.detect(same, siblings, canary, restarts, policy)
+        tried = trials(starts, siblings, self.trials.get(canary, {}), _TRIALS, policy)
+        return msgspec.structs.replace(
+            self,
+            judgements={**self.judgements, canary: known},
+            sentences={**self.sentences, canary: sentence(known, policy)},
+            drifts=drifts,
+            trials={**self.trials, canary: tried},
+        )
+
+    def counted(self, canary: str, runs: int) -> Findings:
+        """With so many runs of the new image; the finding is the same."""
+        judgement = msgspec.structs.replace(self.judgements[canary], runs=runs)
+        return msgspec.structs.replace(self, judgements={**self.judgements, canary: judgement})
+
+    def answered(self, canary: str, answers: tuple[PastVerdict, ...]) -> Findings:
+        """With the last verdict on each upgrade of a canary."""
+        return msgspec.structs.replace(self, answers={**self.answers, canary: answers})
+
+    def only(self, canaries: Collection[str]) -> Findings:
+        """Without what is known of any other canary."""
+        return Findings(
+            judgements={canary: found for canary, found in self.judgements.items() if canary in canaries},
+            sentences={canary: found for canary, found in self.sentences.items() if canary in canaries},
+            drifts={key: found for key, found in self.drifts.items() if key[1] in canaries},
+            answers={canary: found for canary, found in self.answers.items() if canary in canaries},
+            trials={canary: found for canary, found in self.trials.items() if canary in canaries},
+        )
+
+
+NOTHING = Findings()

@@ -1,0 +1,66 @@
+"""What the thread that stores and judges shows of itself."""
+
+from __future__ import annotations
+
+from infercanary.contract.report import Metric
+
+STORE_UP = Metric(
+    "infercanary_store_up",
+    "gauge",
+    "1 if the judge's store took what was last given to it, else 0.",
+    reading="0 is an alert: verdicts stand still. The exporter's log says why (a full disk, rights, another exporter "
+    "on the same file). What came meanwhile is kept in memory, as far as it fits, and stored later.",
+)
+STORE_ERRORS = Metric(
+    "infercanary_store_errors_total",
+    "counter",
+    "Failures to read or write the judge's store.",
+    reading="`increase(…[15m]) > 0` with `infercanary_store_up` at 1 again: it recovered by itself.",
+)
+STORE_BYTES = Metric(
+    "infercanary_store_bytes",
+    "gauge",
+    "Size of the judge's store.",
+    reading="Bounded by what is kept of each container; runs older than a day are thinned.",
+)
+STORE_SET_ASIDE = Metric(
+    "infercanary_store_set_aside_timestamp_seconds",
+    "gauge",
+    "When the judge's store was last found corrupt, set aside under another name, and begun anew.",
+    reading="Missing is healthy. It is an alert: baselines and earlier verdicts are lost. The file is beside the "
+    "store, with `.corrupt-` and that time in its name; once it is removed, the exporter's next start knows of none.",
+)
+STORE_UNREADABLE = Metric(
+    "infercanary_store_unreadable_rows_total",
+    "counter",
+    "Rows of the judge's store that could not be read, each time that they were to be.",
+    reading="Healthy is 0. Verdicts do without them; the disk fails, or another program wrote to the file.",
+)
+STORE_REFUSED = Metric(
+    "infercanary_store_refused_runs_total",
+    "counter",
+    "Runs that were not stored, because their container has more than 32 canaries.",
+    reading="Healthy is 0. A canary beyond the first 32 has no verdicts: give the container fewer.",
+)
+STORED = Metric(
+    "infercanary_stored_runs_total",
+    "counter",
+    "Runs that the judge's store took, each once, whatever was delivered twice.",
+    reading="Its `rate` is that of `infercanary_runs_total` over all containers.",
+)
+DROPPED = Metric(
+    "infercanary_unjudged_runs_total",
+    "counter",
+    "Runs that were dropped before they were stored, because the store failed for too long.",
+    reading="Healthy is no increase. Verdicts rest on fewer runs, no more.",
+)
+SECONDS = Metric(
+    "infercanary_judge_seconds_total",
+    "counter",
+    "CPU time of the judge's thread: storing and judging.",
+    reading="`rate(…[5m])` is in cores: a small fraction of one.",
+)
+METRICS = (
+    *(STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORE_UNREADABLE, STORE_REFUSED),
+    *(STORED, DROPPED, SECONDS),
+)
