@@ -76,7 +76,7 @@ class Exporter:
         reloadable = {key for key, found in self.discoveries.items() if isinstance(found, Reloadable)}
         fixed = ["listen", "store", *(kind.key for kind in registered() if kind.key not in reloadable)]
         self.live = LiveConfig(config, path, self._reconfigure, fixed)
-        self.judging = Judging(config.store)
+        self.judging = Judging(config.store, config.judge.policy())
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._lines: dict[str, expose.Lines] = {}
@@ -131,6 +131,7 @@ class Exporter:
             discovery = self.discoveries.get(kind.key)
             if isinstance(discovery, Reloadable):
                 discovery.reconfigure(config.section(kind))
+        self.judging.reconfigure(config.judge.policy())
         self.collector.config = config
         self._follow()
 

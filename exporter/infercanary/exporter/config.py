@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Annotated, TypeVar, cast
 
@@ -11,11 +12,30 @@ from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery.base import DiscoveryKind, registered
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import base as stores
 
 S = TypeVar("S")
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+
+
+class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section ``judge:``: the numbers of :class:`~infercanary.judge.policy.Policy` that a user may set."""
+
+    smallest_effect: float = LIVE.smallest_effect
+    clear_zone: float = LIVE.clear_zone
+    confidence: float = LIVE.confidence
+    looks: tuple[int, ...] = LIVE.looks
+    history: int = LIVE.history
+
+    def policy(self) -> Policy:
+        """The policy with these numbers.
+
+        Raises:
+            ValueError: with the field's name and what it must be.
+        """
+        return dataclasses.replace(LIVE, **msgspec.structs.asdict(self))
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,6 +49,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     poll_seconds: Seconds = 5.0
     timeout_seconds: Seconds = 3.0
     store: str | None = None
+    judge: JudgeSettings = JudgeSettings()
     limits: Limits = Limits()
 
     def section(self, kind: DiscoveryKind[S]) -> S:
@@ -59,6 +80,10 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     """
     config = settings.load(path, file_type())
     listen_address(config.listen, f"{path}: listen")
+    try:
+        config.judge.policy()
+    except ValueError as error:
+        raise UsageError(f"{path}: judge.{error}") from None
     if (scheme := stores.scheme_of(config.store)) not in stores.registered():
         raise UsageError(f"{path}: store: no store for {scheme}://; write a file's path")
     for kind in registered():

@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from infercanary.command.settings import UsageError
 from infercanary.exporter.config import check, file_type, listen_address
+from infercanary.judge.policy import LIVE
 
 
 def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
@@ -35,6 +36,25 @@ limits: {report_bytes: 1000000, probes: 10}
     assert config.docker.url == "tcp://socket-proxy:2375"
     assert [probe.container for probe in config.probes] == ["resnet-1", "resnet-2"]
     assert config.limits.probes == 10
+
+
+def test_the_documented_file_is_the_defaults(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "exporter.md").read_text(encoding="utf-8")
+    path = tmp_path / "exporter.yaml"
+    path.write_text(page.partition("```yaml\n# exporter.yaml")[2].partition("```")[0].partition("\n")[2])
+    assert {**asdict(check(path)), "probes": ()} == asdict(file_type()())
+
+
+def test_the_judge_decides_by_what_the_file_sets(tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    path.write_text(
+        "judge: {smallest_effect: 0.02, clear_zone: 0, confidence: 0.99, looks: [10, 20], history: 3}"
+    )
+    policy = check(path).judge.policy()
+    assert (policy.smallest_effect, policy.clear_zone, policy.confidence) == (0.02, 0.0, 0.99)
+    assert (policy.looks, policy.history) == ((10, 20), 3)
+    path.write_text("")
+    assert check(path).judge.policy() == LIVE
 
 
 PROBE = "probes: [{{url: {}, service: s, container: c}}]"
@@ -82,6 +102,22 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "probes[1]: same service and container as probes[0]; give one of them another container",
         ),
         ("store: nosuch://host/db", "store: no store for nosuch://; write a file's path"),
+        (
+            "judge: {smallest: 0.02}",
+            "judge: unknown key `smallest`; known keys: smallest_effect, clear_zone",
+        ),
+        (
+            "judge: {smallest_effect: 3}",
+            "judge.smallest_effect: 3.0 must be between 0 and 1, such as 0.03 for 3 %",
+        ),
+        ("judge: {clear_zone: 0.03}", "judge.clear_zone: 0.03 must be 0 or more, and below smallest_effect"),
+        ("judge: {confidence: 95}", "judge.confidence: 95.0 must be at least 0.5 and below 1, such as 0.95"),
+        (
+            "judge: {looks: [24, 12]}",
+            "judge.looks: (24, 12) must be 2 or more rising numbers of runs from 8 on",
+        ),
+        ("judge: {looks: [12.5]}", "judge.looks[0]: expected a whole number"),
+        ("judge: {history: 0}", "judge.history: 0 must be 1 or more"),
         ("probes: [", "not YAML"),
         ("[]", "expected"),
     ],

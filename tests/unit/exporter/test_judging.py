@@ -12,6 +12,7 @@ from infercanary.exporter.judging import findings, queue, silence, thread
 from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
+from infercanary.judge.policy import Policy
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 
@@ -50,6 +51,21 @@ def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
     judging.turn()
     assert value(judging, "infercanary_stored_runs_total") == 25
     assert value(judging, "infercanary_store_up") == 1
+
+
+def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
+    judging.submit(generation(), [], runs(192))
+    judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.022))
+    judging.turn()
+    before = judging.findings["s"]
+    judging.reconfigure(Policy(smallest_effect=0.2))
+    assert judging.findings["s"] is before
+    judging.turn()
+    after = judging.findings["s"]
+    assert (before.judgements["c"].state, after.judgements["c"].state) == ("regressed", "equivalent")
+    assert "equivalent" in after.sentences["c"]
+    judging.turn()
+    assert judging.findings["s"] is after, "once"
 
 
 def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
