@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.command import cli as cli
+from infercanary.probe.samplers import registered
 from infercanary.probe.targets import names
 
 torch = pytest.importorskip("torch")
@@ -62,7 +63,7 @@ EXPECTED = {
     "journal_nowhere": ": journal: no folder `/nowhere`; make it, or mount a volume there",
     "journal_small": ": journal_bytes: expected a whole number >= 65536",
     "journal_folder": ": journal: `/tmp` is a folder; name a file in it",
-    "sampler_unknown": ": samplers: no sampler `gpu`; there are cgroup, garbage, nvml, stalls, threads; or package.module:attribute",
+    "sampler_unknown": f": samplers: no sampler `gpu`; there are {', '.join(sorted(registered()))}; or package.module:attribute",
     "sampler_text": ": samplers.nvml: expected true or false, got text",
     "controls_text": ": controls: expected true or false, got text",
     "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); "
