@@ -248,12 +248,12 @@ def _errors() -> Panel:
     window = "$__range"
     xids = increase("infercanary_gpu_xid_events_total", GPUS, window=window)
     lost = increase("infercanary_gpu_ecc_errors_total", GPUS, 'severity="uncorrected"', window=window)
-    mended = increase("infercanary_gpu_ecc_errors_total", GPUS, 'severity="corrected"', window=window)
+    corrected = increase("infercanary_gpu_ecc_errors_total", GPUS, 'severity="corrected"', window=window)
     return tiles(
         about,
         Query(f"sum({xids})", "XIDs"),
         Query(f"sum({lost})", "ECC, uncorrected"),
-        Query(f"sum({mended})", "ECC, corrected"),
+        Query(f"sum({corrected})", "ECC, corrected"),
         Query(f"sum({series('infercanary_gpu_row_remap_pending', GPUS)})", "rows to be replaced"),
         Query(f"sum({series('infercanary_gpu_row_remap_failed', GPUS)})", "rows not replaced"),
         Query(

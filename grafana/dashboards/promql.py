@@ -27,9 +27,9 @@ SCRAPED = 'up{job="infercanary", instance=~"$instance"}'
 """Whether Prometheus reaches the exporters, which is all that it knows of those that it does not."""
 
 
-def how_many(found: str, told: str) -> str:
-    """0 where none is found; nothing where even ``told`` is missing, for then nobody knows."""
-    return f"count({found}) or 0 * count({told})"
+def how_many(found: str, known: str) -> str:
+    """0 where none is found; nothing where even ``known`` is missing."""
+    return f"count({found}) or 0 * count({known})"
 
 
 def of_range(name: str, *matchers: str) -> str:

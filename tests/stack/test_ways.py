@@ -203,7 +203,7 @@ def test_alone_in_a_container_it_runs_hardened_and_ends_cleanly(
     vanishes(stack, name)
 
 
-def test_as_process_1_too_it_heeds_the_stop(start: Start, settings: Callable[..., str]) -> None:
+def test_as_process_1_too_it_obeys_the_stop(start: Start, settings: Callable[..., str]) -> None:
     """Without `--init` the kernel ignores signals that process 1 does not handle itself."""
     name = start("process-1", "--network", "none", *HARDENED, settings(), command=ALONE)
     eventually("it runs", 60, lambda: "the report is at" in logs(name))

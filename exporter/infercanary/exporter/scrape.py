@@ -62,9 +62,9 @@ async def send(request: web.Request, parts: Iterable[Pieces], content_type: str)
     await response.prepare(request)
     if body_wanted:
         for texts, size in parts:
-            at_once = 1 + len(texts) * _BLOCK_BYTES // max(1, size)
-            for start in range(0, len(texts), at_once):
-                await response.write(b"".join(texts[start : start + at_once]))
+            batch = 1 + len(texts) * _BLOCK_BYTES // max(1, size)
+            for start in range(0, len(texts), batch):
+                await response.write(b"".join(texts[start : start + batch]))
                 await asyncio.sleep(0)  # write() itself waits only once the client falls behind
     await response.write_eof()
     return response

@@ -55,7 +55,7 @@ def needed(seconds: float = 60, runs: int = 8) -> Needed:
     return Needed(runs, "", seconds)
 
 
-def test_a_slower_side_is_told_and_nothing_runs_on(
+def test_a_slower_side_is_reported_and_nothing_runs_on(
     host: Callable[..., Host], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Four times the work: whatever else this machine does meanwhile."""
@@ -91,7 +91,7 @@ def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None
     assert str(error.value) == f"B, host ({sys.executable}): failed to start twice in a row: {why}"
 
 
-def test_settings_that_are_wrong_are_told_by_their_own_name(
+def test_settings_that_are_wrong_are_reported_by_their_own_name(
     host: Callable[..., Host], reaper: Reaper
 ) -> None:
     wrong = Host(
@@ -228,7 +228,7 @@ class FullDisk(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_docker_without_room_is_told_in_one_line() -> None:
+def test_docker_without_room_is_reported_in_one_line() -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), FullDisk) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         done = subprocess.run(

@@ -89,7 +89,7 @@ async def test_a_probe_that_stays_keeps_its_counts_over_a_reload(
     async with exporter(path=path) as run:
         await eventually(lambda: run.value("infercanary_up", container="one"))
         await eventually(lambda: run.value("infercanary_poll_failures_total", container="refusing"))
-        write(path, one=url, refusing=url)  # mended: the same container at another address
+        write(path, one=url, refusing=url)  # fixed: the same container at another address
         await run.post("/-/reload")
         await eventually(lambda: run.value("infercanary_up", container="refusing"))
         assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1

@@ -1,4 +1,4 @@
-"""A real Alertmanager with the shipped configuration: who is told, in which groups, and what is left out."""
+"""A real Alertmanager with the shipped configuration: who is notified, in which groups, and what is left out."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ CONTAINER = {**SERVICE, "container": "search-1"}
 CANARY = {**SERVICE, "canary": "resnet"}
 
 
-def test_an_upgrade_is_told_once_to_those_whom_it_concerns(alertmanager: Alertmanager) -> None:
+def test_an_upgrade_is_sent_once_to_those_whom_it_concerns(alertmanager: Alertmanager) -> None:
     alertmanager.send(
         {"alertname": "InferCanaryOutputChanged", **CANARY},
         {"alertname": "InferCanaryColdStartRegressed", "step": "load", **CANARY},
@@ -160,13 +160,13 @@ def test_an_upgrade_is_told_once_to_those_whom_it_concerns(alertmanager: Alertma
         {"alertname": "InferCanaryOutputChanged", "canary": "toxic", **HOST, "service": "moderate"},
     )
     wait(20, lambda: len(alertmanager.received) == 3)
-    told = {
+    notified = {
         (each["receiver"], each["groupLabels"].get("service")): {
             a["labels"]["alertname"] for a in each["alerts"]
         }
         for each in alertmanager.received
     }
-    assert told == {
+    assert notified == {
         ("critical", "search"): {"InferCanaryCpuFallback"},
         # Not the cold start: on a CPU that is the same news.
         ("warning", "search"): {"InferCanaryOutputChanged"},
@@ -174,19 +174,19 @@ def test_an_upgrade_is_told_once_to_those_whom_it_concerns(alertmanager: Alertma
     }
 
 
-def test_hosts_are_told_by_host(alertmanager: Alertmanager) -> None:
+def test_hosts_are_grouped_by_host(alertmanager: Alertmanager) -> None:
     alertmanager.send(
         {"alertname": "InferCanarySharedCores", **CONTAINER},
         {"alertname": "InferCanarySharedCores", **HOST, "service": "moderate", "container": "moderate-1"},
     )
     wait(20, lambda: alertmanager.received)
-    [told] = alertmanager.received
-    assert told["groupLabels"] == HOST
-    assert len(told["alerts"]) == 2
+    [notified] = alertmanager.received
+    assert notified["groupLabels"] == HOST
+    assert len(notified["alerts"]) == 2
 
 
 @pytest.mark.parametrize(
-    ("why", "silenced", "told"),
+    ("why", "silenced", "notified"),
     [
         (
             {"alertname": "InferCanarySharedCores", **CONTAINER},
@@ -251,9 +251,9 @@ def test_what_another_alert_explains_is_left_out(
     alertmanager: Alertmanager,
     why: dict[str, str],
     silenced: list[dict[str, str]],
-    told: list[dict[str, str]],
+    notified: list[dict[str, str]],
 ) -> None:
-    alertmanager.send(why, *silenced, *told)
+    alertmanager.send(why, *silenced, *notified)
     expected = {alert["alertname"]: "suppressed" for alert in silenced}
-    expected |= {alert["alertname"]: "active" for alert in (why, *told)}
+    expected |= {alert["alertname"]: "active" for alert in (why, *notified)}
     wait(10, lambda: alertmanager.states() == expected)

@@ -193,7 +193,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
     assert not [note for note in ended.json["notes"] if "older" in note]
 
 
-def test_a_container_that_dies_is_told_in_one_line_with_its_last_words(
+def test_a_container_that_dies_is_reported_in_one_line_with_its_last_words(
     images: Callable[..., str], settings: str
 ) -> None:
     dying = images("dying", "ENV WORK_FAILS=exit")
@@ -206,7 +206,7 @@ def test_a_container_that_dies_is_told_in_one_line_with_its_last_words(
     assert "B failed to start (it ended with exit code 7: no licence for this host); once more" in ended.err
 
 
-def test_a_canary_that_fails_is_told_in_one_line(images: Callable[..., str]) -> None:
+def test_a_canary_that_fails_is_reported_in_one_line(images: Callable[..., str]) -> None:
     failing = images("failing", "ENV WORK_FAILS=raise")
     ended = ab(failing, BASE, *QUICK)
     assert ended.code == 2

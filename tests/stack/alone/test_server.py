@@ -74,7 +74,7 @@ START = "from mlserver.cli import main; main()"
 
 
 class Sidecar:
-    """What the probe reports, and what its server is told to do wrong."""
+    """What the probe reports, and what its server is made to do wrong."""
 
     def __init__(self, address: str, fault: Path) -> None:
         self._url = f"http://{address}/report"
@@ -149,13 +149,13 @@ def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
         run("docker", "build", "--quiet", *image, ".", seconds=300)
         run("docker", "network", "create", NETWORK)
         packages = next(made.glob("lib/python*/site-packages"))
-        told = {
+        faults = {
             "MLSERVER_HOST": "0.0.0.0", "MLSERVER_PARALLEL_WORKERS": "0", "PYTHONPATH": "/packages",
             "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
         }  # fmt: skip
         run(
             *("docker", "run", "--detach", "--name", SERVER, "--network", NETWORK, "--workdir", "/tmp"),
-            *(word for name, value in told.items() for word in ("--env", f"{name}={value}")),
+            *(word for name, value in faults.items() for word in ("--env", f"{name}={value}")),
             *("--volume", f"{packages}:/packages:ro", "--volume", f"{folder / 'model'}:/model:ro"),
             *(IMAGE, "python", "-c", START, "start", "/model"),
         )

@@ -62,7 +62,7 @@ def test_a_number_is_written_as_its_unit_is(value: float, unit: str, decimals: i
     ("ago", "text"),
     [(5, "a few seconds ago"), (70, "1 minute ago"), (7300, "2 hours ago"), (200_000, "2 days ago")],
 )
-def test_a_moment_is_told_from_now(ago: float, text: str) -> None:
+def test_a_moment_is_written_from_now(ago: float, text: str) -> None:
     assert written((1_700_000_000 - ago) * 1000, "dateTimeFromNow", now=1_700_000_000) == text
 
 

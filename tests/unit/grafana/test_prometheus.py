@@ -1,4 +1,4 @@
-"""Asking a Prometheus: what is no Prometheus, or refuses, is told in one line."""
+"""Asking a Prometheus: what is no Prometheus, or refuses, is reported in one line."""
 
 from __future__ import annotations
 
