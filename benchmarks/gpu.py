@@ -34,11 +34,11 @@ import pynvml
 
 from infercanary.contract.report import Family
 from infercanary.probe import TorchTarget
+from infercanary.probe.gpu.cuda_driver import CudaError, Device, pci_bus_id
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.nvml import NvmlSampler
 from infercanary.probe.samplers.nvml.calls import CALL_SECONDS
 from infercanary.probe.targets.controls import Control, available_controls, working_seconds
-from infercanary.probe.targets.cuda_driver import CudaError, Device, pci_bus_id
 
 GOAL = 0.02
 """How far from 1."""

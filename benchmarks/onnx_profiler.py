@@ -41,7 +41,7 @@ class Profiled(OnnxTarget):
 
     def model_runs(self) -> list[float]:
         """Seconds of each run so far, in order; the profiler ends."""
-        events = json.loads(Path(self._session.end_profiling()).read_text())
+        events = json.loads(Path(self.session.end_profiling()).read_text())
         return [event["dur"] / 1e6 for event in events if event.get("name") == "model_run"]
 
 

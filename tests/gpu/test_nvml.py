@@ -21,11 +21,11 @@ import pytest
 
 from benchmarks.gpu import why_not
 from infercanary.contract.report import Family
+from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus
 from infercanary.probe.sampling import PATIENCE_SECONDS
 from infercanary.probe.tags import Values, gpus_at, values
 from infercanary.probe.targets.controls.cuda import cuda_controls
-from infercanary.probe.targets.cuda_driver import Device, pci_bus_id
 
 pytestmark = [
     pytest.mark.gpu,

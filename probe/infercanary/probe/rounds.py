@@ -12,6 +12,7 @@ import msgspec
 from infercanary.contract.report import Metric, Run
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.round import Round
 from infercanary.probe.samplers import Unavailable
@@ -19,7 +20,6 @@ from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import UTILIZATION_SECONDS, Sampling
 from infercanary.probe.sweep import Sweeping
 from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags
-from infercanary.probe.targets.cuda_driver import CudaError, pci_bus_id
 
 LATENESS = Metric(
     "infercanary_lateness_seconds",

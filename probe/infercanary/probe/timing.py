@@ -7,6 +7,7 @@ A slow launch with a clean GPU is a real and common fault.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from statistics import median
@@ -17,6 +18,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 T = TypeVar("T")
 
 _OVERHEAD_TRIES = 101
+_BATCH_SECONDS = 100e-6
+_BATCH_TRIES = 5
+_MAX_BATCH = 1000
 
 Phase = Callable[[str], AbstractContextManager[None]]
 """Given to a target's ``run``: ``with phase("compute"): …`` around each part of its work."""
@@ -41,13 +45,26 @@ class Clock(Protocol):
 class BatchClock(Protocol):
     """A clock whose repeats hold more than one inference; it divides their times by that number."""
 
-    batch: int
-    """How many times each phase does its work in a repeat."""
+    @property
+    def batch(self) -> int:
+        """How many times each phase does its work in a repeat."""
+        ...
 
 
 def inferences(clock: Clock) -> int:
     """Return how many inferences a repeat has by this clock; 1 where it has no ``batch``."""
     return clock.batch if isinstance(clock, BatchClock) else 1
+
+
+def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
+    """Return how many inferences compute for 100 µs on the device: events resolve about 0.5 µs.
+
+    Args:
+        clock: Its phase ``compute`` is read, a few times.
+        run: Makes one inference.
+    """
+    compute = min(clock.measure(run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
+    return max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
 
 
 class HostClock:

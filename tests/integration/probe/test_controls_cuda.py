@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from cuda_stand_in import build, needs_cc
 
+from infercanary.probe.gpu.cuda_driver import _PROTOTYPES
 from infercanary.probe.targets.controls.cuda import PTX
-from infercanary.probe.targets.cuda_driver import _PROTOTYPES
 
 NAMES = ("gpu_fma", "gpu_copy", "gpu_transfer", "gpu_launch")
 
@@ -26,7 +26,7 @@ from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets.controls import available_controls, working_seconds
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
-from infercanary.probe.targets.cuda_driver import CudaError, cuda_library
+from infercanary.probe.gpu.cuda_driver import CudaError, cuda_library
 
 lib = cuda_library()
 try:
@@ -257,7 +257,7 @@ found["after"] = alive()
 @needs_cc
 def test_where_a_gpu_is_on_the_bus(run: Run) -> None:
     found = run("""
-from infercanary.probe.targets.cuda_driver import pci_bus_id
+from infercanary.probe.gpu.cuda_driver import pci_bus_id
 say("cuDeviceGetPCIBusId 1 2")
 found["failed"] = raised(lambda: pci_bus_id(0))
 say()

@@ -139,7 +139,7 @@ def model(type_: str = "tensor(float)", **told: Any) -> bytes:
 
 def expected(shape: tuple[int, ...], dtype: str = "float32", seed: int = 0) -> list[float]:
     """What a copy of the input is, in fixed places."""
-    from infercanary.probe.targets.tensors import Input, drawn, places, readable
+    from infercanary.probe.targets.engines.tensors import Input, drawn, places, readable
 
     return places([readable(drawn(Input("", "x", shape, dtype, 2), seed, 0), dtype)])
 
@@ -491,7 +491,7 @@ def test_no_driver_at_all(tmp_path: Path) -> None:
     script = """
 import sys
 from types import ModuleType
-from infercanary.probe.targets.cuda_driver import cuda_library
+from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.command.settings import UsageError
 sys.modules["tensorrt"] = ModuleType("tensorrt")

@@ -15,8 +15,8 @@ from watching import Seen, fetch, until
 
 from infercanary.contract.report import relative_error
 from infercanary.probe import TorchTarget
+from infercanary.probe.targets.engines.tensors import Input, drawn
 from infercanary.probe.targets.onnx import OnnxTarget
-from infercanary.probe.targets.tensors import Input, drawn
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
@@ -31,7 +31,7 @@ SAME_INPUT = f"""
 import sys
 sys.path.insert(0, {str(EXAMPLE)!r})
 import torch
-from infercanary.probe.targets.tensors import Input, drawn
+from infercanary.probe.targets.engines.tensors import Input, drawn
 from model import SHAPE, build
 
 def resnet18():

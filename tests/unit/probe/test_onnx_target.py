@@ -155,7 +155,7 @@ def test_the_options_reach_the_session(model: str) -> None:
         inter_op_threads=2,
         graph_optimization="disabled",
     )
-    options = target._session.get_session_options()
+    options = target.session.get_session_options()
     assert (options.intra_op_num_threads, options.inter_op_num_threads) == (3, 2)
     assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
     assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -184,7 +184,7 @@ for target in kept:
 
 def test_close_lets_go_of_the_session(model: str) -> None:
     target = opened(model, ONE)
-    session = weakref.ref(target._session)
+    session = weakref.ref(target.session)
     _, values = measured(target)
     target.close()
     gc.collect()
@@ -379,7 +379,7 @@ def test_another_size_has_the_same_session_and_the_same_samples_again(model: str
         other = target.sized(batch)
         assert other.samples == batch
         assert measured(other)[1] == pytest.approx((own * 3)[: 3 * batch])
-        assert other._session is target._session
+        assert other.session is target.session
         other.close()
     assert measured(target)[1] == own, "the target itself is as it was"
 

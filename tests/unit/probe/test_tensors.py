@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 from infercanary.command.settings import UsageError
-from infercanary.probe.targets.tensors import STORAGE, Input, Slot, drawn, matched, places, readable, specs
+from infercanary.probe.targets.engines.tensors import (
+    STORAGE,
+    Input,
+    Slot,
+    drawn,
+    matched,
+    places,
+    readable,
+    specs,
+)
 
 np = pytest.importorskip("numpy")
 
@@ -113,7 +122,7 @@ def test_seeds_inputs_and_processes() -> None:
     assert draw("float32").tolist() != draw("float32", seed=1).tolist()
     assert draw("float32").tolist() != draw("float32", index=1).tolist()
     script = (
-        "from infercanary.probe.targets.tensors import Input, drawn\n"
+        "from infercanary.probe.targets.engines.tensors import Input, drawn\n"
         "print(drawn(Input('', 'x', (4,), 'float64', 2), 2**61, 3).tolist())"
     )
     there = subprocess.run(

@@ -80,16 +80,20 @@ class Reading(NamedTuple):
 class RunsOnDevice(Protocol):
     """A target that knows where it computes: the controls of that device are run beside it."""
 
-    device: str
-    """``cpu`` or ``cuda[:N]``."""
+    @property
+    def device(self) -> str:
+        """``cpu`` or ``cuda[:N]``."""
+        ...
 
 
 @runtime_checkable
 class MayLackCuda(Protocol):
     """A target that was asked to run on CUDA, and may find none."""
 
-    cuda_missing: str
-    """Why there is no CUDA: ``cpu_only_build``, ``no_libraries`` or ``no_device``; empty where there is."""
+    @property
+    def cuda_missing(self) -> str:
+        """Why there is no CUDA: ``cpu_only_build``, ``no_libraries`` or ``no_device``; empty where there is."""
+        ...
 
 
 @runtime_checkable
@@ -132,7 +136,10 @@ class GivesReadings(Protocol):
 class NamesReasons(Protocol):
     """A target that raises :class:`Failure` with reasons of its own, so that they are counted from 0 on."""
 
-    reasons: Sequence[Reason]
+    @property
+    def reasons(self) -> Sequence[Reason]:
+        """They are."""
+        ...
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -14,12 +14,17 @@ from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
+from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.nvml import visible_gpus
 from infercanary.probe.targets import NoCuda, register
-from infercanary.probe.targets.cuda_driver import Device, NoSuchGpu
-from infercanary.probe.targets.cuda_tensors import StagedClock, StagedTensor, let_frames_go, staged_run
-from infercanary.probe.targets.tensors import Input, Slot, drawn, matched, places, specs
+from infercanary.probe.targets.engines.cuda_tensors import (
+    StagedClock,
+    StagedTensor,
+    let_frames_go,
+    staged_run,
+)
+from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
+from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, places, specs
 from infercanary.probe.timing import Clock, HostClock, Phase
 
 log = logging.getLogger("infercanary.probe")
@@ -104,11 +109,9 @@ class TensorRtTarget:
             ) from None
         except Unavailable as error:
             self.cuda_missing = "no_device"
-            here = ", ".join(visible_gpus())
-            seen = f" and NVML sees {here}" if here else ""
             raise NoCuda(
-                f"device: `{self.device}` was asked for{seen}, but {error}; check the driver, and that the container "
-                "was started with the GPU"
+                f"device: `{self.device}` was asked for{seen_by_nvml()}, but {error}; check the driver, "
+                "and that the container was started with the GPU"
             ) from None
         try:
             with self._gpu.current():
@@ -130,23 +133,18 @@ class TensorRtTarget:
     def environment(self) -> dict[str, str]:
         """TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
         gpu = self._gpu
-        told: dict[str, Callable[[], Any]] = {
-            "tensorrt": lambda: self._trt.__version__,
-            "tensorrt_built_by": lambda: self._built_by or "",
-            "tensorrt_engine": lambda: self._digest,
-            "tensorrt_profile": lambda: self._profile,
-            "tensorrt_device": lambda: self.device,
-            "tensorrt_cuda_device": lambda: gpu.name if gpu is not None else "",
-            "tensorrt_driver_cuda": lambda: gpu.cuda_version if gpu is not None else "",
-            "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
-        }
-        found = {}
-        for component, tell in told.items():
-            # Told as it is found: an older TensorRT does not tell everything.
-            with suppress(Exception):
-                if (text := str(tell())) != "":
-                    found[component] = text
-        return found
+        return reported(
+            {
+                "tensorrt": lambda: self._trt.__version__,
+                "tensorrt_built_by": lambda: self._built_by,
+                "tensorrt_engine": lambda: self._digest,
+                "tensorrt_profile": lambda: self._profile,
+                "tensorrt_device": lambda: self.device,
+                "tensorrt_cuda_device": lambda: None if gpu is None else gpu.name,
+                "tensorrt_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
+                "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
+            }
+        )
 
     def calibrate(self) -> None:
         """Set how many inferences a repeat has. Called once it has run."""

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import copy
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe.deadline import one_line
-from infercanary.probe.samplers.nvml import visible_gpus
-from infercanary.probe.targets import NoCuda, Unsized, attribute, register
-from infercanary.probe.targets.tensors import TensorSpec
-from infercanary.probe.timing import CudaClock, HostClock, Phase
+from infercanary.probe.targets import NoCuda, Unsized, register
+from infercanary.probe.targets.engines import torch_model
+from infercanary.probe.targets.engines.environment import seen_by_nvml
+from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_100_us
 
 _MAX_VALUES = 1024
-_BATCH_SECONDS = 100e-6
-_BATCH_TRIES = 5
-_MAX_BATCH = 1000
-_FILES = (".pt", ".ts", ".torchscript", ".pt2")
+_CAPTURE_WARM_UPS = 5
 
 
 @register("torch")
 class TorchTarget:
     """Runs a PyTorch model on fixed inputs under ``torch.inference_mode()``.
 
-    ``model``   a callable (the server's own model object: it is neither moved nor switched to eval), or text:
-                ``package.module:factory``, a TorchScript file (``.pt``, ``.ts``), a ``torch.export`` file (``.pt2``).
-    ``inputs``  tensors, or specifications (``{"shape": [1, 3, 224, 224], "dtype": "float32"}``) drawn from ``seed``.
-    ``device``  ``cpu``, ``cuda`` or ``cuda:N``: where the inputs go, and a model that is loaded here.
-    ``mode``    ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then replayed).
-                The same model as three canaries tells a slow launch from a slow GPU: the graph has hardly any launches.
+    In a server's own process, with its own model object::
 
-    ``cpu_fallback``  whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
-                default that is refused: it would be a canary of something else. ``cuda_missing`` says why.
+        TorchTarget(model, [{"shape": [1, 3, 224, 224]}])
 
     On CUDA a repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs. A run is put off
     while this process has work on the device's default stream; a server in another process, or on streams of its own,
@@ -52,6 +40,24 @@ class TorchTarget:
         seed: int = 0,
         cpu_fallback: bool = False,
     ) -> None:
+        """Check the options; torch is imported by :meth:`open`.
+
+        Args:
+            model: A callable (the server's own model object: it is neither moved nor switched to eval), or text:
+                ``package.module:factory``, a TorchScript file (``.pt``, ``.ts``), a ``torch.export`` file (``.pt2``).
+            inputs: Tensors, or specifications (``{"shape": [1, 3, 224, 224], "dtype": "float32"}``), one for each
+                argument of the model.
+            device: ``cpu``, ``cuda`` or ``cuda:N``: where the inputs go, and a model that is loaded here.
+            mode: ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then
+                replayed). The same model as three canaries shows whether launches or the GPU are slow: a graph has
+                hardly any launches.
+            seed: Inputs, and the weights of a factory's model, are drawn from it.
+            cpu_fallback: Whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
+                default that is refused: it would be a canary of something else. :attr:`cuda_missing` says why.
+
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
         if not callable(model) and not (isinstance(model, str) and model):
             raise UsageError(
                 "model: name `package.module:factory` or a .pt, .ts or .pt2 file, or pass the model"
@@ -106,8 +112,15 @@ class TorchTarget:
             self._require_cuda()
             if self.cuda_missing:
                 self._device = torch.device("cpu")
-        host_inputs = [self._tensor(i, entry) for i, entry in enumerate(self._inputs)]
-        model = self._load()
+        host_inputs = [
+            torch_model.drawn(torch, entry, i, self._seed) if isinstance(entry, TensorSpec) else entry
+            for i, entry in enumerate(self._inputs)
+        ]
+        model = (
+            torch_model.loaded(torch, self._source, self._device, self._seed)
+            if isinstance(self._source, str)
+            else self._source
+        )
         self._model = torch.compile(model) if self._mode == "compile" else model
         self._place(host_inputs)
         if isinstance(self.clock, CudaClock) and self._mode == "graph":
@@ -121,7 +134,7 @@ class TorchTarget:
     def values(self, result: Any) -> list[float]:
         """Evenly spread places of all tensors in the result, and a NaN if anything in them is not finite."""
         torch = self._torch
-        tensors = [t.detach() for t in _tensors(torch, result)]
+        tensors = [t.detach() for t in torch_model.tensors(torch, result)]
         # Not one large tensor of them all: a language model's logits are gigabytes as doubles.
         flat = [(torch.view_as_real(t) if t.is_complex() else t).reshape(-1) for t in tensors]
         step = max(1, -(-sum(t.numel() for t in flat) // _MAX_VALUES))
@@ -135,41 +148,8 @@ class TorchTarget:
         return chosen
 
     def environment(self) -> dict[str, str]:
-        """torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
-        torch = self._torch
-        flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
-        told: dict[str, Callable[[], Any]] = {
-            "torch": lambda: torch.__version__,
-            "torch_cuda": lambda: torch.version.cuda or "none (CPU-only build)",
-            "torch_git": lambda: str(torch.version.git_version)[:12],
-            "torch_build": lambda: " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
-            "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
-            "torch_intra_op_threads": torch.get_num_threads,
-            "torch_inter_op_threads": torch.get_num_interop_threads,
-            "torch_float32_matmul_precision": torch.get_float32_matmul_precision,
-            "torch_deterministic": torch.are_deterministic_algorithms_enabled,
-            "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
-            "torch_device": lambda: self._device,
-            "torch_mode": lambda: self._mode,
-        }
-        if torch.version.cuda and torch.backends.cudnn.is_available():
-            told["torch_cudnn"] = torch.backends.cudnn.version
-        if self._device.type == "cuda":
-            told |= {
-                "torch_cuda_device": lambda: torch.cuda.get_device_name(self._device),
-                "torch_cuda_capability": lambda: "{}.{}".format(
-                    *torch.cuda.get_device_capability(self._device)
-                ),
-                "torch_cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
-                "torch_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-            }
-        found = {}
-        for component, tell in told.items():
-            # torch refuses to tell some switches where the host mixed its old and its new names for them.
-            with suppress(Exception):
-                value = tell()
-                found[component] = str(value).lower() if isinstance(value, bool) else str(value)
-        return found
+        """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
+        return torch_model.environment(self._torch, self._device, self._mode)
 
     def close(self) -> None:
         """Drop the model and the buffers."""
@@ -209,7 +189,10 @@ class TorchTarget:
         with self._torch.no_grad():
             # Memory of their own: inputs that are shared would stay in the caches.
             other._place(
-                [_repeated(t, times)[:batch].clone() if common and t.dim() else t.clone() for t in inputs]
+                [
+                    torch_model.repeated(t, times)[:batch].clone() if common and t.dim() else t.clone()
+                    for t in inputs
+                ]
             )
         return other
 
@@ -253,18 +236,16 @@ class TorchTarget:
         return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
 
     def calibrate(self) -> None:
-        """Set how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
-        if self._device.type != "cuda":
-            return
-        compute = min(self.clock.measure(self.run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
-        self.clock.batch = max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
+        """Choose how many inferences a repeat has: as many as take 100 µs on the device. Called once it has run."""
+        if self._device.type == "cuda":
+            self.clock.batch = inferences_of_100_us(self.clock, self.run)
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
         """``model`` on the device inputs as a CUDA graph; its call replays it."""
         torch = self._torch
         # As PyTorch's notes on CUDA graphs have it: warm up on a side stream first, then capture there.
         with torch.inference_mode(), torch.cuda.stream(stream):
-            for _ in range(_BATCH_TRIES):
+            for _ in range(_CAPTURE_WARM_UPS):
                 model(*self._device_inputs)
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
@@ -286,7 +267,7 @@ class TorchTarget:
         with phase("compute"):
             for _ in batch:
                 result = self._model(*self._device_inputs)
-        outputs = list(_tensors(self._torch, result))
+        outputs = list(torch_model.tensors(self._torch, result))
         if not _same_shapes(outputs, self._host_outputs):
             self._host_outputs = [
                 self._torch.empty(o.shape, dtype=o.dtype, device="cpu", pin_memory=True) for o in outputs
@@ -296,64 +277,6 @@ class TorchTarget:
                 for host, device in zip(self._host_outputs, outputs, strict=True):
                     host.copy_(device, non_blocking=True)
         return self._host_outputs
-
-    def _load(self) -> Any:
-        if not isinstance(self._source, str):
-            return self._source
-        torch = self._torch
-        if Path(self._source).suffix in _FILES:
-            if not Path(self._source).is_file():
-                raise UsageError(
-                    f"model: no file `{self._source}`; check the path (it starts at {Path.cwd()})"
-                )
-            try:
-                if self._source.endswith(".pt2"):
-                    return torch.export.load(self._source).module().to(self._device)
-                return torch.jit.load(self._source, map_location=self._device).eval()
-            except Exception as error:
-                raise UsageError(
-                    f"model: `{self._source}` cannot be loaded ({one_line(error)}); "
-                    "save it with torch.jit.save (.pt, .ts) or torch.export.save (.pt2)"
-                ) from None
-        if ":" not in self._source:
-            raise UsageError(
-                f"model: `{self._source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
-            )
-        try:
-            factory = attribute(self._source)
-        except UsageError as error:
-            raise UsageError(f"model: {error}") from None
-        if not callable(factory):
-            raise UsageError(
-                f"model: `{self._source}` is not callable; name a function or class that makes the model"
-            )
-        with torch.random.fork_rng(devices=[]):  # the host's random state is not touched, nor the GPUs'
-            torch.default_generator.manual_seed(self._seed)
-            model = factory()
-        if not callable(model):
-            raise UsageError(
-                f"model: `{self._source}()` gave a {type(model).__name__}, which cannot be called"
-            )
-        return model.to(self._device).eval() if isinstance(model, torch.nn.Module) else model
-
-    def _tensor(self, index: int, entry: Any) -> Any:
-        if not isinstance(entry, TensorSpec):
-            return entry
-        torch = self._torch
-        name = entry.dtype or "float32"
-        dtype = getattr(torch, name, None)
-        if not isinstance(dtype, torch.dtype):
-            raise UsageError(
-                f"inputs[{index}].dtype: torch has no dtype `{name}`; it has float32, bfloat16, int64, …"
-            )
-        # Own generator and stream of numbers per input: the host's random state is not touched.
-        generator = torch.Generator().manual_seed(self._seed + index)
-        try:
-            if dtype.is_floating_point or dtype.is_complex:
-                return torch.randn(entry.shape, generator=generator).to(dtype)
-            return torch.randint(0, entry.high, entry.shape, generator=generator).to(dtype)
-        except Exception as error:
-            raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
 
     def _require_cuda(self) -> None:
         torch = self._torch
@@ -368,31 +291,14 @@ class TorchTarget:
                 else f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no device; "
                 "check the driver, and that the container was started with the GPU"
             )
-            here = ", ".join(visible_gpus())
-            seen = f" and NVML sees {here}" if here else ""
-            raise NoCuda(f"device: `{self.device}` was asked for{seen}, but {why}, or set `device: cpu`")
+            raise NoCuda(
+                f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}, or set `device: cpu`"
+            )
         if self._device.index is not None and self._device.index >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise UsageError(
                 f"device: `{self.device}` was asked for; the last that torch sees is `cuda:{last}`"
             )
-
-
-def _tensors(torch: Any, result: Any) -> Iterator[Any]:
-    """All tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order."""
-    if isinstance(result, torch.Tensor):
-        yield result
-    elif isinstance(result, Mapping):
-        for value in result.values():
-            yield from _tensors(torch, value)
-    elif isinstance(result, (tuple, list)):
-        for value in result:
-            yield from _tensors(torch, value)
-
-
-def _repeated(tensor: Any, times: int) -> Any:
-    """Along its first dimension."""
-    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
 
 
 def _same_shapes(outputs: list[Any], buffers: list[Any]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_uint64, c_void_p
 
+from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.controls.cuda import PTX
-from infercanary.probe.targets.cuda_driver import cuda_library
 
 library = cuda_library()
 assert library is not None, "the stand-ins need a libcuda.so.1"

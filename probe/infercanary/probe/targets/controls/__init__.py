@@ -10,11 +10,11 @@ from __future__ import annotations
 import logging
 
 from infercanary.contract.vocabulary import CONTROLS
+from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.controls.control import Control, Work, working_seconds
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import Refused, mapped_code
-from infercanary.probe.targets.cuda_driver import cuda_library
 
 __all__ = ["Control", "Work", "available_controls", "working_seconds"]
 

@@ -18,9 +18,9 @@ from ctypes import c_float, c_uint, c_uint64, c_void_p
 from typing import Any, NamedTuple, TypeVar
 
 from infercanary.contract.vocabulary import Bottleneck
+from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.controls.control import Work
 from infercanary.probe.targets.controls.machine_code import MachineCode, int64s
-from infercanary.probe.targets.cuda_driver import Device
 from infercanary.probe.timing import Clock, HostClock, Phase, Timing, overhead
 
 T = TypeVar("T")
@@ -322,7 +322,7 @@ class _Launches:
             self.times(times)
 
     def times(self, times: int) -> None:
-        """Raises :class:`~infercanary.probe.targets.cuda_driver.CudaError` at the first that fails."""
+        """Raises :class:`~infercanary.probe.gpu.cuda_driver.CudaError` at the first that fails."""
         if self._code is None:
             for _ in range(times):
                 self._driver.call("cuLaunchKernel", *self._call)

@@ -8,18 +8,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from infercanary.probe.targets.cuda_driver import Device
-from infercanary.probe.targets.tensors import STORAGE, readable
-from infercanary.probe.timing import CudaClock, Phase, Timing
+from infercanary.probe.gpu.cuda_driver import Device
+from infercanary.probe.targets.engines.tensors import STORAGE, readable
+from infercanary.probe.timing import CudaClock, Phase, Timing, inferences_of_100_us
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
-
-_BATCH_SECONDS = 100e-6  # events resolve about 0.5 µs
-_BATCH_TRIES = 5
-_MAX_BATCH = 1000
 
 
 class StagedTensor:
@@ -29,7 +25,7 @@ class StagedTensor:
     """
 
     def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
-        """Raises :class:`~infercanary.probe.targets.cuda_driver.CudaError`, as where memory is short."""
+        """Raises :class:`~infercanary.probe.gpu.cuda_driver.CudaError`, as where memory is short."""
         import numpy as np
 
         self._device = device
@@ -84,8 +80,7 @@ class StagedClock:
 
     def calibrate(self, run: Callable[[Phase], Any]) -> None:
         """Set the batch: as many inferences as compute for 100 µs on the device. Called once it has run."""
-        compute = min(self.measure(run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
-        self._clock.batch = max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
+        self._clock.batch = inferences_of_100_us(self, run)
 
 
 def let_frames_go(error: BaseException | None) -> None:

@@ -1,0 +1,215 @@
+"""One ONNX model in ONNX Runtime: loaded on the execution providers that were asked for, and on no others."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout, suppress
+from importlib.util import find_spec
+from typing import Any
+
+from infercanary.command.settings import UsageError
+from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.targets.engines.environment import seen_by_nvml
+from infercanary.probe.targets.engines.onnx_providers import (
+    CPU,
+    ON_CUDA,
+    device_id,
+    library_fault,
+    short_name,
+    why_not,
+)
+from infercanary.probe.targets.failures import NoCuda
+
+
+class OnnxSession:
+    """Loads a model, and closes it. On CUDA it has a device, and runs on that device's stream."""
+
+    def __init__(
+        self,
+        path: str,
+        providers: Sequence[str],
+        provider_options: Mapping[str, Mapping[str, str]],
+        cpu_fallback: bool,
+    ) -> None:
+        """Load nothing yet.
+
+        Args:
+            path: The model's file.
+            providers: In order of preference, by ONNX Runtime's names.
+            provider_options: Provider → its options.
+            cpu_fallback: Whether to go on without a provider that is not to be had.
+
+        Raises:
+            UsageError: The options name more than one GPU.
+        """
+        self.ordinal = device_id(provider_options)
+        """The GPU that was asked for."""
+        self.gpu: Device | None = None
+        """The device that it runs on; None on the CPU, and while it is closed."""
+        self.session: Any = None
+        """The ``onnxruntime.InferenceSession``; None while it is closed."""
+        self.cuda_missing = ""
+        """Why there is no CUDA where it was asked for: ``cpu_only_build``, ``no_libraries`` or ``no_device``."""
+        self._path = path
+        self._asked = providers
+        self._options = provider_options
+        self._cpu_fallback = cpu_fallback
+
+    def open(self, ort: Any, session_options: Callable[[], Any]) -> None:
+        """Load the model on what was asked for or, with ``cpu_fallback``, on what there is of it.
+
+        Args:
+            ort: The module ``onnxruntime``.
+            session_options: Makes the ``onnxruntime.SessionOptions`` of each attempt.
+
+        Raises:
+            UsageError: The model, or a provider, cannot be loaded.
+            NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
+        """
+        self._ort, self._session_options = ort, session_options
+        self.cuda_missing = ""
+        providers = self._obtainable()
+        try:
+            self._load(providers)
+        except UsageError:
+            # Some providers raise where ONNX Runtime cannot load their libraries; others are left out.
+            faulty = [provider for provider in providers if library_fault(ort, provider)]
+            if not faulty:
+                raise
+        else:
+            faulty = [provider for provider in providers if provider not in self.session.get_providers()]
+        for provider in faulty:
+            why = library_fault(ort, provider) or "the log above says why"
+            cuda = getattr(ort, "cuda_version", "") if provider in ON_CUDA else ""
+            fix = f"install the libraries that it was built for{f' (CUDA {cuda})' if cuda else ''}"
+            self._miss("no_libraries", f"ONNX Runtime cannot start {provider}: {why}; {fix}", provider)
+        if faulty:
+            left = [provider for provider in providers if provider not in faulty]
+            if self.gpu is not None and not any(provider in ON_CUDA for provider in left):
+                self.gpu.close()  # and the session with it
+                self.gpu = None
+            self._load(left)
+        if self.gpu is not None:
+            self.cuda_missing = ""  # without TensorRT it may run on CUDA alone
+        nodes = self.nodes()
+        if nodes and not self._cpu_fallback and not nodes[self._asked[0]]:
+            where = ", ".join(f"{n} on {name}" for name, n in sorted(nodes.items()))
+            raise UsageError(
+                f"providers: none of the model's nodes runs on {self._asked[0]} ({where}): it lacks their operators or "
+                "dtypes; convert the model, or name the provider that runs it first"
+            )
+
+    def close(self) -> None:
+        """Release the session and the device."""
+        gpu, self.gpu = self.gpu, None
+        if gpu is not None:
+            gpu.close()
+        self._drop()
+
+    def nodes(self) -> Counter[str]:
+        """Return how many of the model's nodes each provider runs; empty where this version does not report it."""
+        nodes: Counter[str] = Counter()
+        with suppress(Exception):
+            for part in self.session.get_provider_graph_assignment_info():
+                nodes[part.ep_name] += len(part.get_nodes())
+        return nodes
+
+    def ran_by(self) -> str:
+        """Return the first of the session's providers that has nodes to run."""
+        nodes = self.nodes()
+        registered: list[str] = self.session.get_providers()
+        return next((provider for provider in registered if nodes[provider]), registered[0])
+
+    def require_our_stream(self) -> None:
+        """Refuse a session that does not run on our stream: events there would time nothing.
+
+        Raises:
+            UsageError: This version does not say that it does.
+        """
+        for provider, options in self.session.get_provider_options().items():
+            if provider in ON_CUDA and options.get("has_user_compute_stream") != "1":
+                raise UsageError(
+                    f"providers: onnxruntime {self._ort.__version__} does not say that {provider} runs on the stream "
+                    "that it was given (user_compute_stream); install onnxruntime-gpu 1.18 or newer"
+                )
+
+    def _drop(self) -> None:
+        self.session = None
+
+    def _obtainable(self) -> list[str]:
+        """Those providers that this build has, and a device for; the device is then open."""
+        available = self._ort.get_available_providers()
+        providers = [provider for provider in self._asked if self._is_built_with(provider, available)]
+        if (first := next((provider for provider in providers if provider in ON_CUDA), None)) is None:
+            return providers
+        try:
+            self.gpu = Device(self.ordinal)
+        except NoSuchGpu as error:
+            raise UsageError(
+                f"provider_options: device_id {self.ordinal} was asked for, but {error}; count from 0 the GPUs "
+                "that the container has"
+            ) from None
+        except Unavailable as error:
+            fix = "check the driver, and that the container was started with the GPU"
+            self._miss("no_device", f"{error}; {fix}", first)
+            return [provider for provider in providers if provider not in ON_CUDA]
+        self.gpu.before_close(self._drop)  # the session has its stream
+        # CUDA may come as wheels, which only ONNX Runtime knows how to find; what it prints goes where logs go.
+        if (
+            find_spec("nvidia") is not None
+            and (preload := getattr(self._ort, "preload_dlls", None)) is not None
+        ):
+            with redirect_stdout(sys.stderr):
+                preload()
+        return providers
+
+    def _is_built_with(self, provider: str, available: Sequence[str]) -> bool:
+        if provider in available:
+            return True
+        version = self._ort.__version__
+        fix = "install onnxruntime-gpu in its place" if provider in ON_CUDA else "install a build that has it"
+        self._miss(
+            "cpu_only_build",
+            f"onnxruntime {version} is a build without {provider} (it has {', '.join(available)}); {fix}",
+            provider,
+        )
+        return False
+
+    def _miss(self, reason: str, why: str, provider: str) -> None:
+        """Refuse to go on without a provider that was asked for; with ``cpu_fallback`` only note the reason."""
+        if provider in ON_CUDA:
+            self.cuda_missing = reason
+        if self._cpu_fallback:
+            return
+        lacking = NoCuda if provider in ON_CUDA else UsageError
+        seen = seen_by_nvml() if provider in ON_CUDA else ""
+        raise lacking(
+            f"providers: `{short_name(provider)}` was asked for{seen}, but {why}, or set `providers: [cpu]`"
+        )
+
+    def _load(self, providers: Sequence[str]) -> None:
+        """Make the session, without ONNX Runtime's own fallback, which prints on standard output."""
+        with_options = [
+            (provider, {**self._options.get(provider, {}), **self._stream_option(provider)})
+            for provider in providers or [CPU]
+        ]
+        with self.gpu.current() if self.gpu is not None else nullcontext():
+            self.session = None
+            try:
+                self.session = self._ort.InferenceSession(
+                    self._path,
+                    sess_options=self._session_options(),
+                    providers=with_options,
+                    enable_fallback=0,
+                )
+            except Exception as error:
+                why = why_not(error, self._path, self._ort.__version__)
+                raise UsageError(f"model: `{self._path}` {why}") from None
+
+    def _stream_option(self, provider: str) -> dict[str, str]:
+        if self.gpu is None or provider not in ON_CUDA:
+            return {}
+        return {"device_id": str(self.ordinal), "user_compute_stream": str(self.gpu.stream.value)}

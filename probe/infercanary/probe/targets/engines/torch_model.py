@@ -1,0 +1,148 @@
+"""What the PyTorch target asks of torch besides running: models from files and factories, inputs, and its settings.
+
+``torch`` is passed in: nothing here imports it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from infercanary.command.settings import UsageError
+from infercanary.probe.deadline import one_line
+from infercanary.probe.targets.engines.environment import reported
+from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.targets.registry import attribute
+
+_FILES = (".pt", ".ts", ".torchscript", ".pt2")
+
+
+def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any]:
+    """Load a model, in evaluation mode.
+
+    Args:
+        torch: The module.
+        source: ``package.module:factory``, a TorchScript file or a ``torch.export`` file.
+        device: The ``torch.device`` that it is moved to.
+        seed: Weights that the factory draws are drawn from it.
+
+    Returns:
+        What is called with the inputs.
+
+    Raises:
+        UsageError: There is no such model, or it cannot be loaded.
+    """
+    if Path(source).suffix in _FILES:
+        return _from_file(torch, source, device)
+    if ":" not in source:
+        raise UsageError(
+            f"model: `{source}` is neither package.module:factory nor a {', '.join(_FILES)} file"
+        )
+    try:
+        factory = attribute(source)
+    except UsageError as error:
+        raise UsageError(f"model: {error}") from None
+    if not callable(factory):
+        raise UsageError(f"model: `{source}` is not callable; name a function or class that makes the model")
+    with torch.random.fork_rng(devices=[]):  # the host's random state is not touched, nor the GPUs'
+        torch.default_generator.manual_seed(seed)
+        model = factory()
+    if not callable(model):
+        raise UsageError(f"model: `{source}()` gave a {type(model).__name__}, which cannot be called")
+    made: Callable[..., Any] = model.to(device).eval() if isinstance(model, torch.nn.Module) else model
+    return made
+
+
+def drawn(torch: Any, spec: TensorSpec, index: int, seed: int) -> Any:
+    """Draw an input: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
+
+    Args:
+        torch: The module.
+        spec: With a shape; the dtype is float32 where it has none.
+        index: The input's place: each has a stream of numbers of its own.
+        seed: The host's random state is not touched.
+
+    Returns:
+        A tensor on the CPU.
+
+    Raises:
+        UsageError: torch has no such dtype, or cannot make the tensor.
+    """
+    name = spec.dtype or "float32"
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise UsageError(
+            f"inputs[{index}].dtype: torch has no dtype `{name}`; it has float32, bfloat16, int64, …"
+        )
+    generator = torch.Generator().manual_seed(seed + index)
+    try:
+        if dtype.is_floating_point or dtype.is_complex:
+            return torch.randn(spec.shape, generator=generator).to(dtype)
+        return torch.randint(0, spec.high, spec.shape, generator=generator).to(dtype)
+    except Exception as error:
+        raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
+
+
+def tensors(torch: Any, result: Any) -> Iterator[Any]:
+    """Yield all tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        for value in result.values():
+            yield from tensors(torch, value)
+    elif isinstance(result, (tuple, list)):
+        for value in result:
+            yield from tensors(torch, value)
+
+
+def repeated(tensor: Any, times: int) -> Any:
+    """Return the tensor, ``times`` times along its first dimension."""
+    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
+
+
+def environment(torch: Any, device: Any, mode: str) -> dict[str, str]:
+    """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
+    flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
+    components: dict[str, Callable[[], object]] = {
+        "torch": lambda: torch.__version__,
+        "torch_cuda": lambda: torch.version.cuda or "none (CPU-only build)",
+        "torch_git": lambda: str(torch.version.git_version)[:12],
+        "torch_build": lambda: " ".join(f"{k}={v}" for k, v in sorted(flags) if v not in ("OFF", "0")),
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability,
+        "torch_intra_op_threads": torch.get_num_threads,
+        "torch_inter_op_threads": torch.get_num_interop_threads,
+        "torch_float32_matmul_precision": torch.get_float32_matmul_precision,
+        "torch_deterministic": torch.are_deterministic_algorithms_enabled,
+        "torch_mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,
+        "torch_device": lambda: device,
+        "torch_mode": lambda: mode,
+    }
+    if torch.version.cuda and torch.backends.cudnn.is_available():
+        components["torch_cudnn"] = torch.backends.cudnn.version
+    if device.type == "cuda":
+        components |= {
+            "torch_cuda_device": lambda: torch.cuda.get_device_name(device),
+            "torch_cuda_capability": lambda: "{}.{}".format(*torch.cuda.get_device_capability(device)),
+            "torch_cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
+            "torch_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+        }
+    return reported(components)
+
+
+def _from_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
+    if not Path(path).is_file():
+        raise UsageError(f"model: no file `{path}`; check the path (it starts at {Path.cwd()})")
+    try:
+        model: Callable[..., Any]
+        if path.endswith(".pt2"):
+            model = torch.export.load(path).module().to(device)
+        else:
+            model = torch.jit.load(path, map_location=device).eval()
+    except Exception as error:
+        raise UsageError(
+            f"model: `{path}` cannot be loaded ({one_line(error)}); "
+            "save it with torch.jit.save (.pt, .ts) or torch.export.save (.pt2)"
+        ) from None
+    return model
