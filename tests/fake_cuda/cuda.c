@@ -9,7 +9,7 @@
  * n-th call on, names as in the library; `<kernel> <microseconds>` sets how long it takes (h2d, d2h and event are
  * kernels here). A code of 700 and more is sticky: all later calls with a context fail too.
  *
- * fake_cuda_count(what) tells what is alive: contexts retained, contexts pushed, streams, events, modules, allocations,
+ * fake_cuda_count(what) counts what is alive: contexts retained, contexts pushed, streams, events, modules, allocations,
  * pinned; and how often a function was called since. Codes: cuda.h. Build: cc -shared -fPIC -o libcuda.so.1 cuda.c
  */
 #include <stdint.h>

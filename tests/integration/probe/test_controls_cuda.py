@@ -231,8 +231,8 @@ def test_whatever_fails_while_it_opens_is_told_and_nothing_is_kept(run: Run, fun
         """
 for one in (control(name) for name in names):
     say(f"{function} 1 2")
-    if (told := raised(one.open)) != "nothing":
-        found["told"], found["alive"] = told, alive()
+    if (error := raised(one.open)) != "nothing":
+        found["error"], found["alive"] = error, alive()
         say()
         one.open()
         one.clock.measure(one.run)
@@ -246,8 +246,8 @@ found["after"] = alive()
         assert found == {"after": {}}, "it is waited for in values() and close() only"
         return
     if function == "cuMemcpyDtoHAsync_v2":
-        assert found["told"].startswith("CudaError: cuMemcpyDtoHAsync_v2")
-    assert found["told"] == f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
+        assert found["error"].startswith("CudaError: cuMemcpyDtoHAsync_v2")
+    assert found["error"] == f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
     if function == "cuCtxPushCurrent_v2":
         found["alive"].pop("streams", None)  # what the context holds cannot be let go of without it
     assert found["alive"] == {}
@@ -294,9 +294,9 @@ found["held_again"] = count("retained"), count("pushed")
         name=name,
         python=python,
     )
-    told = "CudaError: cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
-    assert found["first"] == told
-    assert found["later"] == [told] * 4
+    error = "CudaError: cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS (700)"
+    assert found["first"] == error
+    assert found["later"] == [error] * 4
     assert not found["asked"]
     assert found["launches"] == 1
     assert found["held"] == found["held_again"] == [0, 0]
@@ -310,11 +310,11 @@ say()
 one = control("gpu_transfer")
 one.open()
 say("cuEventSynchronize 1 719")
-found["told"] = raised(lambda: one.clock.measure(one.run))
+found["error"] = raised(lambda: one.clock.measure(one.run))
 one.close()
 found["held"] = count("retained"), count("pushed")
 """)
-    assert found == {"told": "CudaError: cuEventSynchronize: unknown error (719)", "held": [0, 0]}
+    assert found == {"error": "CudaError: cuEventSynchronize: unknown error (719)", "held": [0, 0]}
 
 
 @needs_cc
@@ -352,7 +352,7 @@ except RuntimeError as error:
 
 @needs_cc
 @pytest.mark.parametrize(
-    ("line", "device", "told"),
+    ("line", "device", "error"),
     [
         ("cuInit 1 100", "cuda", "Unavailable: no GPU 0 here (cuInit: CUDA_ERROR_NO_DEVICE (100))"),
         ("cuInit 1 34", "cuda:0", "Unavailable: no GPU 0 here (cuInit: CUDA_ERROR_STUB_LIBRARY (34))"),
@@ -360,7 +360,7 @@ except RuntimeError as error:
         ("cuInit 1 804", "cuda", "CudaError: cuInit: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804)"),
     ],
 )
-def test_no_gpu(run: Run, line: str, device: str, told: str) -> None:
+def test_no_gpu(run: Run, line: str, device: str, error: str) -> None:
     found = run(
         "say(line)\n"
         "for name, one in available_controls(device).items():\n"
@@ -372,7 +372,7 @@ def test_no_gpu(run: Run, line: str, device: str, told: str) -> None:
         device=device,
     )
     assert found.pop("alive") == {}
-    assert list(found.values()) == [told] * 4
+    assert list(found.values()) == [error] * 4
 
 
 @needs_cc
@@ -392,21 +392,21 @@ found["imported"] = sorted({"torch", "numpy"} & set(sys.modules))
 @needs_cc
 def test_a_driver_that_is_too_old(library: Callable[..., Path]) -> None:
     old = library("-DcuDevicePrimaryCtxRelease_v2=cuDevicePrimaryCtxRelease")
-    found = session(old, "found['told'] = raised(control('gpu_fma').open)")
-    told = "Unavailable: this driver's libcuda.so.1 has no cuDevicePrimaryCtxRelease_v2: it is too old"
-    assert found == {"told": told}
+    found = session(old, "found['error'] = raised(control('gpu_fma').open)")
+    error = "Unavailable: this driver's libcuda.so.1 has no cuDevicePrimaryCtxRelease_v2: it is too old"
+    assert found == {"error": error}
 
 
 def test_no_driver_at_all(tmp_path: Path) -> None:
     found = session(
         tmp_path,
         "found['names'] = list(available_controls('cuda'))\nfound['library'] = lib is not None\n"
-        "found['told'] = raised(cuda_controls(0, code)['gpu_fma'].open)",
+        "found['error'] = raised(cuda_controls(0, code)['gpu_fma'].open)",
     )
     if found["library"]:
         pytest.skip("this machine has an NVIDIA driver")
     assert not any(name.startswith("gpu") for name in found["names"])
-    assert found["told"] == "Unavailable: no libcuda.so.1 here"
+    assert found["error"] == "Unavailable: no libcuda.so.1 here"
 
 
 def test_kernels_load_the_parameters_that_they_declare() -> None:

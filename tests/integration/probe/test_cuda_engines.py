@@ -114,10 +114,10 @@ def run(library: Path, tmp_path: Path) -> Run:
     return begin
 
 
-def plan(*tensors: dict[str, Any], version: tuple[int, ...] = (10, 3, 0, 26), **told: Any) -> bytes:
+def plan(*tensors: dict[str, Any], version: tuple[int, ...] = (10, 3, 0, 26), **declared: Any) -> bytes:
     """An engine of the stand-in, with the head of a real one."""
     head = b"ftrt" + bytes(20) + bytes(version)
-    return head + json.dumps({"tensors": tensors, **told}).encode()
+    return head + json.dumps({"tensors": tensors, **declared}).encode()
 
 
 X = {"name": "x", "shape": [2, 1024]}
@@ -129,11 +129,11 @@ TENSORRT = "from tensorrt import dropped\nkind = TensorRtTarget\n"
 ONNX = "from onnxruntime import dropped\nkind = OnnxTarget\n"
 
 
-def model(type_: str = "tensor(float)", **told: Any) -> bytes:
+def model(type_: str = "tensor(float)", **declared: Any) -> bytes:
     """A model of the stand-in for ONNX Runtime."""
     tensor = {"type": type_, "shape": ["N", 1024]}
     return json.dumps(
-        {"inputs": [{"name": "x", **tensor}], "outputs": [{"name": "y", **tensor}], **told}
+        {"inputs": [{"name": "x", **tensor}], "outputs": [{"name": "y", **tensor}], **declared}
     ).encode()
 
 
@@ -254,33 +254,33 @@ def test_bfloat16_and_provider_options(run: Run) -> None:
 REFUSED = """
 say(*lines)
 target = kind(path, **options)
-found["told"] = raised(target.open)
+found["error"] = raised(target.open)
 found["missing"] = target.cuda_missing
 found["alive"] = alive()
 target.close()
 """
 
-MEND = "rebuild it with trtexec of this version, on this GPU"
+FIX = "rebuild it with trtexec of this version, on this GPU"
 
 
 @needs_cc
 @pytest.mark.parametrize(
-    ("written", "options", "told"),
+    ("written", "options", "error"),
     [
         (
             plan(X, Y, version=(8, 6, 1, 6), says=["Error Code 1: Serialization (Version tag does not match)"]),
             {},
-            f"engine: `PATH` was built by TensorRT 8.6.1.6; this is 10.3.0.26; {MEND}",
+            f"engine: `PATH` was built by TensorRT 8.6.1.6; this is 10.3.0.26; {FIX}",
         ),
         (
             plan(X, Y, says=["an incompatible device, expecting compute 9.0 got compute 8.6, please rebuild."]),
             {},
-            f"engine: `PATH` was built for another GPU (compute 8.6; this is 9.0); {MEND}",
+            f"engine: `PATH` was built for another GPU (compute 8.6; this is 9.0); {FIX}",
         ),
         (
             b"junk",
             {},
-            "engine: `PATH` is no engine that can be read by TensorRT 10.3.0.26 (Magic tag does not match); " + MEND,
+            "engine: `PATH` is no engine that can be read by TensorRT 10.3.0.26 (Magic tag does not match); " + FIX,
         ),
         (plan(X, Y), {"profile": 1}, "profile: the engine has no profile 1; its last is 0"),
         (plan(X, Y, full=True), {}, "RuntimeError: TensorRT makes no execution context: OutOfMemory: 99 bytes"),
@@ -324,10 +324,10 @@ MEND = "rebuild it with trtexec of this version, on this GPU"
     ids=["version", "gpu", "junk", "profile", "memory", "range", "shape", "name", "dtype", "layout", "host", "data"],
 )  # fmt: skip
 def test_what_tensorrt_does_not_take_is_one_line(
-    run: Run, tmp_path: Path, written: bytes, options: dict[str, Any], told: str
+    run: Run, tmp_path: Path, written: bytes, options: dict[str, Any], error: str
 ) -> None:
     found = run(TENSORRT + REFUSED, written, lines=(), options=options)
-    assert found == {"told": told.replace("PATH", str(tmp_path / "engine")), "missing": "", "alive": {}}
+    assert found == {"error": error.replace("PATH", str(tmp_path / "engine")), "missing": "", "alive": {}}
 
 
 @needs_cc
@@ -335,12 +335,12 @@ def test_an_engine_that_fails_in_a_run(run: Run) -> None:
     body = """
 target = TensorRtTarget(path)
 target.open()
-found["told"] = raised(lambda: target.clock.measure(target.run))
+found["error"] = raised(lambda: target.clock.measure(target.run))
 target.close()
 found["alive"] = alive()
 """
-    told = "RuntimeError: TensorRT cannot enqueue the engine: Cask convolution execution"
-    assert run(body, plan(X, Y, breaks=True)) == {"told": told, "alive": {}}
+    error = "RuntimeError: TensorRT cannot enqueue the engine: Cask convolution execution"
+    assert run(body, plan(X, Y, breaks=True)) == {"error": error, "alive": {}}
 
 
 @needs_cc
@@ -351,8 +351,8 @@ def test_whatever_fails_while_it_opens_leaves_nothing(run: Run, function: str, k
     written = {"tensorrt": plan(X, Y), "onnx": model()}[kind]
     options = {"tensorrt": {}, "onnx": {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}}[kind]
     found = run(body, written, lines=(f"{function} 1 2",), options=options)
-    told = f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
-    assert found == {"told": told, "missing": "", "alive": {}}
+    error = f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
+    assert found == {"error": error, "missing": "", "alive": {}}
 
 
 @needs_cc
@@ -365,8 +365,8 @@ def test_no_gpu(run: Run, kind: str) -> None:
     place = {"tensorrt": "device: `cuda`", "onnx": "providers: `cuda`"}[kind]
     more = {"tensorrt": "", "onnx": ", or set `providers: [cpu]`"}[kind]
     assert found == {
-        "told": f"{place} was asked for, but no GPU 0 here (cuInit: CUDA_ERROR_NO_DEVICE (100)); check the driver, and "
-        f"that the container was started with the GPU{more}",
+        "error": f"{place} was asked for, but no GPU 0 here (cuInit: CUDA_ERROR_NO_DEVICE (100)); check the driver, "
+        f"and that the container was started with the GPU{more}",
         "missing": "no_device",
         "alive": {},
     }
@@ -392,7 +392,7 @@ def test_a_gpu_of_a_number_that_is_not_there_is_a_mistake(run: Run, kind: str) -
         "onnx": "provider_options: device_id 1 was asked for",
     }[kind]
     assert found == {
-        "told": f"{place}, but no GPU 1 here (cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)); count from 0 the GPUs "
+        "error": f"{place}, but no GPU 1 here (cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)); count from 0 the GPUs "
         "that the container has",
         "missing": "",
         "alive": {},
@@ -401,7 +401,7 @@ def test_a_gpu_of_a_number_that_is_not_there_is_a_mistake(run: Run, kind: str) -
 
 @needs_cc
 @pytest.mark.parametrize(
-    ("told", "said", "missing"),
+    ("declared", "said", "missing"),
     [
         (
             {"unloadable": ["CUDAExecutionProvider"]},
@@ -425,11 +425,11 @@ def test_a_gpu_of_a_number_that_is_not_there_is_a_mistake(run: Run, kind: str) -
     ids=["libraries", "nodes", "stream"],
 )
 def test_what_does_not_run_on_cuda_is_refused(
-    run: Run, told: dict[str, Any], said: str, missing: str
+    run: Run, declared: dict[str, Any], said: str, missing: str
 ) -> None:
     options = {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}
-    found = run(ONNX + REFUSED, model(**told), lines=(), options=options)
-    assert found == {"told": said, "missing": missing, "alive": {}}
+    found = run(ONNX + REFUSED, model(**declared), lines=(), options=options)
+    assert found == {"error": said, "missing": missing, "alive": {}}
 
 
 @needs_cc
@@ -511,8 +511,8 @@ print(target.cuda_missing)
     driver, *rest = done.stdout.splitlines()
     if driver == "True":
         pytest.skip("this machine has an NVIDIA driver")
-    told = (
+    error = (
         "device: `cuda` was asked for, but no libcuda.so.1 here; check the driver, and that the container was started "
         "with the GPU"
     )
-    assert rest == [told, "no_device"]
+    assert rest == [error, "no_device"]

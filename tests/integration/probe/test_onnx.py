@@ -146,7 +146,7 @@ def test_the_example_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "expected"),
     [
         (
             "{model: MODEL, providers: [OpenVINOExecutionProvider]}",
@@ -160,7 +160,9 @@ def test_the_example_of_the_page_works_as_it_stands(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, options: str, told: str) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(
+    model: Path, tmp_path: Path, options: str, expected: str
+) -> None:
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -172,7 +174,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(model: Path, tmp_path: Path, opti
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert re.fullmatch(rf"infercanary: {re.escape(str(config))}: canaries\.c: {told}\n", done.stderr), (
+    assert re.fullmatch(rf"infercanary: {re.escape(str(config))}: canaries\.c: {expected}\n", done.stderr), (
         done.stderr
     )
 
@@ -189,11 +191,11 @@ def test_a_build_without_cuda_is_refused(model: Path, tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 3
-    told = (
+    expected = (
         r"^canary c: cannot be opened: providers: `cuda` was asked for, but onnxruntime \S+ is a build without "
         r"CUDAExecutionProvider \(it has .*\); install onnxruntime-gpu in its place, or set `providers: \[cpu\]`$"
     )
-    assert re.search(told, done.stderr, re.MULTILINE), done.stderr
+    assert re.search(expected, done.stderr, re.MULTILINE), done.stderr
     assert "canary c was to run on CUDA, but its engine is a CPU-only build" in " ".join(done.stdout.split())
 
 

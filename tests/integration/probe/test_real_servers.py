@@ -116,7 +116,7 @@ def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server that the wheel of PyTriton carries, with its Python backend.
 
-    Its bindings are from before numpy 2: with that every output has no bytes (which the canary tells).
+    Its bindings are from before numpy 2: with that every output has no bytes (which the canary reports).
     """
     if sys.version_info >= (3, 13):
         pytest.skip("the numpy that Triton's Python backend needs is not made for this Python")
@@ -173,7 +173,7 @@ def timings(target: Any) -> list[Any]:
     return [HostClock().measure(target.run)[0] for _ in range(_REPEATS)]
 
 
-def told(target: Any) -> list[float]:
+def values_of(target: Any) -> list[float]:
     found: list[float] = target.values(HostClock().measure(target.run)[1])
     return found
 
@@ -217,7 +217,7 @@ def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encodi
     assert [each["kserve_tensors"] for each in environments] == ["json", "json", "binary"]
     assert environments[0]["kserve_server"] == "mlserver 1.7.1"
     assert environments[1]["kserve_server"].startswith("triton 2.")
-    answers = [told(target) for target in targets.values()]
+    answers = [values_of(target) for target in targets.values()]
     assert len(answers[0]) == 1024
     assert answers[1] == pytest.approx(answers[0], rel=1e-5, abs=1e-6)
     assert answers[2] == pytest.approx(answers[0], rel=1e-5, abs=1e-6)
@@ -316,8 +316,8 @@ def test_the_page_of_kserve(tmp_path: Path) -> None:
     assert "mlserver start ." in (PAGES / "kserve.md").read_text()
     ready = f"http://127.0.0.1:{port}/v2/health/ready"
     with serving([made / "bin/mlserver", "start", "."], ready, tmp_path, more):
-        told = once(tmp_path, ["send", "wait", "receive"])
-    assert "kserve_server mlserver 1.7.1" in told
+        printed = once(tmp_path, ["send", "wait", "receive"])
+    assert "kserve_server mlserver 1.7.1" in printed
 
 
 def test_the_page_of_http(tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ def test_the_page_of_http(tmp_path: Path) -> None:
 def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
     assert "transformers serve ./tiny" in (PAGES / "openai.md").read_text()
     unpack("openai.md", tmp_path, int(transformers.rpartition(":")[2]), 8000)
-    told = once(tmp_path, ["send", "first_token", "tokens"])
-    assert re.search(r"^  tokens       16 tokens, [\d.]+ [µm]?s from one to the next$", told, re.MULTILINE)
+    printed = once(tmp_path, ["send", "first_token", "tokens"])
+    assert re.search(r"^  tokens       16 tokens, [\d.]+ [µm]?s from one to the next$", printed, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", ["kserve.md", "http.md", "openai.md"])

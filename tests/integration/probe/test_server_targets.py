@@ -158,8 +158,8 @@ def test_a_token_comes_from_its_file_at_each_run_and_shows_nowhere(
     target = opened(http_target(server.url, headers=headers, expect={"status": 404}, **QUICK))
     with pytest.raises(Failure):
         measured(target)
-    told = repr(target.environment()) + caplog.text + json.dumps([run.detail for run in seen.report.runs])
-    assert "token-4711" not in told
+    reported = repr(target.environment()) + caplog.text + json.dumps([run.detail for run in seen.report.runs])
+    assert "token-4711" not in reported
 
 
 def test_what_a_server_repeats_of_a_secret_is_hidden(server: Faulty, tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
     target = opened(kserve_target(server.url, "double", **QUICK))
     for _ in range(3):
         measured(target)
-    told = {reading.labels: reading.value for reading in target.readings()}
-    assert told == {("queue",): pytest.approx(1e-6), ("compute_infer",): pytest.approx(5e-6)}
+    reported = {reading.labels: reading.value for reading in target.readings()}
+    assert reported == {("queue",): pytest.approx(1e-6), ("compute_infer",): pytest.approx(5e-6)}
     target.prepare()
     assert target.readings() == [], "nothing was asked meanwhile"
     server.fault = "no_stats"
@@ -255,8 +255,8 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
     for milliseconds in (4, 2, 3):
         server.heads[1] = f"x-inference-time: {milliseconds}"
         measured(target)
-    told = {reading.labels: reading.value for reading in target.readings()}
-    assert told == {("queue",): 0.0015, ("model",): 0.02, ("inference",): 0.003}
+    reported = {reading.labels: reading.value for reading in target.readings()}
+    assert reported == {("queue",): 0.0015, ("model",): 0.02, ("inference",): 0.003}
     target.prepare()
     assert target.readings() == []
     target.close()
@@ -265,14 +265,14 @@ def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind:
 @pytest.mark.parametrize(
     ("inputs", "model", "words"),
     [
-        (None, {"inputs": []}, r"inputs: the server does not tell those of `double`; give name, shape and dtype"),
+        (None, {"inputs": []}, r"inputs: the server does not report those of `double`; give name, shape and dtype"),
         (None, {"inputs": [INPUT | {"shape": [-1, 4]}]},
          r"inputs\[0\].shape: the server leaves sizes open in the shape \[-1, 4\] of `x`; give it"),
         ([{}], {"inputs": [INPUT | {"datatype": "FP7"}]}, r"inputs\[0\].dtype: `FP7` is no type of the protocol"),
         ([{}], {"inputs": [INPUT | {"datatype": "BYTES"}]}, r"inputs\[0\]: text cannot be drawn; give `data`"),
         ([{"name": "z"}], {}, r"inputs\[0\].name: the model has no input `z`; it has x"),
-        ([{}, {}], {}, r"inputs\[1\]: it needs a `name`; the server tells 1 inputs"),
-        ([{"name": "x", "shape": [2]}], {"inputs": None}, r"inputs\[0\].dtype: the server does not tell that of `x`"),
+        ([{}, {}], {}, r"inputs\[1\]: it needs a `name`; the server reports 1 inputs"),
+        ([{"name": "x", "shape": [2]}], {"inputs": None}, r"inputs\[0\].dtype: the server does not report that of `x`"),
         ([{"data": [1, 2, 3]}], {}, r"inputs\[0\].data: 3 values do not fill the shape \[1, 4\]; give 4"),
         ([{"data": [1, 2, 3, "four"]}], {}, r"inputs\[0\].data: not all of it is FP32"),
         ([{"data": [1, 2, 3, 300], "dtype": "uint8"}], {}, r"inputs\[0\].data: not all of it is UINT8"),
@@ -316,10 +316,10 @@ def test_once_shows_them_too(server: Faulty, tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    told = " ".join(done.stdout.split())
+    reported = " ".join(done.stdout.split())
     assert (
         " server queue 1.000 µs compute_infer 5.000 µs of one inference, by its own clock; within wait "
-        in told
+        in reported
     )
     assert "kserve_server faulty 1" in done.stdout
     server.fault = "error"
@@ -352,8 +352,8 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
     assert timing.phases["send"] + timing.phases["first_token"] >= 0.002 * (2 if api == "chat" else 1)
     assert timing.wall >= 0.002 * (6 if api == "chat" else 5)
     assert 0 < completion.between <= (timing.wall - timing.phases["send"]) / 3
-    told = {reading.metric.name: reading.value for reading in target.readings()}
-    assert told == {
+    reported = {reading.metric.name: reading.value for reading in target.readings()}
+    assert reported == {
         "infercanary_output_tokens": 4, "infercanary_between_tokens_seconds": completion.between
     }  # fmt: skip
     line, _, body = inferences(server)[-1]
@@ -446,9 +446,9 @@ def reasoned(shows: bool, tokens: int, hidden: int | None) -> float | None:
         details = {} if hidden is None else {"completion_tokens_details": {"reasoning_tokens": hidden}}
         stream.take(json.dumps({"choices": [], "usage": {"completion_tokens": tokens, **details}}))
         stream.take("[DONE]")
-        told = stream.completion()
-    assert told.tokens == tokens
-    return told.between
+        reported = stream.completion()
+    assert reported.tokens == tokens
+    return reported.between
 
 
 @pytest.mark.parametrize(

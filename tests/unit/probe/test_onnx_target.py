@@ -161,7 +161,7 @@ def test_the_options_reach_the_session(model: str) -> None:
     assert options.graph_optimization_level == ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 
 
-def test_the_threads_that_are_told_are_those_that_there_are(model: str) -> None:
+def test_the_threads_that_are_reported_are_those_that_there_are(model: str) -> None:
     """The default is counted from the host's cores; here are the threads that ONNX Runtime really starts."""
     script = """
 import os
@@ -177,8 +177,8 @@ for target in kept:
     )
     (_, one), *others = ([int(word) for word in line.split()] for line in done.stdout.splitlines())
     assert one == 1, "it computes with the thread that calls; the first session may start others for itself"
-    for started, told in others:
-        assert started == told - 1
+    for started, reported in others:
+        assert started == reported - 1
     assert others[1][1] == 5
 
 

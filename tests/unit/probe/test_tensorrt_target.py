@@ -1,4 +1,4 @@
-"""What of the TensorRT target needs neither TensorRT nor a GPU: its options, and the words for what it is told."""
+"""What of the TensorRT target needs neither TensorRT nor a GPU: its options, and its words for what TensorRT logs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.config import read
 from infercanary.probe.targets.tensorrt import TensorRtTarget, built_by, why_not
 
-MEND = "rebuild it with trtexec of this version, on this GPU"
+FIX = "rebuild it with trtexec of this version, on this GPU"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_an_engine_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.Monke
     for path, why in ((tmp_path / "none.engine", "No such file or directory"), (tmp_path, "Is a directory")):
         with pytest.raises(UsageError) as caught:
             TensorRtTarget(str(path)).open()
-        told = f"engine: `{path}` cannot be read ({why}); check the path (it starts at {Path.cwd()})"
-        assert str(caught.value) == told
+        expected = f"engine: `{path}` cannot be read ({why}); check the path (it starts at {Path.cwd()})"
+        assert str(caught.value) == expected
 
 
 def head(tag: bytes = b"ftrt", layout: int = 0, version: tuple[int, ...] = (10, 3, 0, 26)) -> bytes:
@@ -92,28 +92,28 @@ OTHER_TAG = (
 
 
 @pytest.mark.parametrize(
-    ("said", "built", "runtime", "told"),
+    ("said", "built", "runtime", "expected"),
     [
-        (OTHER_TAG, "8.6.1.6", "10.3.0", f"was built by TensorRT 8.6.1.6; this is 10.3.0; {MEND}"),
-        ("", "10.2.0.19", "10.3.0", f"was built by TensorRT 10.2.0.19; this is 10.3.0; {MEND}"),
-        (OTHER_TAG, None, "10.3.0", f"was built by another TensorRT than this, which is 10.3.0; {MEND}"),
+        (OTHER_TAG, "8.6.1.6", "10.3.0", f"was built by TensorRT 8.6.1.6; this is 10.3.0; {FIX}"),
+        ("", "10.2.0.19", "10.3.0", f"was built by TensorRT 10.2.0.19; this is 10.3.0; {FIX}"),
+        (OTHER_TAG, None, "10.3.0", f"was built by another TensorRT than this, which is 10.3.0; {FIX}"),
         (
             OTHER_LIBRARY.format("8.0.0", "8.0.1"), None, "8.0.0.3",
-            f"was built by TensorRT 8.0.1; this is 8.0.0.3; {MEND}",
+            f"was built by TensorRT 8.0.1; this is 8.0.0.3; {FIX}",
         ),
         (
             OTHER_LIBRARY.format("10.12.0.36", "."), None, "10.12.0.36",
-            f"was built by another TensorRT than this, which is 10.12.0.36; {MEND}",
+            f"was built by another TensorRT than this, which is 10.12.0.36; {FIX}",
         ),
-        (OTHER_GPU, "10.3.0.26", "10.3.0", f"was built for another GPU (compute 8.6; this is 8.9); {MEND}"),
-        (OTHER_GPU, None, "10.3.0", f"was built for another GPU (compute 8.6; this is 8.9); {MEND}"),
-        ("built on an incompatible device", None, "10.3", f"was built for another GPU than this; {MEND}"),
-        ("no plugin Foo", "10.3.0.26", "10.3.0.26", f"cannot be loaded by TensorRT 10.3.0.26 (no plugin Foo); {MEND}"),
-        ("", None, "10.3.0", f"is no engine that can be read by TensorRT 10.3.0 (it logs no reason); {MEND}"),
+        (OTHER_GPU, "10.3.0.26", "10.3.0", f"was built for another GPU (compute 8.6; this is 8.9); {FIX}"),
+        (OTHER_GPU, None, "10.3.0", f"was built for another GPU (compute 8.6; this is 8.9); {FIX}"),
+        ("built on an incompatible device", None, "10.3", f"was built for another GPU than this; {FIX}"),
+        ("no plugin Foo", "10.3.0.26", "10.3.0.26", f"cannot be loaded by TensorRT 10.3.0.26 (no plugin Foo); {FIX}"),
+        ("", None, "10.3.0", f"is no engine that can be read by TensorRT 10.3.0 (it logs no reason); {FIX}"),
     ],
 )  # fmt: skip
-def test_why_an_engine_does_not_load(said: str, built: str | None, runtime: str, told: str) -> None:
-    assert why_not(said, built, runtime) == told
+def test_why_an_engine_does_not_load(said: str, built: str | None, runtime: str, expected: str) -> None:
+    assert why_not(said, built, runtime) == expected
 
 
 def test_importing_the_targets_imports_no_engine() -> None:

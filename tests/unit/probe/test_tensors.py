@@ -53,7 +53,7 @@ def test_what_is_left_out_is_the_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("inputs", "slots", "told"),
+    ("inputs", "slots", "expected"),
     [
         (3, [MASK], "inputs: a list is needed, one entry for each input in order, or a mapping by name, each with"),
         ("x", [MASK], "inputs: a list is needed"),
@@ -83,10 +83,10 @@ def test_what_is_left_out_is_the_engines() -> None:
         ([{"dtype": "float8"}], [MASK], "inputs[0].dtype: no dtype `float8`; there are float32, float64, float16,"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_one_line(inputs: Any, slots: list[Slot], told: str) -> None:
+def test_what_does_not_fit_is_one_line(inputs: Any, slots: list[Slot], expected: str) -> None:
     with pytest.raises(UsageError) as caught:
         given(inputs, *slots)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(expected)
     assert "\n" not in str(caught.value)
 
 
@@ -140,7 +140,7 @@ def test_bfloat16_is_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "high", "told"),
+    ("dtype", "shape", "high", "expected"),
     [
         ("int8", (1,), 129, "inputs[0].high: 129 is more than int8 can hold"),
         ("float32", (10**9, 10**9), 2, "inputs[0]: numpy cannot make it"),
@@ -148,10 +148,12 @@ def test_bfloat16_is_the_nearest() -> None:
         ("int64", (2**40,), 2, "inputs[0]: numpy cannot make it"),
     ],
 )
-def test_what_cannot_be_drawn_is_one_line(dtype: str, shape: tuple[int, ...], high: int, told: str) -> None:
+def test_what_cannot_be_drawn_is_one_line(
+    dtype: str, shape: tuple[int, ...], high: int, expected: str
+) -> None:
     with pytest.raises(UsageError) as caught:
         draw(dtype, shape, high)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(expected)
 
 
 def test_places_are_few_fixed_and_from_all_over() -> None:

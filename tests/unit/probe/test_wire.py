@@ -66,8 +66,8 @@ def test_a_drawn_tensor_comes_back_from_both_encodings(dtype: str) -> None:
     precision = {"FP16": 1e-3, "BF16": 1e-2, "FP32": 1e-6}.get(dtype, 0)
     assert [float(value) for value in binary.values] == pytest.approx(sent, rel=precision)
     nested = [to_json(tensor)[i : i + 7] for i in range(0, 21, 7)]
-    told = from_json("x", dtype, (3, 7), json.loads(json.dumps(nested)))
-    assert [float(value) for value in told.values] == sent
+    found = from_json("x", dtype, (3, 7), json.loads(json.dumps(nested)))
+    assert [float(value) for value in found.values] == sent
 
 
 def test_what_is_drawn_is_the_same_for_ever() -> None:
@@ -210,7 +210,7 @@ def test_pointers(pointer: str, found: list[float] | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "told", "place"),
+    ("expected", "found", "place"),
     [
         ({"a": 1}, {"a": 1, "b": 2}, None),
         ({"a": {"b": [1, {"c": 2}]}}, {"a": {"b": [1, {"c": 2, "d": 3}]}}, None),
@@ -223,8 +223,8 @@ def test_pointers(pointer: str, found: list[float] | None) -> None:
         (1, 1.0, None),
     ],
 )
-def test_a_part_of_json(expected: Any, told: Any, place: str | None) -> None:
-    assert _missing(expected, told) == place
+def test_a_part_of_json(expected: Any, found: Any, place: str | None) -> None:
+    assert _missing(expected, found) == place
 
 
 # Requests -----------------------------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def test_the_users_headers_come_first() -> None:
     ]  # fmt: skip
 
 
-# What any target may raise and tell ---------------------------------------------------------------------------------
+# What any target may raise and report -------------------------------------------------------------------------------
 
 
 def test_a_failure_is_one_printable_line_with_a_reason() -> None:
@@ -301,7 +301,7 @@ def test_each_failure_is_counted_once() -> None:
 PACE = Metric("pace", "gauge", "X.", ("canary", "part"))
 
 
-class Told:
+class Reporting:
     """A target with readings, as anybody may write it."""
 
     def __init__(self, *readings: Any) -> None:
@@ -324,7 +324,7 @@ class Told:
 
 
 def test_readings_are_taken_around_a_run() -> None:
-    target = Told(*(Reading(PACE, i, (str(i),)) for i in range(100)))
+    target = Reporting(*(Reading(PACE, i, (str(i),)) for i in range(100)))
     runner = Runner("c", target, 10.0)  # type: ignore[arg-type]
     done = runner.run(3)
     runner.close(1, False)
@@ -342,7 +342,7 @@ def test_readings_are_taken_around_a_run() -> None:
     ],
 )
 def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -> None:
-    runner = Runner("c", Told(reading), 10.0)  # type: ignore[arg-type]
+    runner = Runner("c", Reporting(reading), 10.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="the reading "):
         runner.run(1)
     runner.close(1, False)
@@ -352,7 +352,7 @@ def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "expected"),
     [
         ({}, {}),
         ({"Server-Timing": "db;dur=53, app;dur=47.2"}, {"db": 0.053, "app": 0.0472}),
@@ -366,11 +366,11 @@ def test_a_reading_that_would_break_the_report_fails_the_run(reading: Reading) -
         ({"x-envoy-upstream-service-time": "12", "x-total-time": "12ms"}, {"upstream": 0.012}),
     ],
 )  # fmt: skip
-def test_the_times_in_a_head(lines: dict[str, str], told: dict[str, float]) -> None:
+def test_the_times_in_a_head(lines: dict[str, str], expected: dict[str, float]) -> None:
     head = Message()
     for name, value in lines.items():
         head[name] = value
-    assert header_times(head) == pytest.approx(told)
+    assert header_times(head) == pytest.approx(expected)
 
 
 @given(st.text(max_size=300))
@@ -386,6 +386,6 @@ def test_parts_are_those_of_all_answers_and_few() -> None:
         head = Message()
         head["Server-Timing"] = ", ".join(f"p{n};dur={number}" for n in range(20)) + f", only{number};dur=1"
         heads.append(head)
-    told = header_readings(heads)
-    assert len(told) == 8 and {reading.value for reading in told} == {0.001}
+    found = header_readings(heads)
+    assert len(found) == 8 and {reading.value for reading in found} == {0.001}
     assert header_readings([]) == header_readings([*heads, Message()]) == []

@@ -1,4 +1,4 @@
-"""CUDA's driver API by ctypes: as much of it as the controls and the targets without torch need, and no more.
+"""CUDA's driver API by ctypes: the part that the controls, and the targets without torch, need.
 
 ``libcuda.so.1`` comes with the host's driver, not with the image (except in images that carry ``cuda-compat``); so
 does the compiler that it uses for PTX. Names and types: https://docs.nvidia.com/cuda/cuda-driver-api/.
@@ -75,9 +75,9 @@ class CudaError(Exception):
 
 
 class Driver:
-    """The library's functions: each call is checked. After one fails none is made again; :meth:`end` goes on.
+    """The library's functions, with each call checked. After a failure only :meth:`end` still calls the library.
 
-    What fails in a kernel makes every later call fail as well, until the process ends: asking on gains nothing.
+    A failure in a kernel makes every later call fail as well, until the process ends.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -90,17 +90,25 @@ class Driver:
                 raise Unavailable(f"this driver's {_LIBRARY} has no {name}: it is too old") from None
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Raises :class:`CudaError`."""
+        """Call a function of the library.
+
+        Raises:
+            CudaError: It failed, or one did before.
+        """
         if self._failed is not None:
             raise CudaError(self._failed.function, self._failed.code, self._failed.name)
         self.check(function, getattr(self._library, function)(*arguments))
 
     def end(self, function: str, *arguments: Any) -> bool:
-        """Let go of something, also after a failure, which may make this fail too; whether it went well."""
+        """Call a function that releases something, also after a failure; return whether it succeeded."""
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
-        """Raises :class:`CudaError` unless the code is CUDA_SUCCESS."""
+        """Check what a function returned.
+
+        Raises:
+            CudaError: The code is not CUDA_SUCCESS.
+        """
         if code:
             name = c_char_p()
             self._library.cuGetErrorName(code, ctypes.byref(name))
@@ -108,22 +116,30 @@ class Driver:
             raise CudaError(self._failed.function, self._failed.code, self._failed.name)
 
     def address(self, function: str) -> int:
-        """Of the function itself, for machine code that calls it."""
+        """Return the address of a function, for machine code that calls it."""
         return ctypes.cast(getattr(self._library, function), c_void_p).value or 0
 
 
 class Device:
     """One GPU: its primary context, which the host's frameworks use too, and a stream of the lowest priority in it.
 
-    Whoever calls a method, but for :meth:`close`, does so inside ``with current()``.
+    All methods but :meth:`close` are called inside ``with current()``.
     """
 
     def __init__(self, ordinal: int) -> None:
-        """Raises :class:`~infercanary.probe.samplers.Unavailable` where there is none, and :class:`CudaError`."""
+        """Retain the context and make the stream.
+
+        Args:
+            ordinal: CUDA's number of the GPU.
+
+        Raises:
+            Unavailable: There is no driver, or no such GPU.
+            CudaError: Anything else failed.
+        """
         if (library := cuda_library()) is None:
             raise Unavailable(f"no {_LIBRARY} here")
         self.driver = Driver(library)
-        self._held = ExitStack()  # what is to be let go of inside the context
+        self._held = ExitStack()  # what is to be released inside the context
         self._closed = False
         self._in_use = threading.Lock()
         device, multiprocessors, version = c_int(), c_int(), c_int()
@@ -155,7 +171,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """The context is this thread's current one inside, and the one before is again afterwards."""
+        """Make the context this thread's current one; afterwards the one before is current again."""
         with self._in_use:
             if self._closed:
                 raise RuntimeError("the device is closed")
@@ -166,9 +182,9 @@ class Device:
                 self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
 
     def close(self) -> None:
-        """Let go of everything; not while a call, which its caller has given up on, still uses it.
+        """Release everything, unless a call that its caller has given up on still uses it.
 
-        Frees may wait for the device, also where the host keeps it busy.
+        Freeing memory may wait for the device, also where the host keeps it busy.
         """
         if not self._in_use.acquire(blocking=False):
             return
@@ -180,11 +196,11 @@ class Device:
                 self.driver.end("cuStreamSynchronize", self.stream)
             self._held.close()
             self.driver.end("cuCtxPopCurrent_v2", ctypes.byref(c_void_p()))
-        self._held.pop_all()  # of a context that is lost nothing can be let go
+        self._held.pop_all()  # in a lost context nothing can be released
         self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
-        """Compile and load a module; what it returns looks up its kernels."""
+        """Compile and load a module; return a function that looks up its kernels by name."""
         module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
 
         def kernel(name: str) -> c_void_p:
@@ -195,29 +211,29 @@ class Device:
         return kernel
 
     def allocate(self, size: int) -> c_uint64:
-        """Device memory, until :meth:`close`."""
+        """Allocate device memory, until :meth:`close`."""
         memory = c_uint64()
         self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
         self._held.callback(self.driver.end, "cuMemFree_v2", memory)
         return memory
 
     def pinned(self, size: int) -> c_void_p:
-        """Host memory that the device reads and writes by itself, until :meth:`close`."""
+        """Allocate host memory that the device reads and writes by itself, until :meth:`close`."""
         return self._made("cuMemHostAlloc", "cuMemFreeHost", size, 0)
 
     def read(self, memory: int, size: int) -> bytes:
-        """Device memory's content, after the work that is on the stream."""
+        """Read device memory, after the work that is on the stream."""
         found = ctypes.create_string_buffer(size)
         self.driver.call("cuMemcpyDtoHAsync_v2", ctypes.addressof(found), memory, size, self.stream)
         self.driver.call("cuStreamSynchronize", self.stream)
         return found.raw
 
     def before_close(self, function: Callable[[], object]) -> None:
-        """Have it called by :meth:`close`, inside the context, before what was made until now goes."""
+        """Have :meth:`close` call a function inside the context, before it releases what was made until now."""
         self._held.callback(function)
 
     def clock(self) -> CudaClock:
-        """The clock that PyTorch targets have, with this device's events and stream in place of torch's."""
+        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's."""
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
             Event=lambda enable_timing: Event(
@@ -228,13 +244,13 @@ class Device:
         return CudaClock(cuda, self)
 
     def _lowest_stream(self) -> c_void_p:
-        """A number that is higher is a lower priority."""
+        """Make the stream; a higher number is a lower priority."""
         lowest, highest = c_int(), c_int()
         self.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(lowest), ctypes.byref(highest))
         return self._made("cuStreamCreateWithPriority", "cuStreamDestroy_v2", _NON_BLOCKING, lowest)
 
     def _made(self, function: str, end: str, *arguments: Any) -> c_void_p:
-        """What a function makes that another one takes back."""
+        """Call a function that makes something, and have :meth:`close` call the one that releases it."""
         made = c_void_p()
         self.driver.call(function, ctypes.byref(made), *arguments)
         self._held.callback(self.driver.end, end, made)
@@ -242,14 +258,14 @@ class Device:
 
 
 class Event:
-    """An event, as :class:`~infercanary.probe.timing.CudaClock` knows it from torch."""
+    """An event, with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls."""
 
     def __init__(self, driver: Driver, event: c_void_p) -> None:
         self._driver = driver
         self._event = event
 
     def record(self, stream: c_void_p) -> None:
-        """It happens when the stream has come this far."""
+        """Enqueue the event: it happens when the stream has come this far."""
         self._driver.call("cuEventRecord", self._event, stream)
 
     def synchronize(self) -> None:
@@ -257,7 +273,7 @@ class Event:
         self._driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, later: Event) -> float:
-        """Milliseconds."""
+        """Return the milliseconds to a later event."""
         found = c_float()
         self._driver.call("cuEventElapsedTime", ctypes.byref(found), self._event, later._event)
         return found.value
@@ -265,9 +281,14 @@ class Event:
 
 @cache
 def pci_bus_id(ordinal: int) -> str:
-    """The PCI address of a GPU, by CUDA's number for it: CUDA and NVML may number them otherwise.
+    """Return the PCI address of a GPU: CUDA and NVML may number GPUs differently.
 
-    Raises :class:`~infercanary.probe.samplers.Unavailable` without a driver, and :class:`CudaError`.
+    Args:
+        ordinal: CUDA's number of it.
+
+    Raises:
+        Unavailable: There is no driver.
+        CudaError: There is no such GPU, for example.
     """
     if (library := cuda_library()) is None:
         raise Unavailable(f"no {_LIBRARY} here")
@@ -280,7 +301,7 @@ def pci_bus_id(ordinal: int) -> str:
 
 @cache
 def cuda_library() -> ctypes.CDLL | None:
-    """The driver's library, or None where the container has none. Nothing of it is called here."""
+    """Load the driver's library without calling it; None where the container has none."""
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:

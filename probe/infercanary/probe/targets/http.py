@@ -92,14 +92,14 @@ class HttpTarget(ServerTarget):
         self._make_request()
 
     def prepare(self) -> None:
-        """Before each run: tokens are read again, and the connection is made, if the server closed it."""
+        """Read tokens again, and connect if the server closed the connection; before each run."""
         self._headers = recent_headers()
         self._server.refresh()
         self._make_request()
         self._server.connection.open()
 
     def run(self, phase: Phase) -> bytes:
-        """One request; the body of its answer."""
+        """Make one request; return the body of its answer."""
         answer: Response = self._server.connection.ask(self._method, self._request, phase)
         with phase("receive"):
             body = answer.read()
@@ -109,17 +109,17 @@ class HttpTarget(ServerTarget):
         return body
 
     def values(self, result: bytes) -> list[float]:
-        """The numbers that ``expect.values`` points to; only the status where there are none."""
+        """Return the numbers that ``expect.values`` points to; only the status where it has no pointers."""
         expect = self._expect
         if expect.body is not None and result != expect.body.encode():
-            said = self._server.said(result, 100)
+            said = self._server.excerpt(result, 100)
             raise Failure("wrong_answer", f"the body is not the expected one, but: {said}")
         if expect.json is UNSET and not self._pointers:
             return [float(expect.status)]
-        told = document(result, Any, "the answer")
-        if expect.json is not UNSET and (place := _missing(expect.json, told)) is not None:
+        answer = document(result, Any, "the answer")
+        if expect.json is not UNSET and (place := _missing(expect.json, answer)) is not None:
             raise Failure("wrong_answer", f"the answer is not as expected at `{place}`")
-        numbers = [number for pointer in self._pointers for number in _numbers(told, pointer)]
+        numbers = [number for pointer in self._pointers for number in _numbers(answer, pointer)]
         if not self._pointers:
             return [float(expect.status)]
         chosen = numbers[:: max(1, -(-len(numbers) // _MAX_VALUES))]
@@ -128,11 +128,11 @@ class HttpTarget(ServerTarget):
         return chosen
 
     def readings(self) -> list[Reading]:
-        """The server's own times, where its answers' headers say them."""
+        """Return the server's own times, where its answers' headers report them."""
         return header_readings(self._headers)
 
     def environment(self) -> dict[str, str]:
-        """Nothing: what answers there is not known."""
+        """Report nothing: which server answers is not known."""
         return {}
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class HttpTarget(ServerTarget):
 
 
 def _parsed(pointer: str) -> list[str]:
-    """The steps of a JSON pointer (https://www.rfc-editor.org/rfc/rfc6901). Raises :class:`UsageError`."""
+    """Split a JSON pointer into its steps (https://www.rfc-editor.org/rfc/rfc6901)."""
     if pointer and not pointer.startswith("/"):
         raise UsageError(
             f"expect.values: `{pointer}` is no JSON pointer; it begins with `/`, as in /outputs/0"
@@ -172,7 +172,7 @@ def _parsed(pointer: str) -> list[str]:
 
 
 def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
-    """The numbers that a pointer leads to. Raises :class:`Failure` where it leads to none."""
+    """Yield the numbers that a pointer leads to; anything else is a failure."""
     shown = "/" + "/".join(steps)
     at = document
     for step in steps:
@@ -195,20 +195,20 @@ def _numbers(document: Any, steps: list[str]) -> Iterator[float]:
             raise Failure("wrong_shape", f"the answer has something else than numbers at `{shown}`")
 
 
-def _missing(expected: Any, told: Any, place: str = "") -> str | None:
-    """Where ``told`` does not hold what is ``expected``, as a JSON pointer; None where it does."""
-    if isinstance(expected, dict) and isinstance(told, dict):
+def _missing(expected: Any, answer: Any, place: str = "") -> str | None:
+    """Return the place where the answer does not hold what is expected, as a JSON pointer; None where it does."""
+    if isinstance(expected, dict) and isinstance(answer, dict):
         for key, value in expected.items():
             below = f"{place}/{key}"
-            if str(key) not in told:
+            if str(key) not in answer:
                 return below
-            if (found := _missing(value, told[str(key)], below)) is not None:
+            if (found := _missing(value, answer[str(key)], below)) is not None:
                 return found
         return None
-    if isinstance(expected, list) and isinstance(told, list) and len(expected) == len(told):
-        for i, (value, its) in enumerate(zip(expected, told, strict=True)):
+    if isinstance(expected, list) and isinstance(answer, list) and len(expected) == len(answer):
+        for i, (value, its) in enumerate(zip(expected, answer, strict=True)):
             if (found := _missing(value, its, f"{place}/{i}")) is not None:
                 return found
         return None
-    same = expected == told and isinstance(expected, bool) == isinstance(told, bool)
+    same = expected == answer and isinstance(expected, bool) == isinstance(answer, bool)
     return None if same else place or "/"

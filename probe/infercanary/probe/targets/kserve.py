@@ -136,7 +136,7 @@ class KserveTarget(ServerTarget):
         self._headers = recent_headers()
 
     def open(self) -> None:
-        """Wait until the model is ready, read what the server tells of it, and make the request."""
+        """Wait until the model is ready, read its metadata, and make the request."""
         server = self._server
         server.open()
         server.until_ready(self._require_ready)
@@ -151,7 +151,7 @@ class KserveTarget(ServerTarget):
         self._make_request()
 
     def prepare(self) -> None:
-        """Before each run: tokens are read again, the model must be ready, and the server's counters are noted."""
+        """Read tokens again, require that the model is ready, and note the server's counters; before each run."""
         self._server.refresh()
         self._make_request()
         self._require_ready()
@@ -159,7 +159,11 @@ class KserveTarget(ServerTarget):
         self._headers = recent_headers()
 
     def run(self, phase: Phase) -> tuple[Response, bytes]:
-        """One inference."""
+        """Make one inference.
+
+        Returns:
+            The answer's head and its body.
+        """
         answer = self._server.connection.ask("POST", self._request, phase)
         with phase("receive"):
             body = answer.read()
@@ -169,7 +173,7 @@ class KserveTarget(ServerTarget):
         return answer, body
 
     def values(self, result: tuple[Response, bytes]) -> list[float]:
-        """Evenly spread places of all outputs, by name; a NaN if anything in them is not finite."""
+        """Return evenly spread places of all outputs, by name; NaN if anything in them is not finite."""
         tensors = self._decoded(*result)
         for tensor in tensors:
             self._check(tensor)
@@ -178,7 +182,7 @@ class KserveTarget(ServerTarget):
         return places(sorted(tensors, key=lambda tensor: tensor.name))
 
     def readings(self) -> list[Reading]:
-        """The server's own times: means over the run from its statistics, or what the answers' headers say."""
+        """Return the server's own times: means over the run by its statistics, or what the answers' headers report."""
         before = self._totals
         after = self._stats() if before is not None else None
         if before is None or after is None:
@@ -191,7 +195,7 @@ class KserveTarget(ServerTarget):
         return found
 
     def environment(self) -> dict[str, str]:
-        """The server's name and version, the model's platform and versions, and how tensors are sent."""
+        """Report the server's name and version, the model's platform and versions, and how tensors are sent."""
         server = f"{self._about.name} {self._about.version}".strip()
         return {
             "kserve_server": server or "unknown",
@@ -213,12 +217,12 @@ class KserveTarget(ServerTarget):
             answer, body = self._server.get(path)
             if answer.status != 200:
                 self._server.refuse(what, answer, body, "not_ready")
-            # KServe's own servers say it in the body, with status 200.
+            # KServe's own servers report it in the body, with status 200.
             if body.lstrip().startswith(b"{") and not document(body, _Ready, "readiness").ready:
                 raise Failure("not_ready", f"{what}: it says so")
 
     def _metadata(self, path: str, kind: type[Any], what: str) -> Any:
-        """What the server tells; nothing where it does not have it: it is optional in some servers."""
+        """Read metadata; empty where the server has none, since it is optional in some servers."""
         answer, body = self._server.get(path)
         if answer.status in (404, 405, 501):
             return kind()
@@ -232,14 +236,14 @@ class KserveTarget(ServerTarget):
         if self._specs is None:
             if not known:
                 raise UsageError(
-                    f"inputs: the server does not tell those of {self._name}; give name, shape and dtype of each"
+                    f"inputs: the server does not report those of {self._name}; give name, shape and dtype of each"
                 )
             return [(i, KserveInput(), tensor) for i, tensor in enumerate(known)]
         by_name = {tensor.name: tensor for tensor in known}
         entries = []
         for i, spec in enumerate(self._specs):
             if spec.name is None and i >= len(known):
-                raise UsageError(f"inputs[{i}]: it needs a `name`; the server tells {len(known)} inputs")
+                raise UsageError(f"inputs[{i}]: it needs a `name`; the server reports {len(known)} inputs")
             if known and spec.name is not None and spec.name not in by_name:
                 raise UsageError(
                     f"inputs[{i}].name: the model has no input `{spec.name}`; it has {', '.join(by_name)}"
@@ -248,18 +252,18 @@ class KserveTarget(ServerTarget):
         return entries
 
     def _input(
-        self, i: int, spec: KserveInput, told: _TensorMetadata | None
+        self, i: int, spec: KserveInput, declared: _TensorMetadata | None
     ) -> tuple[Tensor, dict[str, Any]]:
-        name = spec.name or (told.name if told is not None else "")
-        text = spec.dtype or (told.datatype if told is not None else None)
+        name = spec.name or (declared.name if declared is not None else "")
+        text = spec.dtype or (declared.datatype if declared is not None else None)
         if text is None:
-            raise UsageError(f"inputs[{i}].dtype: the server does not tell that of `{name}`; give it")
+            raise UsageError(f"inputs[{i}].dtype: the server does not report that of `{name}`; give it")
         dtype = dtype_of(text, f"inputs[{i}].dtype")
-        sizes = told.shape if told is not None else None
+        sizes = declared.shape if declared is not None else None
         if spec.shape is not None:
             shape = spec.shape
         elif sizes is None or any(size < 0 for size in sizes):
-            seen = "does not tell the shape" if sizes is None else f"leaves sizes open in the shape {sizes}"
+            seen = "does not report the shape" if sizes is None else f"leaves sizes open in the shape {sizes}"
             raise UsageError(f"inputs[{i}].shape: the server {seen} of `{name}`; give it")
         else:
             shape = tuple(sizes)
@@ -292,7 +296,7 @@ class KserveTarget(ServerTarget):
         self._request = self._server.request("POST", f"{self._model}/infer", self._body, self._lengths)
 
     def _decoded(self, answer: Response, body: bytes) -> list[Tensor]:
-        """The outputs, whichever way the server sent each."""
+        """Read the outputs, whichever way the server sent each."""
         length = answer.headers.get(_LENGTH)
         if length is not None and not (length.isascii() and length.isdigit() and int(length) <= len(body)):
             raise Failure("malformed", f"the answer has {len(body)} bytes, and {_LENGTH} {length}")
@@ -313,23 +317,24 @@ class KserveTarget(ServerTarget):
         return tensors
 
     def _check(self, tensor: Tensor) -> None:
-        """Type and shape are those that the metadata tells, and those of the first answer."""
-        told = self._outputs.get(tensor.name)
-        if self._outputs and told is None:
+        """Refuse another type or shape than the metadata and the first answer have."""
+        declared = self._outputs.get(tensor.name)
+        if self._outputs and declared is None:
             raise Failure(
                 "wrong_shape",
                 f"the answer has an output `{tensor.name}`, which the metadata has not",
             )
-        if told is not None:
-            if told.datatype != tensor.dtype:
+        if declared is not None:
+            if declared.datatype != tensor.dtype:
                 raise Failure(
                     "wrong_shape",
-                    f"the output `{tensor.name}` is {tensor.dtype}, and {told.datatype} in the metadata",
+                    f"the output `{tensor.name}` is {tensor.dtype}, and {declared.datatype} in the metadata",
                 )
-            if told.shape is not None and not _fits(tensor.shape, told.shape):
+            if declared.shape is not None and not _fits(tensor.shape, declared.shape):
                 raise Failure(
                     "wrong_shape",
-                    f"the output `{tensor.name}` has the shape {list(tensor.shape)}, and {told.shape} in the metadata",
+                    f"the output `{tensor.name}` has the shape {list(tensor.shape)}, "
+                    f"and {declared.shape} in the metadata",
                 )
         first = self._shapes.setdefault(tensor.name, (tensor.dtype, tensor.shape))
         if first != (tensor.dtype, tensor.shape):
@@ -340,24 +345,24 @@ class KserveTarget(ServerTarget):
             )
 
     def _stats(self) -> dict[str, _Total] | None:
-        """The server's totals since it started, over the versions of the model; None where it does not tell.
+        """The server's totals since it started, over the versions of the model; None where it does not report them.
 
-        They are beside the run: without them it is as good as before.
+        A failure here is ignored: a run without them is as good as one with them.
         """
         try:
             answer, body = self._server.get(f"{self._model}/stats")
-            told = document(body, _Stats, "the server's statistics") if answer.status == 200 else None
+            stats = document(body, _Stats, "the server's statistics") if answer.status == 200 else None
         except Failure:
             return None
         totals: dict[str, _Total] = {}
-        for model in told.model_stats if told is not None else ():
+        for model in stats.model_stats if stats is not None else ():
             for part, total in model.inference_stats.items():
                 before = totals.get(part, _Total())
                 totals[part] = _Total(before.count + total.count, before.ns + total.ns)
         return totals or None
 
 
-def _fits(shape: Sequence[int], told: Sequence[int]) -> bool:
-    return len(shape) == len(told) and all(
-        size == known or known < 0 for size, known in zip(shape, told, strict=True)
+def _fits(shape: Sequence[int], declared: Sequence[int]) -> bool:
+    return len(shape) == len(declared) and all(
+        size == known or known < 0 for size, known in zip(shape, declared, strict=True)
     )

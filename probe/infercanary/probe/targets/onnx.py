@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import Unsized, register
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock, let_frames_go
+from infercanary.probe.targets.engines.cuda_tensors import StagedClock, clear_frames
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
 from infercanary.probe.targets.engines.onnx_providers import ON_CUDA, full_names, options_of, texts
@@ -150,7 +150,7 @@ class OnnxTarget:
                 )
                 self.clock = self._bound.clock
         except BaseException as error:
-            let_frames_go(error)
+            clear_frames(error)
             self.close()
             raise
 

@@ -147,14 +147,14 @@ class OpenaiTarget(ServerTarget):
         self._make_request()
 
     def prepare(self) -> None:
-        """Before each run: the key is read again, and the connection is made, if the server closed it."""
+        """Read the key again, and connect if the server closed the connection; before each run."""
         self._server.refresh()
         self._make_request()
         self._server.connection.open()
         self._seen = []
 
     def run(self, phase: Phase) -> Completion:
-        """One completion."""
+        """Stream one completion."""
         answer = self._server.connection.ask(
             "POST", self._request, phase, wait="first_token", receive="first_token"
         )
@@ -166,29 +166,29 @@ class OpenaiTarget(ServerTarget):
                 raise Failure(
                     "malformed", f"the completion is not streamed: its type is {kind}, not text/event-stream"
                 )
-            told = events(pieces)
+            received = events(pieces)
             with phase("first_token"):
-                while not stream.text and stream.take(next(told, None)):
+                while not stream.text and stream.take(next(received, None)):
                     pass
             with phase("tokens"):
-                while stream.take(next(told, None)):
+                while stream.take(next(received, None)):
                     pass
         self._seen.append(completion := stream.completion())
         return completion
 
     def values(self, result: Completion) -> list[float]:
-        """Numbers that are others for another text, or another count of tokens."""
+        """Return numbers that differ for another text, or another count of tokens."""
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
 
     def readings(self) -> list[Reading]:
-        """The time between tokens, and how many there are."""
+        """Return the time between tokens, and how many there are."""
         found = [Reading(TOKENS, self._seen[-1].tokens)] if self._seen else []
         if between := [seen.between for seen in self._seen if seen.between is not None]:
             found.append(Reading(BETWEEN_TOKENS, statistics.median(between)))
         return found
 
     def environment(self) -> dict[str, str]:
-        """Nothing: the protocol tells no version."""
+        """Report nothing: the protocol has no version."""
         return {}
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ class OpenaiTarget(ServerTarget):
 
     def _require_ready(self) -> None:
         answer, body = self._server.get(self._models)
-        if answer.status == 503:  # whatever else it says of its models, not all servers have that list
+        if answer.status == 503:  # any other status is fine: not all servers have that list
             self._server.refuse("the server is not ready", answer, body, "not_ready")
 
     def _make_request(self) -> None:
@@ -222,7 +222,7 @@ class _Stream:
         self._is_finished = False
 
     def take(self, data: str | None) -> bool:
-        """The next event's data, or None at the end; whether there is more to come. Raises :class:`Failure`."""
+        """Take the next event's data, or None at the end; return whether there is more to come."""
         if data is None:
             return False
         if self._is_done:
@@ -232,7 +232,7 @@ class _Stream:
             return True
         event = document(data.encode(), _Event, "an event of the stream")
         if event.error is not None:
-            said = self._server.said(json.dumps(event.error).encode(), 300)
+            said = self._server.excerpt(json.dumps(event.error).encode(), 300)
             raise Failure("error_answer", f"the stream broke off with an error: {said}")
         if event.usage is not None and event.usage.completion_tokens is not None:
             self._counted = event.usage.completion_tokens
@@ -252,7 +252,7 @@ class _Stream:
         return True
 
     def completion(self) -> Completion:
-        """What all of it was. Raises :class:`Failure` where that is no completion."""
+        """Return the whole completion; fail where there is none."""
         if not (self._is_done or self._is_finished):  # not every server says `[DONE]`
             raise Failure("incomplete", "the stream ended before the completion did")
         if not self.text:
@@ -262,7 +262,7 @@ class _Stream:
             raise Failure(
                 "wrong_answer", f"the server counts {tokens} tokens in a completion that holds text"
             )
-        # What a server thinks and does not show is before the first token that comes, and not between two of them.
+        # Reasoning that a server does not show comes before the first token, and not between two of them.
         came = tokens if self._shows_reasoning else tokens - self._reasoned
         apart = self._pieces > 1 and came > 1
         return Completion(self.text, tokens, (self._last - self._first) / (came - 1) if apart else None)

@@ -20,7 +20,7 @@ from infercanary.probe.targets import NoCuda, register
 from infercanary.probe.targets.engines.cuda_tensors import (
     StagedClock,
     StagedTensor,
-    let_frames_go,
+    clear_frames,
     staged_run,
 )
 from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
@@ -43,12 +43,6 @@ _COMPLAINTS = 8
 class TensorRtTarget:
     """Runs a TensorRT engine on fixed inputs, on a stream of the probe's with the lowest priority.
 
-    ``engine``   a file that ``trtexec --saveEngine`` or the builder wrote.
-    ``inputs``   specifications (``{"shape": [8, 3, 224, 224]}``) drawn from ``seed``: a list in the engine's order, or
-                 a mapping by name. What is left out is the engine's: a dynamic shape is then the profile's optimum.
-    ``device``   ``cuda`` or ``cuda:N``.
-    ``profile``  the number of the engine's optimization profile.
-
     ``h2d``, ``compute`` and ``d2h`` are between CUDA events on that stream; the copies are from and to pinned memory.
     A repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
     """
@@ -61,6 +55,19 @@ class TensorRtTarget:
         profile: int = 0,
         seed: int = 0,
     ) -> None:
+        """Check the options; nothing is loaded yet.
+
+        Args:
+            engine: A file that ``trtexec --saveEngine`` or the builder wrote.
+            inputs: Specifications (``{"shape": [8, 3, 224, 224]}``) drawn from ``seed``: a list in the engine's order,
+                or a mapping by name. What is left out is the engine's: a dynamic shape is then the profile's optimum.
+            device: ``cuda`` or ``cuda:N``.
+            profile: The number of the engine's optimization profile.
+            seed: Inputs are drawn from it.
+
+        Raises:
+            UsageError: An option cannot be meant so.
+        """
         if not isinstance(engine, str) or not engine:
             raise UsageError("engine: name a TensorRT engine file")
         if not isinstance(device, str) or not (
@@ -118,20 +125,20 @@ class TensorRtTarget:
                 self._load(self._gpu, plan)
             self.clock = StagedClock(self._gpu)
         except BaseException as error:
-            let_frames_go(error)
+            clear_frames(error)
             self.close()
             raise
 
     def run(self, phase: Phase) -> None:
-        """One inference with the copies to the device and back."""
+        """Make as many inferences as the clock's batch, with the copies to the device and back."""
         staged_run(phase, getattr(self.clock, "batch", 1), self._inputs, self._enqueue, self._outputs)
 
     def values(self, result: Any) -> list[float]:
-        """Evenly spread places of all outputs of the last run, and a NaN if anything in them is not finite."""
+        """Return evenly spread places of all outputs of the last run, and NaN if anything in them is not finite."""
         return places(tensor.numbers() for tensor in self._outputs)
 
     def environment(self) -> dict[str, str]:
-        """TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
+        """Report TensorRT's version, the one that built the engine, the engine, the GPU and its driver's CUDA."""
         gpu = self._gpu
         return reported(
             {
@@ -147,12 +154,12 @@ class TensorRtTarget:
         )
 
     def calibrate(self) -> None:
-        """Set how many inferences a repeat has. Called once it has run."""
+        """Choose how many inferences a repeat has. Called once it has run."""
         if isinstance(self.clock, StagedClock):
             self.clock.calibrate(self.run)
 
     def close(self) -> None:
-        """Let go of the engine and of its memory."""
+        """Release the engine and its memory."""
         self._inputs, self._outputs = [], []
         self.clock = HostClock()
         gpu, self._gpu = self._gpu, None
@@ -161,7 +168,7 @@ class TensorRtTarget:
         self._drop()
 
     def _drop(self) -> None:
-        """What was made first goes last."""
+        """Release TensorRT's objects, the last one made first."""
         self._context: Any = None
         self._engine: Any = None
         self._runtime: Any = None
@@ -233,7 +240,7 @@ class TensorRtTarget:
         return Slot(name, shape, dtype, usual)
 
     def _dtype(self, kind: str, name: str) -> str:
-        """Of a tensor that is plain memory on the device; any other is refused."""
+        """Return a tensor's dtype; refuse one that is not plain memory on the device."""
         engine, trt = self._engine, self._trt
         theirs = str(engine.get_tensor_dtype(name).name)
         layout = engine.get_tensor_format(name)
@@ -274,7 +281,7 @@ class TensorRtTarget:
             raise RuntimeError(f"TensorRT cannot enqueue the engine: {self._complaint()}")
 
     def _complaint(self) -> str:
-        """The last error that TensorRT logged."""
+        """Return the last error that TensorRT logged."""
         return (
             self._log.complaints[-1]
             if self._log is not None and self._log.complaints
@@ -283,7 +290,7 @@ class TensorRtTarget:
 
 
 def built_by(plan: bytes) -> str | None:
-    """The version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none."""
+    """Return the version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none."""
     if plan[:4] != _TAG or len(plan) < _VERSION.stop or any(plan[_LAYOUT]):
         return None
     return ".".join(map(str, plan[_VERSION]))
@@ -291,10 +298,10 @@ def built_by(plan: bytes) -> str | None:
 
 @functools.cache
 def complaints_log(trt: Any) -> Any:
-    """A logger for TensorRT that keeps the last errors in ``complaints``, and passes warnings on.
+    """Make a logger for TensorRT that keeps the last errors in ``complaints``, and logs warnings.
 
-    One for the life of the process: TensorRT goes on writing to the first that it was given, also when all that was
-    made with it is gone (https://github.com/NVIDIA/TensorRT/issues/1475).
+    There is one for the life of the process: TensorRT goes on writing to the first that it was given, even after
+    everything that was made with it is gone (https://github.com/NVIDIA/TensorRT/issues/1475).
     """
 
     class Log(trt.ILogger):  # type: ignore[misc]
@@ -314,25 +321,28 @@ def complaints_log(trt: Any) -> Any:
 
 
 def why_not(said: str, built: str | None, runtime: str) -> str:
-    """Why an engine that ``built`` made does not load, by what TensorRT ``said``, and the mend.
+    """Explain why an engine does not load, and how to fix that: it is for one version of TensorRT and one kind of GPU.
 
-    An engine is for one version of TensorRT and one kind of GPU. In TensorRT's words `expecting` is what is here.
+    Args:
+        said: What TensorRT logged; in its words `expecting` is what is here.
+        built: The version that built the engine, where the file says it.
+        runtime: The version that is here.
     """
-    mend = "rebuild it with trtexec of this version, on this GPU"
+    fix = "rebuild it with trtexec of this version, on this GPU"
     if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):
-        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {mend}"
+        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}"
     if "incompatible device" in said:
-        return f"was built for another GPU than this; {mend}"
+        return f"was built for another GPU than this; {fix}"
     if found := re.search(r"expecting library version [\d.]+ got (\d[\d.]*\d)", said):
         built = found[1]
     if built is not None and not _same_version(built, runtime):
-        return f"was built by TensorRT {built}; this is {runtime}; {mend}"
+        return f"was built by TensorRT {built}; this is {runtime}; {fix}"
     if "Version tag does not match" in said or "expecting library version" in said:
-        return f"was built by another TensorRT than this, which is {runtime}; {mend}"
+        return f"was built by another TensorRT than this, which is {runtime}; {fix}"
     kind = "cannot be loaded" if built is not None else "is no engine that can be read"
-    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {mend}"
+    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {fix}"
 
 
 def _same_version(one: str, other: str) -> bool:
-    """One of them may be shorter: older messages leave the build out."""
+    """Compare two versions, of which one may be shorter: older messages leave the build out."""
     return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))

@@ -127,12 +127,12 @@ class TorchTarget:
             self._captured_model, self._model = model, self._captured(model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
-        """One forward pass; on CUDA with the copies to the device and back."""
+        """Make one forward pass; on CUDA a batch of them, with the copies to the device and back."""
         with self._torch.inference_mode():
             return self._run(phase)
 
     def values(self, result: Any) -> list[float]:
-        """Evenly spread places of all tensors in the result, and a NaN if anything in them is not finite."""
+        """Return evenly spread places of all tensors in the result, and NaN if anything in them is not finite."""
         torch = self._torch
         tensors = [t.detach() for t in torch_model.tensors(torch, result)]
         # Not one large tensor of them all: a language model's logits are gigabytes as doubles.
@@ -165,9 +165,13 @@ class TorchTarget:
         return self._common_size() or 1
 
     def sized(self, batch: int) -> TorchTarget:
-        """The same model with inputs of its own, which repeat this one's up to ``batch`` samples.
+        """Make a target of the same model with inputs of its own.
 
-        Raises :class:`Unsized`.
+        Args:
+            batch: How many samples they hold: this one's again and again.
+
+        Raises:
+            Unsized: It is a CUDA graph, would be compiled again, or its inputs have no first dimension in common.
         """
         if self._mode == "graph":
             raise Unsized(
@@ -197,12 +201,12 @@ class TorchTarget:
         return other
 
     def reset_peak_memory(self) -> None:
-        """Forget the most memory that was allocated on the device, also for whoever else asks in this process."""
+        """Begin to count peak memory anew, also for whoever else reads it in this process."""
         if self._device.type == "cuda":
             self._torch.cuda.reset_peak_memory_stats(self._device)
 
     def peak_memory(self) -> int | None:
-        """The most bytes that were allocated on the device since then; None on the CPU."""
+        """Return the most bytes that were allocated on the device since then; None on the CPU."""
         if self._device.type != "cuda":
             return None
         return int(self._torch.cuda.max_memory_allocated(self._device))
@@ -232,7 +236,7 @@ class TorchTarget:
             return self._model(*self._device_inputs)
 
     def is_busy(self) -> bool:
-        """Whether work of the host's is waiting or running on the device's default stream."""
+        """Say whether work of the host's is waiting or running on the device's default stream."""
         return self._device.type == "cuda" and not self._torch.cuda.default_stream(self._device).query()
 
     def calibrate(self) -> None:

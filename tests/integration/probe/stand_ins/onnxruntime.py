@@ -75,11 +75,11 @@ class InferenceSession:
         assert enable_fallback == 0, "it would print, and hide what happened"
         assert held("pushed") == 1, "the session is made inside the context"
         with open(path) as file:
-            self._told = json.load(file)
+            self._model = json.load(file)
         self._options = sess_options
         self._given = dict(providers)
         self._copy = Copy()
-        unloadable = self._told.get("unloadable", ())
+        unloadable = self._model.get("unloadable", ())
         self._registered = [
             name for name in ORDER if name in [*self._given, ORDER[-1]] and name not in unloadable
         ]
@@ -88,7 +88,7 @@ class InferenceSession:
         return self._registered
 
     def get_provider_options(self):
-        takes = not self._told.get("no_stream")
+        takes = not self._model.get("no_stream")
         return {
             name: {
                 "has_user_compute_stream": str(
@@ -100,7 +100,7 @@ class InferenceSession:
 
     def get_provider_graph_assignment_info(self):
         assert self._options.config["session.record_ep_graph_assignment_info"] == "1"
-        nodes = self._told.get("nodes", {self._registered[0]: 3})
+        nodes = self._model.get("nodes", {self._registered[0]: 3})
         return [Part(ep_name=name, nodes=count) for name, count in nodes.items()]
 
     def get_session_options(self):
@@ -110,10 +110,10 @@ class InferenceSession:
         return SimpleNamespace(producer_name="stand-in")
 
     def get_inputs(self):
-        return [SimpleNamespace(**each) for each in self._told["inputs"]]
+        return [SimpleNamespace(**each) for each in self._model["inputs"]]
 
     def get_outputs(self):
-        return [SimpleNamespace(**each) for each in self._told["outputs"]]
+        return [SimpleNamespace(**each) for each in self._model["outputs"]]
 
     def io_binding(self):
         return IOBinding(self)
@@ -121,7 +121,7 @@ class InferenceSession:
     def run_with_iobinding(self, binding, options=None):
         name = next(name for name in ORDER if "user_compute_stream" in self._given.get(name, {}))
         stream = int(self._given[name]["user_compute_stream"])
-        source, target = self._told["inputs"][0], self._told["outputs"][0]
+        source, target = self._model["inputs"][0], self._model["outputs"][0]
         _, shape, address = binding.inputs[source["name"]]
         size = math.prod(shape) * TYPES[source["type"]]
         to = binding.outputs[target["name"]]

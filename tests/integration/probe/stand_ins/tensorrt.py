@@ -38,12 +38,12 @@ class Runtime:
         self._logger = logger
 
     def deserialize_cuda_engine(self, plan):
-        told = json.loads(plan[HEAD:]) if plan[:4] == b"ftrt" else {"says": ["Magic tag does not match"]}
-        for text in told.get("says", ()):
+        declared = json.loads(plan[HEAD:]) if plan[:4] == b"ftrt" else {"says": ["Magic tag does not match"]}
+        for text in declared.get("says", ()):
             self._logger.log(ILogger.ERROR, text)
-        for text in told.get("warns", ()):
+        for text in declared.get("warns", ()):
             self._logger.log(ILogger.WARNING, text)
-        return None if "says" in told else Engine(self._logger, told)
+        return None if "says" in declared else Engine(self._logger, declared)
 
     def __del__(self):
         dropped.append(("runtime", held("pushed")))
@@ -52,14 +52,14 @@ class Runtime:
 class Engine:
     num_aux_streams = 0
 
-    def __init__(self, logger, told):
-        self._logger, self._told = logger, told
-        self.tensors = {tensor["name"]: tensor for tensor in told["tensors"]}
+    def __init__(self, logger, declared):
+        self._logger, self._declared = logger, declared
+        self.tensors = {tensor["name"]: tensor for tensor in declared["tensors"]}
         self.num_io_tensors = len(self.tensors)
-        self.num_optimization_profiles = told.get("profiles", 1)
+        self.num_optimization_profiles = declared.get("profiles", 1)
 
     def create_execution_context(self):
-        if self._told.get("full"):
+        if self._declared.get("full"):
             self._logger.log(ILogger.ERROR, "OutOfMemory: 99 bytes")
             return None
         return Context(self._logger, self)
@@ -125,7 +125,7 @@ class Context:
         if missing := [name for name in names if name not in self._addresses]:
             self._logger.log(ILogger.ERROR, f"Address is not set for {missing[0]}")
             return False
-        if self._engine._told.get("breaks"):
+        if self._engine._declared.get("breaks"):
             self._logger.log(ILogger.ERROR, "Cask convolution execution")
             return False
         source = next(name for name in names if self._inputs(name))

@@ -1,7 +1,7 @@
 """Negative controls: tiny targets that are the same in every image, run beside the canaries.
 
-When a canary and its control slow down together, it is the host (its clock, its heat, a neighbour); when only the
-canary does, it is what is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, its line in the
+When a canary and its control slow down together, the cause is the host (its clock, its heat, a neighbour); when only
+the canary does, the cause is in the image. A new control is one function in ``cpu.py`` or ``cuda.py``, its line in the
 table there, and its entry in :mod:`infercanary.contract.vocabulary`.
 """
 
@@ -22,7 +22,14 @@ log = logging.getLogger("infercanary.probe")
 
 
 def available_controls(device: str) -> dict[str, Control]:
-    """Name → control, of ``cpu``, ``cuda`` or ``cuda:N``. They take nothing before they are opened."""
+    """Make the controls of a device; they take no resources before they are opened.
+
+    Args:
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Returns:
+        Name → control; empty for CUDA without a driver.
+    """
     try:
         code = mapped_code()
     except Refused as refused:

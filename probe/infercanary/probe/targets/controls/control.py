@@ -1,4 +1,4 @@
-"""What a control is: a target that also tells how much one repeat does, and what it is bound by."""
+"""What a control is: a target that also says how much work one repeat does, and what limits it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WAITING = frozenset(phase.name for phase in PHASES.values() if phase.is_waiting
 
 
 class Work(NamedTuple):
-    """What one repeat does. Over :func:`working_seconds` it is the rate achieved; 0: there is no such rate."""
+    """How much work one repeat does; divided by :func:`working_seconds` it is the rate. 0: there is no such rate."""
 
     flops: float = 0.0
     """Floating-point operations; a fused multiply-add is two."""
@@ -38,5 +38,5 @@ class Control(Target, Protocol):
 
 
 def working_seconds(timing: Timing) -> float:
-    """Of one repeat: on the device, if that is where the work was done. Neither launching nor waiting counts."""
+    """Return the seconds of work in one repeat, on the device if it was done there, without launching and waiting."""
     return sum(seconds for phase, seconds in timing.phases.items() if phase not in _WAITING)

@@ -1,13 +1,13 @@
 """Controls of the host's CPU: arithmetic, memory, the kernel's file path, and how soon a thread is woken.
 
-They are machine code (``machine_code.py``) and nothing of the image. What remains of it is what shares the
-process: the CPUs that it may run on, its cgroup, and its cache and memory traffic.
+They are machine code (``machine_code.py``) and use nothing of the image. They still share its process: the CPUs that it
+may run on, its cgroup, and its cache and memory traffic.
 
 Where machine code is refused, Python does the same instead, and the control has another name (``cpu_spin_python``): it
-is another kind of work, and must never be compared with the other. What remains of the image is then
-``cpu_spin_python``: CPython's version and build, all of it; ``memory_copy_python``: libc's ``memcpy``, which is quite
-another one in musl; ``page_io_python``: two calls from Python, under 1 %; ``thread_wake_python``: CPython, and the GIL,
-which a waking thread needs. And in all of them, waiting for the GIL at the end.
+is another kind of work, and must never be compared with the first. These depend on the image:
+``cpu_spin_python`` on CPython's version and build, fully; ``memory_copy_python`` on libc's ``memcpy``, which musl has
+another one of; ``page_io_python`` on two calls from Python, under 1 %; ``thread_wake_python`` on CPython, and on the
+GIL that a waking thread needs. All of them wait for the GIL at the end.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _FACTOR, _SUMMAND = 1.0, 3.0
 
 
 class CpuRepeat(NamedTuple):
-    """One repeat's work, and numbers of what came of it."""
+    """One repeat's work, and numbers of its result."""
 
     call: Callable[[], Any]
     values: Callable[[], Sequence[float]]
     timed: TimedCall | None = None
-    """What timed it, if it did so itself."""
+    """The call that timed itself, where it does."""
 
 
 def _not_open() -> None:
@@ -99,22 +99,22 @@ class CpuControl:
             raise
 
     def run(self, phase: Phase) -> Sequence[float]:
-        """One repeat."""
+        """Make one repeat."""
         with self._running:
             with phase("compute"):
                 self._step.call()
             return self._step.values()
 
     def values(self, result: Sequence[float]) -> Sequence[float]:
-        """Numbers that are always the same."""
+        """Return numbers that are always the same."""
         return result
 
     def environment(self) -> dict[str, str]:
-        """Whether it is machine code or the image's Python."""
+        """Report whether it is machine code or the image's Python."""
         return {"control_code": self._code}
 
     def close(self) -> None:
-        """Let go of all that; not while a repeat, which its caller has given up on, still uses it."""
+        """Release all that, unless a repeat that its caller has given up on still uses it."""
         if self._running.acquire(blocking=False):
             try:
                 opened, self._open, self._step = self._open, None, _CLOSED
@@ -125,7 +125,7 @@ class CpuControl:
 
 
 class _OwnClock:
-    """For a call that reads the clock itself: waiting for the GIL after it is not part of it."""
+    """For a call that reads the clock itself, so that waiting for the GIL afterwards does not count."""
 
     def __init__(self, timed: TimedCall) -> None:
         self._timed = timed
@@ -144,7 +144,14 @@ class _OwnClock:
 
 
 def cpu_controls(code: MachineCode | None) -> dict[str, CpuControl]:
-    """Name → control; with no machine code they are Python's, under other names."""
+    """Make the controls of the CPU.
+
+    Args:
+        code: This machine's; without it Python does the work, under other names.
+
+    Returns:
+        Name → control.
+    """
     spin = Work(flops=_SPIN_FLOPS * _SPINS)
     copy = Work(bytes=2 * _COPY_BYTES)
     file = Work(bytes=2 * _FILE_BYTES * _FILE_TIMES)
@@ -169,12 +176,12 @@ def cpu_controls(code: MachineCode | None) -> dict[str, CpuControl]:
 
 @contextmanager
 def _spin(code: MachineCode) -> Iterator[CpuRepeat]:
-    """Multiplications and additions in 8 independent chains of pairs: more than that does not go faster."""
+    """Multiply and add in 8 independent chains of pairs: more chains are not faster."""
     constants = [*_STARTS, _FACTOR, _FACTOR, _SUMMAND, _SUMMAND]
     given, out = _doubles(constants), _doubles(_STARTS)
     timed = code.timed("spin", _SPINS, ctypes.addressof(given), ctypes.addressof(out))
     yield CpuRepeat(timed, lambda: list(out), timed)
-    del given  # until here the routine reads it
+    del given  # the routine reads it until here
 
 
 @contextmanager
@@ -192,7 +199,7 @@ def _python_spin() -> Iterator[CpuRepeat]:
 
 @contextmanager
 def _copy(code: MachineCode) -> Iterator[CpuRepeat]:
-    """Sixteen bytes at a time, as any CPU can; libc's ``memcpy`` chooses its way by the CPU and by its version."""
+    """Copy sixteen bytes at a time, as any CPU can; libc's ``memcpy`` depends on the CPU and on its version."""
     with _memory(_COPY_BYTES) as source, _memory(_COPY_BYTES) as target:
         timed = code.timed("copy", _address(target), _address(source), _COPY_BYTES)
         yield CpuRepeat(timed, lambda: _spread(target), timed)
@@ -207,7 +214,7 @@ def _libc_copy() -> Iterator[CpuRepeat]:
 
 @contextmanager
 def _file(code: MachineCode) -> Iterator[CpuRepeat]:
-    """Written to a file in memory, and read: the kernel's way to its page cache and back, without a disk."""
+    """Write a file in memory, and read it: the kernel's way to its page cache and back, without a disk."""
     with _memory(_FILE_BYTES) as source, _memory(_FILE_BYTES) as target, _memory_file() as file:
         calls = Calls(
             code,
@@ -261,8 +268,8 @@ def _python_wake() -> Iterator[CpuRepeat]:
     message, answer = b"\1" * _MESSAGE_BYTES, b""
 
     def echo(pipes: Pipes) -> None:
-        while len(told := os.read(pipes.ask_out, _MESSAGE_BYTES)) == _MESSAGE_BYTES:
-            os.write(pipes.answer_in, told)
+        while len(received := os.read(pipes.ask_out, _MESSAGE_BYTES)) == _MESSAGE_BYTES:
+            os.write(pipes.answer_in, received)
 
     with _echoing(echo) as pipes:
 
@@ -302,8 +309,10 @@ class Pipes(NamedTuple):
 
 @contextmanager
 def _echoing(echo: Callable[[Pipes], None]) -> Iterator[Pipes]:
-    """Pipes, and a thread that answers on them. It ends at a short message, not at a closed pipe: where the host
-    process forked meanwhile, the child has that end open too.
+    """Make pipes, and a thread that answers on them.
+
+    The thread ends at a short message, not at a closed pipe: if the host process forked meanwhile, its child has that
+    end open too.
     """
     pipes = Pipes(*os.pipe(), *os.pipe())
     thread = threading.Thread(target=echo, args=(pipes,), name="infercanary-control", daemon=True)
@@ -330,9 +339,9 @@ def _memory_file() -> Iterator[int]:
 
 @contextmanager
 def _memory(size: int) -> Iterator[mmap.mmap]:
-    """A buffer from the kernel, filled: at the start of a page, and of small pages only.
+    """Map a filled buffer that begins with a page, and lies in small pages only.
 
-    malloc's lies elsewhere at each start, and how much of one lies in huge pages is chance: noise of restarts.
+    malloc's buffers begin elsewhere at each start, and lie in huge pages by chance: noise of restarts.
     """
     buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with buffer:

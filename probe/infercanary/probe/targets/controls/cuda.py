@@ -1,12 +1,12 @@
 """Controls of one GPU, through the driver API alone: arithmetic, memory, the way from and to the host, launches.
 
 Kernels are PTX, compiled by the driver when they are loaded; they are launched on a stream of the lowest priority in
-the context that the host's frameworks use, which is the thread's current one during a call only. Nothing of the
-image is used: no CUDA runtime, no cuBLAS, no cuDNN. What remains: ``cuda-compat``, where an image carries it, brings
-another driver library and compiler with it; and the host's own work on the GPU at the same time.
+the context that the host's frameworks use, which is the thread's current one only during a call. Nothing of the
+image is used: no CUDA runtime, no cuBLAS, no cuDNN. Two influences remain: ``cuda-compat``, where an image carries it,
+brings another driver library and compiler; and the host's own work on the GPU at the same time.
 
-Repeats are batches of at least 100 µs, which events time well, and each number is one execution's: their sum over the
-batch size, but for ``queue``, which is waited once.
+Repeats are batches of at least 100 µs, which events time well. Each number is one execution's: the sum over the batch
+size, except for ``queue``, which a batch waits once.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ PTX = f"""
 
 
 class CudaBatch(NamedTuple):
-    """One execution's work, what enqueues so many of them, and numbers of what came of it."""
+    """One execution's work, what enqueues a number of them, and numbers of the result."""
 
     work: Work
     enqueue: Callable[[Phase, int], None]
@@ -144,7 +144,9 @@ class CudaControl:
     def open(self) -> None:
         """Make the stream, buffers and kernels, and find the batch size.
 
-        Raises :class:`~infercanary.probe.samplers.Unavailable` where there is no such GPU.
+        Raises:
+            Unavailable: There is no such GPU.
+            CudaError: Anything else failed.
         """
         device = Device(self._ordinal)
         try:
@@ -161,24 +163,24 @@ class CudaControl:
         self.work, self.clock = step.work, batches
 
     def run(self, phase: Phase) -> None:
-        """One batch; called by the clock."""
+        """Make one batch; called by the clock."""
         if self._device is None:
             raise RuntimeError("the control is not open")
         self._batches.enqueue(phase)
 
     def values(self, result: Any) -> Sequence[float]:
-        """Numbers that are always the same, of what the last batch left on the device."""
+        """Return numbers of what the last batch left on the device; they are always the same."""
         if self._device is None:
             return []
         with self._device.current():
             return self._step.values()
 
     def environment(self) -> Mapping[str, str]:
-        """The newest CUDA that the driver knows."""
+        """Report the newest CUDA that the driver knows."""
         return {"cuda_driver": self._device.cuda_version} if self._device else {}
 
     def close(self) -> None:
-        """Let go of all that."""
+        """Release all that."""
         device, self._device = self._device, None
         self.clock = HostClock()
         if device is not None:
@@ -186,7 +188,7 @@ class CudaControl:
 
 
 class _BatchClock:
-    """A clock over batches that tells the times of one execution."""
+    """A clock that measures batches and reports the times of one execution."""
 
     def __init__(self, device: Device, clock: Clock, step: CudaBatch) -> None:
         self._device = device
@@ -195,7 +197,7 @@ class _BatchClock:
         self._size = 1
 
     def enqueue(self, phase: Phase) -> None:
-        """One batch."""
+        """Make one batch."""
         self._step.enqueue(phase, self._size)
 
     def calibrate(self) -> None:
@@ -221,7 +223,15 @@ class _BatchClock:
 
 
 def cuda_controls(ordinal: int, code: MachineCode | None) -> dict[str, CudaControl]:
-    """Name → control. With no machine code, Python launches the kernels, which shows in empty ones only."""
+    """Make the controls of one GPU.
+
+    Args:
+        ordinal: CUDA's number of it.
+        code: This machine's; without it Python launches the kernels, which matters for empty ones only.
+
+    Returns:
+        Name → control.
+    """
     launch = "gpu_launch" if code else "gpu_launch_python"
     return {
         "gpu_fma": CudaControl("compute", ordinal, lambda device: _fma(device, code)),
@@ -259,7 +269,7 @@ def _copy(device: Device, code: MachineCode | None) -> CudaBatch:
 
 
 def _transfer(device: Device) -> CudaBatch:
-    """From pinned memory to the device and back: the bus, and the copy engines."""
+    """Copy from pinned memory to the device and back: the bus, and the copy engines."""
     there, here, back = (
         device.allocate(_TRANSFER_BYTES),
         device.pinned(_TRANSFER_BYTES),
@@ -285,12 +295,12 @@ def _transfer(device: Device) -> CudaBatch:
 
 
 def _launch(device: Device, code: MachineCode | None) -> CudaBatch:
-    """A kernel that does nothing: how fast the host launches (``launch``), and the device takes them (``compute``)."""
+    """Launch empty kernels: how fast the host launches (``launch``), and the device takes them (``compute``)."""
     return CudaBatch(Work(), _Launches(device, code, device.kernels(PTX)("empty"), 1, 1, []), list)
 
 
 class _Launches:
-    """Launches a kernel so many times. By machine code: ctypes takes as long for a call as the driver for a launch."""
+    """Launches a kernel many times, by machine code: a call by ctypes takes as long as the driver's launch."""
 
     def __init__(
         self,
@@ -322,7 +332,11 @@ class _Launches:
             self.times(times)
 
     def times(self, times: int) -> None:
-        """Raises :class:`~infercanary.probe.gpu.cuda_driver.CudaError` at the first that fails."""
+        """Launch it so many times.
+
+        Raises:
+            CudaError: At the first launch that fails.
+        """
         if self._code is None:
             for _ in range(times):
                 self._driver.call("cuLaunchKernel", *self._call)

@@ -2,8 +2,8 @@
 
 What Python can call to keep a CPU, its memory or the kernel busy is the image's own: CPython, libc, zlib, OpenSSL.
 A few instructions in a page of their own depend on none of them, use only what every x86-64 and every AArch64 CPU has,
-and run with the GIL released. They also read the clock: what a repeat waits for the GIL afterwards, in a busy server
-up to the interpreter's switch interval of 5 ms, is the server's doing and not the host's.
+and run with the GIL released. They also read the clock, so that waiting for the GIL afterwards does not count: in a
+busy server it takes up to the interpreter's switch interval of 5 ms, and the host has no part in it.
 
 The page is a file in memory, written through its descriptor and then mapped as executable and never as writable. That
 is how the loader maps a library, so what forbids pages that were ever both (PR_SET_MDWE, systemd's
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 
 class Architecture(NamedTuple):
-    """Routines, each line ``bytes | assembly``, and the numbers of the system calls that are made by them."""
+    """Routines, each line ``bytes | assembly``, and the numbers of the system calls that they make."""
 
     routines: dict[str, str]
     read: int
@@ -185,12 +185,12 @@ class MachineCode:
         self._functions = {name: _Function(address) for name, address in self._addresses.items()}
 
     def call(self, routine: str, table: ctypes.Array[ctypes.c_int64]) -> int:
-        """What a routine that takes a table returns."""
+        """Call a routine that takes a table; return its result."""
         result: int = self._functions[routine](ctypes.addressof(table))
         return result
 
     def timed(self, routine: str, *arguments: int) -> TimedCall:
-        """A call of a routine that reads the clock just before and just after it."""
+        """Return a call of a routine that reads the clock just before and just after it."""
         return TimedCall(self._functions["timed"], self._addresses[routine], arguments)
 
 
@@ -206,16 +206,17 @@ class TimedCall:
 
     @property
     def seconds(self) -> float:
-        """Of the last call."""
+        """What the last call took."""
         begin, begin_ns, end, end_ns = self._table[4:]
         return end - begin + (end_ns - begin_ns) / 1e9
 
 
 @cache
 def mapped_code() -> MachineCode:
-    """This machine's. Mapped once and then for good: a thread may be in it until the process ends.
+    """Map this machine's routines once, until the process ends: a thread may be in them until then.
 
-    Raises :class:`Refused`.
+    Raises:
+        Refused: There are none for this machine, or the container may not run them.
     """
     if sys.platform != "linux" or sys.maxsize < 2**32:
         raise Refused(f"there is none for {sys.platform} with {sys.maxsize.bit_length() + 1} bits")
@@ -228,17 +229,24 @@ def mapped_code() -> MachineCode:
 
 
 def assembled(lines: str) -> bytes:
-    """The bytes that stand before the bars."""
+    """Return the bytes before the bars of ``bytes | assembly``."""
     return bytes.fromhex("".join(line.partition("|")[0] for line in lines.splitlines()))
 
 
 def int64s(*values: int) -> ctypes.Array[ctypes.c_int64]:
-    """A table for a routine."""
+    """Make a table for a routine."""
     return (ctypes.c_int64 * len(values))(*values)
 
 
 def memory_file(name: str) -> int:
-    """A file that is nowhere but in memory. libc's: a Python built for an old one has no ``os.memfd_create``."""
+    """Make a file in memory only, by libc: a Python that was built for an old libc has no ``os.memfd_create``.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        OSError: This libc, or the kernel, has none.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         descriptor: int = libc.memfd_create(name.encode(), 1)  # 1: MFD_CLOEXEC
@@ -250,7 +258,7 @@ def memory_file(name: str) -> int:
 
 
 def _executable(code: bytes) -> int:
-    """Where the code was mapped. Not by Python's mmap, which does not tell the address of what cannot be written."""
+    """Map code and return its address. Python's mmap hides the address of a mapping that cannot be written."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)

@@ -1,4 +1,4 @@
-"""Tensors of a GPU target without torch: pinned on the host and on the device; and the clock around their copies."""
+"""Tensors of GPU targets without torch: pinned on the host, and on the device; and a clock for their copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ class StagedTensor:
     """
 
     def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
-        """Raises :class:`~infercanary.probe.gpu.cuda_driver.CudaError`, as where memory is short."""
+        """Allocate both.
+
+        Raises:
+            CudaError: Memory is short, for example.
+        """
         import numpy as np
 
         self._device = device
@@ -40,7 +44,7 @@ class StagedTensor:
         self.address: int = self._on_device.value
 
     def fill(self, numbers: NDArray[Any]) -> None:
-        """Write the host's side."""
+        """Write the numbers to the host's side."""
         self._array[...] = numbers
 
     def upload(self) -> None:
@@ -56,7 +60,7 @@ class StagedTensor:
         )
 
     def numbers(self) -> NDArray[Any]:
-        """The host's side, as numbers; valid until the device is closed."""
+        """Return the host's side as numbers; they are valid until the device is closed."""
         return readable(self._array, self._dtype)
 
 
@@ -79,12 +83,12 @@ class StagedClock:
             return self._clock.measure(run)
 
     def calibrate(self, run: Callable[[Phase], Any]) -> None:
-        """Set the batch: as many inferences as compute for 100 µs on the device. Called once it has run."""
+        """Choose the batch: as many inferences as compute for 100 µs on the device. Called once it has run."""
         self._clock.batch = inferences_of_100_us(self, run)
 
 
-def let_frames_go(error: BaseException | None) -> None:
-    """Let go of what an error's frames still hold: an engine there would outlive the stream that it runs on."""
+def clear_frames(error: BaseException | None) -> None:
+    """Release what an error's frames still hold: an engine there would outlive the stream that it runs on."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__
@@ -97,7 +101,15 @@ def staged_run(
     compute: Callable[[], None],
     outputs: Sequence[StagedTensor],
 ) -> None:
-    """``batch`` inferences, each phase of them in one go; ``compute`` enqueues one on the device's stream."""
+    """Make ``batch`` inferences, phase by phase: all copies to the device, all computing, all copies back.
+
+    Args:
+        phase: Marks the phases.
+        batch: How many inferences.
+        inputs: What is copied to the device.
+        compute: Enqueues one inference on the device's stream.
+        outputs: What is copied back.
+    """
     with phase("h2d"):
         for _ in range(batch):
             for tensor in inputs:

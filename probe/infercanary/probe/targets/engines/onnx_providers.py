@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: how settings name them, and why one of them, or a model, does not load."""
+"""ONNX Runtime's execution providers: their names in settings, and why one of them, or a model, does not load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ SHORT = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 
 
 def full_names(providers: object) -> list[str]:
-    """The option ``providers`` in ONNX Runtime's names. Raises :class:`UsageError`."""
+    """Read the option ``providers``.
+
+    Returns:
+        ONNX Runtime's names.
+
+    Raises:
+        UsageError: It is no list of names, or has one twice.
+    """
     if isinstance(providers, str):
         providers = [providers]
     if not isinstance(providers, Sequence) or isinstance(providers, bytes) or not providers:
@@ -29,12 +36,19 @@ def full_names(providers: object) -> list[str]:
 
 
 def short_name(provider: str) -> str:
-    """As settings name it."""
+    """Return the name of a provider in settings."""
     return next((name for name, full in SHORT.items() if full == provider), provider)
 
 
 def options_of(providers: Sequence[str], given: object) -> dict[str, dict[str, str]]:
-    """The option ``provider_options``: full name → its options. Raises :class:`UsageError`."""
+    """Read the option ``provider_options``.
+
+    Returns:
+        ONNX Runtime's name of a provider → its options.
+
+    Raises:
+        UsageError: It is no mapping, or names a provider that is not among ``providers``.
+    """
     found = {
         _full_name("provider_options", name): texts(f"provider_options.{name}", options)
         for name, options in _mapping("provider_options", given).items()
@@ -48,7 +62,11 @@ def options_of(providers: Sequence[str], given: object) -> dict[str, dict[str, s
 
 
 def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
-    """The one GPU that these provider options name; 0 where they name none. Raises :class:`UsageError`."""
+    """Return the one GPU that provider options name; 0 where they name none.
+
+    Raises:
+        UsageError: They name several, or something else.
+    """
     ids = {each["device_id"] for name, each in options.items() if name in ON_CUDA and "device_id" in each}
     if len(ids) > 1:
         raise UsageError("provider_options: `device_id` differs between the providers; give one GPU")
@@ -59,7 +77,11 @@ def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
 
 
 def texts(place: str, options: object) -> dict[str, str]:
-    """Options as ONNX Runtime takes them, where true is 1. Raises :class:`UsageError`."""
+    """Convert options to text, as ONNX Runtime takes them: true is 1.
+
+    Raises:
+        UsageError: They are no mapping of plain values.
+    """
     found = {}
     for key, value in _mapping(place, options).items():
         if not isinstance(value, (str, int, float)):
@@ -69,9 +91,9 @@ def texts(place: str, options: object) -> dict[str, str]:
 
 
 def library_fault(onnxruntime: Any, provider: str) -> str:
-    """Why a provider's library cannot be loaded, as a rule for one that it misses; empty where it can be.
+    """Explain why a provider's library cannot be loaded, usually because it misses another; empty where it can be.
 
-    Only after ONNX Runtime tried: a provider that is loaded before it does not find it.
+    Call it only after ONNX Runtime tried: a provider that is loaded first does not find ONNX Runtime.
     """
     folder = Path(onnxruntime.__file__).parent / "capi"
     name = provider.removesuffix("ExecutionProvider").lower()
@@ -85,16 +107,22 @@ def library_fault(onnxruntime: Any, provider: str) -> str:
 
 
 def why_not(error: Exception, path: str, version: str) -> str:
-    """Why ONNX Runtime does not load a model, without the file names and signatures in its message, and the mend."""
+    """Explain why ONNX Runtime does not load a model, and how to fix that.
+
+    Args:
+        error: What it raised; the file names and signatures in its message are left out.
+        path: The model's file.
+        version: ONNX Runtime's.
+    """
     text = str(error)
     too_new = f"is newer than ONNX Runtime {version}: "
-    mend = "upgrade onnxruntime, or export it again with a lower `opset_version`"
+    fix = "upgrade onnxruntime, or export it again with a lower `opset_version`"
     if found := re.search(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)", text):
-        return f"{too_new}IR version {found[1]}, and it reads {found[2]} at most; {mend}"
+        return f"{too_new}IR version {found[1]}, and it reads {found[2]} at most; {fix}"
     if found := re.search(
         r"Opset (\d+) is under development.*support for domain (\S+) is till opset (\d+)", text, re.DOTALL
     ):
-        return f"{too_new}opset {found[1]} of {found[2]}, and it has {found[3]} at most; {mend}"
+        return f"{too_new}opset {found[1]} of {found[2]}, and it has {found[3]} at most; {fix}"
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", text)
     # Where in its source, and in which function:
     text = re.sub(r"/\S+\.(?:cc|h|cpp):\d+ .*?\)(?: const)? ", "", text)

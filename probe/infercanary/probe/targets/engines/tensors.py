@@ -1,4 +1,4 @@
-"""Inputs and outputs of engines that take plain memory: matched to what the engine asks for, drawn with numpy, read.
+"""Inputs and outputs of engines that take plain memory: fitted to the engine's declarations, drawn with numpy, read.
 
 numpy is imported when it is needed: the bare probe does without.
 """
@@ -63,7 +63,11 @@ class Input(NamedTuple):
 
 
 def specs(inputs: Any) -> Specs:
-    """The option ``inputs``: a list in the engine's order, or a mapping by name. Raises :class:`UsageError`."""
+    """Read the option ``inputs``: a list in the engine's order, or a mapping by name.
+
+    Raises:
+        UsageError: It is neither, or an entry of it is wrong.
+    """
     if isinstance(inputs, Mapping):
         return {str(name): convert(entry, TensorSpec, f"inputs.{name}") for name, entry in inputs.items()}
     if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Sequence):
@@ -74,7 +78,18 @@ def specs(inputs: Any) -> Specs:
 
 
 def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
-    """What each of the engine's inputs gets. Raises :class:`UsageError` where something does not fit."""
+    """Decide what each of the engine's inputs gets.
+
+    Args:
+        wanted: What the settings say.
+        slots: What the engine declares.
+
+    Returns:
+        An input for each slot, in the same order.
+
+    Raises:
+        UsageError: Something does not fit.
+    """
     names = ", ".join(slot.name for slot in slots) or "none"
     if isinstance(wanted, dict):
         for name in wanted:
@@ -122,7 +137,16 @@ def _dimensions(shape: Sequence[int | str | None]) -> str:
 
 
 def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
-    """The numbers of the input at ``index``, the same with every numpy. Raises :class:`UsageError`."""
+    """Draw an input's numbers, the same with every version of numpy.
+
+    Args:
+        wanted: Shape, dtype and range.
+        seed: Of the whole target.
+        index: The input's place: each has a stream of numbers of its own.
+
+    Raises:
+        UsageError: The dtype cannot hold them, or memory is short.
+    """
     import numpy as np
 
     # A Generator's numbers may change with numpy's version; RandomState's are frozen: https://numpy.org/neps/nep-0019
@@ -141,27 +165,27 @@ def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
 
 
 def common_size(arrays: Iterable[NDArray[Any]]) -> int | None:
-    """The first dimension of all that have any; None where that is not one size above 0."""
+    """Return the first dimension of all arrays that have any; None where they differ or it is 0."""
     sizes = {array.shape[0] for array in arrays if array.ndim}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """A copy, repeated along its first dimension up to ``size``; as it is where it has none."""
+    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
     import numpy as np
 
     return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """An output's memory as numbers: bfloat16 is the upper half of float32."""
+    """Return an output's memory as numbers: bfloat16 is the upper half of float32."""
     import numpy as np
 
     return (memory.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else memory
 
 
 def places(outputs: Iterable[NDArray[Any]]) -> list[float]:
-    """Evenly spread places of all outputs, and a NaN if anything in them is not finite."""
+    """Return evenly spread places of all outputs, 1,024 at most; the last is NaN if anything is not finite."""
     import numpy as np
 
     flat = [np.ascontiguousarray(output).reshape(-1) for output in outputs]

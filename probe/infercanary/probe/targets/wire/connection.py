@@ -1,7 +1,7 @@
-"""One HTTP/1.1 connection, whose exchanges are timed part by part, and bounded as a whole in time and in bytes.
+"""One HTTP/1.1 connection. Exchanges are timed part by part, and each is bounded as a whole in time and in bytes.
 
-``http.client`` reads what comes; the socket below it is ours, because its time-out is for each read: a server that
-sends a byte a second would never be too slow for it.
+``http.client`` reads the answers from a socket of ours: its own time-out is for each read, so that a server that sends
+a byte a second would never be too slow.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ def untimed(_: str) -> nullcontext[None]:
 class Connection:
     """A connection to one server, made when it is needed and kept for the next exchange, as clients in production do.
 
-    ``seconds`` and ``most_bytes`` bound each exchange from its first step to the last byte. What goes wrong is a
-    :class:`Failure`, and closes the connection.
+    Any :class:`Failure` closes the connection.
     """
 
     def __init__(
@@ -47,6 +46,16 @@ class Connection:
         most_bytes: int,
         keep_alive: bool = True,
     ) -> None:
+        """Connect to nothing yet.
+
+        Args:
+            host: Name or address.
+            port: TCP port.
+            tls: None for plain HTTP.
+            seconds: What each exchange may take, from its first step to the last byte.
+            most_bytes: How large an answer may be, with its head.
+            keep_alive: Whether the connection is used for more than one exchange.
+        """
         self._host, self._port, self._tls = host, port, tls
         self._seconds = seconds
         self._most_bytes = most_bytes
@@ -56,13 +65,21 @@ class Connection:
         self._at = f"{f'[{host}]' if ':' in host else host}:{port}"
 
     def open(self, phase: Phase = untimed) -> None:
-        """Connect, where there is no idle connection; not with ``keep_alive`` off: each exchange then makes its own."""
+        """Connect, unless there is an idle connection; without ``keep_alive`` each exchange makes its own instead.
+
+        Raises:
+            Failure: The server cannot be connected to.
+        """
         if self._keep_alive and not self._is_alive():
             with phase("connect"):
                 self._connect(perf_counter() + self._seconds)
 
     def reach(self) -> None:
-        """Connect, whatever ``keep_alive`` is; a connection that is not to be kept is closed again."""
+        """Connect also without ``keep_alive``; the connection is then closed again.
+
+        Raises:
+            Failure: The server cannot be connected to.
+        """
         if not self._is_alive():
             self._connect(perf_counter() + self._seconds)
         if not self._keep_alive:
@@ -76,10 +93,20 @@ class Connection:
         wait: str = "wait",
         receive: str = "receive",
     ) -> Response:
-        """Send ``request`` and read the head of the answer; its body is the caller's to read.
+        """Send a request and read the head of its answer; the caller reads the body.
 
-        The phases are ``connect`` (only where a connection is made), ``send``, and as they are named in the arguments:
-        waiting for the first byte, and reading.
+        Args:
+            method: The request's.
+            request: All of its bytes.
+            phase: Marks ``connect`` (only where a connection is made), ``send``, and the next two.
+            wait: The phase of waiting for the first byte.
+            receive: The phase of reading the head.
+
+        Returns:
+            The answer.
+
+        Raises:
+            Failure: Anything goes wrong.
         """
         deadline = perf_counter() + self._seconds
         while True:
@@ -109,7 +136,7 @@ class Connection:
             self._socket = None
 
     def read_to_the_end(self, will_close: bool) -> None:
-        """The answer is read: from now on the connection may be used again, or not."""
+        """Note that the answer is read: the connection is used again, or closed."""
         self._asked = False
         if will_close or not self._keep_alive:
             self.close()
@@ -142,7 +169,7 @@ class Connection:
             raise
 
     def _is_alive(self) -> bool:
-        """Whether the connection is there and idle: nothing was asked, so whatever can be read is its end."""
+        """Say whether the connection is idle: nothing was asked, so whatever can be read is its end."""
         if self._socket is not None and not self._asked:
             try:
                 self._socket.settimeout(0)
@@ -155,7 +182,7 @@ class Connection:
         return False
 
     def _connect(self, deadline: float) -> None:
-        """To the first of the host's addresses that takes it. A name is looked up without a deadline of ours."""
+        """Connect to the first of the host's addresses that accepts. Looking up the name has no deadline of ours."""
         error: Exception | None = None
         try:
             addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
@@ -198,7 +225,7 @@ class Connection:
         except http.client.IncompleteRead:
             raise Failure(broken, f"{self._at} {how}") from None
         except OSError as error:
-            # A reset, or the end of a TLS connection: without words, that is what is said already.
+            # A reset, or the end of a TLS connection, has no text: `how` says it already.
             why = f" ({error.strerror})" if error.strerror else ""
             raise Failure(broken, f"{self._at} {how}{why}") from None
         except (http.client.HTTPException, ValueError) as error:
@@ -206,7 +233,7 @@ class Connection:
 
 
 class Response:
-    """The head of an answer, and its body, to be read once and to its end: only then is the connection used again."""
+    """The head of an answer, and its body. Only after that is read to its end is the connection used again."""
 
     def __init__(self, connection: Connection, response: http.client.HTTPResponse) -> None:
         self.status = response.status
@@ -216,7 +243,11 @@ class Response:
         self._response = response
 
     def pieces(self) -> Generator[bytes, None, None]:
-        """The body, as it comes. Raises :class:`Failure`."""
+        """Yield the body as it comes.
+
+        Raises:
+            Failure: It breaks off, is late or too large.
+        """
         try:
             with self._connection.failing_as("incomplete", "broke off in the body of its answer"):
                 yield from self._chunks() if self._response.chunked else self._bytes()
@@ -225,11 +256,15 @@ class Response:
             self._response.close()
 
     def read(self) -> bytes:
-        """The whole body. Raises :class:`Failure`."""
+        """Read the whole body.
+
+        Raises:
+            Failure: It breaks off, is late or too large.
+        """
         return b"".join(self.pieces())
 
     def close(self) -> None:
-        """Leave the rest of it unread; the connection is then not used again."""
+        """Leave the rest unread; the connection is then not used again."""
         self._response.close()
 
     def _chunks(self) -> Iterator[bytes]:
@@ -251,7 +286,7 @@ class Response:
 
 
 class _Received(io.RawIOBase):
-    """What a socket receives, until a moment and up to a number of bytes."""
+    """What a socket receives, up to a deadline and a number of bytes."""
 
     def __init__(self, connected: socket.socket, deadline: float, most_bytes: int) -> None:
         super().__init__()
@@ -275,7 +310,7 @@ class _Received(io.RawIOBase):
 
 
 class _Opened:
-    """What ``HTTPResponse`` takes for a socket: it only asks it for a file."""
+    """What ``HTTPResponse`` takes as a socket: it only calls ``makefile``."""
 
     def __init__(self, received: _Received) -> None:
         self._received = received

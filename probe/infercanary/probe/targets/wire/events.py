@@ -13,10 +13,15 @@ _MAX_EVENT_BYTES = 1 << 20
 
 
 def events(pieces: Iterable[bytes]) -> Iterator[str]:
-    """The data of each event in a stream that comes in ``pieces``. Raises :class:`Failure`.
+    """Yield the data of each event.
 
-    An event that its blank line does not end is dropped, as the standard has it.
+    Args:
+        pieces: The stream's bytes as they come.
+
+    Raises:
+        Failure: A line or an event is larger than 1 MiB.
     """
+    # An event without its blank line at the end of the stream is dropped: so does the standard.
     rest = b""
     data: list[str] = []
     size = 0

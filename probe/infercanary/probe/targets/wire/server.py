@@ -1,4 +1,4 @@
-"""The options that every server target has: where the server is, what each request carries, and what bounds it."""
+"""A server, and the options that every target for one takes: where it is, what each request carries, its limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ S = TypeVar("S", bound="ServerTarget")
 REASONS: tuple[Reason, ...] = (
     "wrong_shape", "unreachable", "not_ready", "error_answer", "incomplete", "malformed", "too_large",
 )  # fmt: skip
-"""What a server target names beside the reasons that any target has."""
+"""The reasons that a target for a server raises itself."""
 
 _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
@@ -91,13 +91,21 @@ class Server:
 
     @property
     def base(self) -> str:
-        """The path as one to put others below. Raises :class:`UsageError`."""
+        """The path that others are put below.
+
+        Raises:
+            UsageError: The address has a query.
+        """
         if "?" in self.path:
             raise UsageError("url: it has a query (`?…`), and other addresses are made of it; leave that out")
         return self.path.rstrip("/")
 
     def open(self) -> None:
-        """Read the files; connect to nothing yet. Raises :class:`UsageError`."""
+        """Read the files; connect to nothing yet.
+
+        Raises:
+            UsageError: A file cannot be read, or does not hold what it should.
+        """
         tls = None
         if self._is_tls:
             try:
@@ -112,9 +120,10 @@ class Server:
         self.refresh()
 
     def another(self, batch: int) -> Server:
-        """The same server, with a connection of its own: for a sweep, in which a request has the size that it has.
+        """Open the same server with a connection of its own, for a sweep.
 
-        Raises :class:`~infercanary.probe.targets.Unsized` for more samples than one.
+        Raises:
+            Unsized: More than one sample is asked for: the request's size is fixed.
         """
         if batch != 1:
             raise Unsized("a request has the size that it has; sweep `concurrency`, and leave `batches` out")
@@ -123,7 +132,11 @@ class Server:
         return other
 
     def refresh(self) -> None:
-        """Read again the headers that are in files. Raises :class:`UsageError`."""
+        """Read again the headers that are in files.
+
+        Raises:
+            UsageError: A file cannot be read, or does not hold one line.
+        """
         sent = {}
         hidden = set()
         for name, value in self._headers.items():
@@ -145,9 +158,10 @@ class Server:
         return self._connection
 
     def until_ready(self, check: Callable[[], None]) -> None:
-        """Call ``check`` until it raises no more, for ``ready_seconds`` at most. Raises what it raised last.
+        """Call ``check`` until it raises nothing, for ``ready_seconds`` at most.
 
-        Only a server that is not there yet is waited for: another :class:`Failure` is raised at once.
+        Raises:
+            Failure: The last one of ``check``. Only ``unreachable`` and ``not_ready`` are waited for.
         """
         deadline = time.monotonic() + self._ready_seconds
         pause, longest = _READY_PAUSES
@@ -164,7 +178,17 @@ class Server:
     def request(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """A request for ``path`` as it goes over the wire; the user's headers come before those given here."""
+        """Make a request.
+
+        Args:
+            method: The HTTP method.
+            path: With its query.
+            body: The request's.
+            headers: They give way to the user's.
+
+        Returns:
+            All of its bytes.
+        """
         own = {name.lower(): (name, value) for name, value in (headers or {}).items()}
         own |= {name.lower(): (name, value) for name, value in self._sent.items()}
         own.setdefault("host", ("Host", self._authority()))
@@ -178,13 +202,30 @@ class Server:
         return "\r\n".join(lines).encode("latin-1") + body
 
     def get(self, path: str) -> tuple[Response, bytes]:
-        """The answer to a GET of ``path``, and its body."""
+        """Make a GET request.
+
+        Returns:
+            The answer, and its body.
+
+        Raises:
+            Failure: There is no whole answer.
+        """
         answer = self.connection.ask("GET", self.request("GET", path))
         return answer, answer.read()
 
     def refuse(self, what: str, answer: Response, body: bytes, reason: Reason = "error_answer") -> NoReturn:
-        """Raise the :class:`Failure` for an answer that says no: its status, and the first words of its body."""
-        said = self.said(body, 200)
+        """Raise the failure that an answer is.
+
+        Args:
+            what: What was asked, and what is wrong.
+            answer: Its status is in the message.
+            body: Its first words are, too.
+            reason: The failure's.
+
+        Raises:
+            Failure: Always.
+        """
+        said = self.excerpt(body, 200)
         text = f"{what}: {answer.status} {answer.phrase or _phrase(answer.status)}"
         if 300 <= answer.status < 400:
             where = printable(self.hide(str(answer.headers.get("Location", "nowhere"))), 200, " ")
@@ -194,13 +235,13 @@ class Server:
         raise Failure(reason, f"{text}: {said}" if said else text)
 
     def hide(self, text: str) -> str:
-        """``text`` without what the headers hold: a server may repeat a token in what it says of it."""
+        """Return the text without the headers' secrets: a server may repeat a token in its error."""
         for hidden in self._hidden:
             text = text.replace(hidden, "***")
         return text
 
-    def said(self, body: bytes, most: int) -> str:
-        """The first characters of ``body``; a secret in it is hidden first, since half of one would not be found."""
+    def excerpt(self, body: bytes, most: int) -> str:
+        """Return the first characters of a body; secrets are hidden before it is cut, or halves would remain."""
         return printable(
             self.hide(body[: most + _MAX_SECRET_BYTES].decode("utf-8", "replace")).strip(), most, " "
         )
@@ -232,14 +273,23 @@ class ServerTarget:
         self._server = Server(options)
 
     def sized(self: S, batch: int) -> S:
-        """The same request on a connection of its own, for a sweep."""
+        """Make a target with the same request on a connection of its own, for a sweep."""
         other = copy.copy(self)
         other._server = self._server.another(batch)
         return other
 
 
 def document(body: bytes, kind: type[T], what: str) -> T:
-    """The JSON in ``body`` as ``kind``. Raises :class:`Failure`; NaN and infinity are let through, to be judged."""
+    """Decode JSON; NaN and infinity pass, since the output check finds them.
+
+    Args:
+        body: The JSON.
+        kind: The type to decode to.
+        what: Names the document in the message.
+
+    Raises:
+        Failure: It is no JSON, or of another type (``malformed``).
+    """
     try:
         return msgspec.convert(json.loads(body), kind)
     except (ValueError, RecursionError) as error:  # msgspec's own is a ValueError
@@ -247,41 +297,49 @@ def document(body: bytes, kind: type[T], what: str) -> T:
 
 
 def seconds(key: str, value: float, least: float = 0.001) -> float:
-    """``value`` as a time. Raises :class:`UsageError`."""
+    """Check a time in seconds.
+
+    Raises:
+        UsageError: It is none, or outside of ``least`` to a day.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= 86400:
         raise UsageError(f"{key}: `{value}` is not a time; give seconds, {least:g} to 86400")
     return float(value)
 
 
 def whole(key: str, value: int, least: int) -> int:
-    """``value`` as a whole number. Raises :class:`UsageError`."""
+    """Check a whole number.
+
+    Raises:
+        UsageError: It is none, or below ``least``.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**62:
         raise UsageError(f"{key}: `{value}` is not a whole number from {least} on")
     return value
 
 
 def _parsed(url: str) -> tuple[str, int, bool, str]:
-    """Host, port, whether it is TLS, and the path with its query."""
-    mend = "give http://HOST:PORT or https://HOST:PORT, maybe with a path"
+    """Parse an address into host, port, whether it is TLS, and the path with its query."""
+    fix = "give http://HOST:PORT or https://HOST:PORT, maybe with a path"
     shown = "it" if "@" in str(url) else f"`{url}`"  # what is before an @ may be a password
     if not isinstance(url, str) or not re.fullmatch(r"[\x21-\x7e]+", url):
-        raise UsageError(f"url: {shown} is no address in ASCII; {mend}")
+        raise UsageError(f"url: {shown} is no address in ASCII; {fix}")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise UsageError(f"url: {shown} is no address; {mend}") from None
+        raise UsageError(f"url: {shown} is no address; {fix}") from None
     if "@" in parts.netloc:  # not repeated: it may hold a password
         raise UsageError("url: it holds a user or a password; put that into headers, from a file")
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or parts.fragment:
-        raise UsageError(f"url: {shown} is no address of a server; {mend}")
+        raise UsageError(f"url: {shown} is no address of a server; {fix}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     is_tls = parts.scheme == "https"
     return parts.hostname, port or (443 if is_tls else 80), is_tls, path
 
 
 def _header(name: str, given: Any) -> str | HeaderFile:
-    """The header's value, or where it is. Raises :class:`UsageError`."""
+    """Check a header; return its value, or the file that holds it."""
     if not re.fullmatch(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", name):
         raise UsageError(f"headers: `{name}` is no name of a header; letters, digits and `-` make one")
     if name.lower() in _OURS:

@@ -32,7 +32,7 @@ _MAX_ELEMENTS = 1 << 24
 class KserveInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One input: its values are ``data``, or drawn from the seed (integers in ``[0, high)``).
 
-    What is left out is taken from what the server tells of the model.
+    What is left out is taken from the model's metadata on the server.
     """
 
     name: str | None = None
@@ -53,7 +53,15 @@ class Tensor(NamedTuple):
 
 
 def dtype_of(text: str, place: str) -> str:
-    """The protocol's name for ``text``, which may be ``FP32``, ``fp32`` or ``float32``. Raises :class:`UsageError`."""
+    """Return the protocol's name of a dtype, which may be written ``FP32``, ``fp32`` or ``float32``.
+
+    Args:
+        text: As in the settings.
+        place: Where that is, for the message.
+
+    Raises:
+        UsageError: There is no such dtype.
+    """
     name = _OTHER_NAMES.get(text, text.upper())
     if name not in _FORMATS and name != "BYTES":
         raise UsageError(f"{place}: `{text}` is no type of the protocol; it has BYTES, {', '.join(_FORMATS)}")
@@ -61,7 +69,19 @@ def dtype_of(text: str, place: str) -> str:
 
 
 def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed: int, place: str) -> Tensor:
-    """The input that ``spec`` describes. Raises :class:`UsageError`."""
+    """Make an input of its data, or draw it.
+
+    Args:
+        name: The input's.
+        dtype: By the protocol's name.
+        shape: It may have 16 Mi elements.
+        spec: What the settings say of it.
+        seed: The numbers are drawn from it.
+        place: In the settings, for messages.
+
+    Raises:
+        UsageError: The data does not fit, or nothing can be drawn.
+    """
     count = math.prod(shape)
     if count > _MAX_ELEMENTS:
         raise UsageError(f"{place}.shape: {count} elements are too many; {_MAX_ELEMENTS} at most")
@@ -77,19 +97,19 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
     try:
         values = [_checked(dtype, value) for value in given]
     except (ValueError, TypeError, OverflowError, struct.error):
-        raise UsageError(f"{place}.data: not all of it is {dtype}; mend it, or `dtype`") from None
+        raise UsageError(f"{place}.data: not all of it is {dtype}; fix it, or `dtype`") from None
     return Tensor(name, dtype, shape, values)
 
 
 def to_json(tensor: Tensor) -> list[Any]:
-    """Its values for a JSON request, flat."""
+    """Return a tensor's values for a JSON request, flat."""
     if tensor.dtype == "BYTES":
         return [value.decode("utf-8", "replace") for value in tensor.values]
     return list(tensor.values)
 
 
 def to_bytes(tensor: Tensor) -> bytes:
-    """Its values as the binary extension has them."""
+    """Return a tensor's values as the binary extension sends them."""
     if tensor.dtype == "BYTES":
         return b"".join(struct.pack("<I", len(value)) + value for value in tensor.values)
     if tensor.dtype == "BF16":
@@ -99,7 +119,17 @@ def to_bytes(tensor: Tensor) -> bytes:
 
 
 def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) -> Tensor:
-    """An output of a JSON answer, whose ``data`` may be flat or nested. Raises :class:`Failure`."""
+    """Read an output of a JSON answer.
+
+    Args:
+        name: The output's.
+        dtype: By the protocol's name.
+        shape: The output's.
+        data: Flat, or nested like the shape.
+
+    Raises:
+        Failure: The data does not fit the dtype or the shape (``wrong_shape``).
+    """
     values = list(_flat(data))
     kinds: tuple[type, ...] = (str,) if dtype == "BYTES" else (int, float, type(None))
     if not all(isinstance(value, kinds) for value in values):
@@ -114,7 +144,17 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
 
 
 def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tensor:
-    """An output of the binary extension. Raises :class:`Failure`."""
+    """Read an output of the binary extension.
+
+    Args:
+        name: The output's.
+        dtype: By the protocol's name.
+        shape: The output's.
+        data: Its bytes.
+
+    Raises:
+        Failure: The data does not fit the dtype or the shape (``wrong_shape``).
+    """
     count = math.prod(shape)
     if dtype == "BYTES":
         values = list(_texts(data))
@@ -133,7 +173,7 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
 
 
 def places(tensors: Sequence[Tensor]) -> list[float]:
-    """At most 1,024 evenly spread values of all ``tensors``; the last of them is NaN if any of all is not finite."""
+    """Return at most 1,024 evenly spread values of all tensors; the last is NaN if any value is not finite."""
     step = max(1, -(-sum(math.prod(tensor.shape) for tensor in tensors) // MAX_VALUES))
     chosen: list[float] = []
     finite = True
@@ -151,7 +191,7 @@ def places(tensors: Sequence[Tensor]) -> list[float]:
 
 
 def of_text(text: bytes) -> float:
-    """A number in [0, 1) that another text all but surely does not have."""
+    """Hash text to a number in [0, 1): another text has another number, almost surely."""
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") / 2**32
 
 
@@ -167,7 +207,7 @@ def _number(value: Any) -> float:
 
 
 def _random(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
-    """Of Python's generator only ``random()``, which is promised to give the same numbers in every version."""
+    """Draw numbers with ``random()`` alone: only it is promised to be the same in every version of Python."""
     draw = random.Random(seed).random  # noqa: S311 - inputs, no secrets
     for _ in range(count):
         if dtype == "BOOL":
@@ -198,7 +238,7 @@ def _checked(dtype: str, value: Any) -> Any:
 
 
 def _flat(data: Iterable[Any]) -> Iterator[Any]:
-    """The values in nested lists, in order; without recursion, since a server may nest as deeply as it likes."""
+    """Yield the values in nested lists, in order; without recursion, since a server may nest them deeply."""
     stack = [iter(data)]
     while stack:
         for value in stack[-1]:
