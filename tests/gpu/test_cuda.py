@@ -204,7 +204,7 @@ def test_work_on_the_default_stream_is_seen() -> None:
 
 @pytest.mark.parametrize("cycles", [10e6, 40e6])
 def test_a_delayed_stream_shows_in_queue_and_nowhere_else(cycles: float) -> None:
-    """About 5 and 20 ms before the work; how long each was in truth, two more events show."""
+    """About 5 and 20 ms before the work; two more events measure each."""
     clock = CudaClock(torch.cuda, torch.device("cuda"))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     x = torch.randn(1024, 1024, device="cuda")

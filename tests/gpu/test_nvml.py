@@ -40,7 +40,7 @@ Sample = Callable[[], tuple[Family, ...]]
 
 @pytest.fixture
 def sample() -> Iterator[Sample]:
-    """Takes one. CUDA has the GPU open meanwhile, as in a server: without that the driver may let go of it."""
+    """Takes one. CUDA has the GPU open meanwhile, as in a server: without that the driver may unload it."""
     device, sampler = Device(0), NvmlSampler()
     try:
         yield lambda: tuple(sampler.sample())

@@ -249,7 +249,7 @@ found["after"] = alive()
         assert found["error"].startswith("CudaError: cuMemcpyDtoHAsync_v2")
     assert found["error"] == f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)"
     if function == "cuCtxPushCurrent_v2":
-        found["alive"].pop("streams", None)  # what the context holds cannot be let go of without it
+        found["alive"].pop("streams", None)  # what the context holds cannot be released without it
     assert found["alive"] == {}
     assert found["after"] == {}
 

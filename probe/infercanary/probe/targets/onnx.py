@@ -41,7 +41,7 @@ class OnnxTarget:
 
     With ``cuda`` or ``tensorrt`` first, inputs and outputs are bound to memory on the device, ONNX Runtime runs on a
     stream of the probe's with the lowest priority, and ``h2d``, ``compute`` and ``d2h`` are between CUDA events on it;
-    ``compute`` then also holds what the device waits for, such as nodes on the CPU amid the model. A repeat is as many
+    ``compute`` then also holds what the device waits for, such as nodes that run on the CPU. A repeat is as many
     inferences as take 100 µs. With any other provider the host's clock times the whole run as ``compute``: on the CPU
     there are no copies, and what another accelerator copies is part of it.
     """
@@ -74,8 +74,8 @@ class OnnxTarget:
             graph_optimization: How far ONNX Runtime changes the model's graph.
             session_config: Further entries of the session, such as ``{"session.intra_op.allow_spinning": "0"}``.
             seed: Inputs are drawn from it.
-            cpu_fallback: Whether to run on the CPU where an accelerator was asked for and is not to be had. By default
-                that is refused, while ONNX Runtime would do it silently: it would be a canary of something else.
+            cpu_fallback: Whether to run on the CPU where an accelerator was asked for and is missing. By default that
+                is refused, while ONNX Runtime would do it silently: it would be a canary of something else.
 
         Raises:
             UsageError: An option cannot be meant so.

@@ -110,7 +110,7 @@ class Calibrates(Protocol):
     """A target that chooses how many inferences a repeat has."""
 
     def calibrate(self) -> None:
-        """Choose it; called once after the first run."""
+        """Choose the number; called once after the first run."""
         ...
 
 
@@ -119,7 +119,7 @@ class PreparesRuns(Protocol):
     """A target with something to do before the repeats of each run, outside of what is timed."""
 
     def prepare(self) -> None:
-        """Do it."""
+        """Get ready for a run, such as by connecting to a server."""
         ...
 
 
@@ -138,7 +138,7 @@ class NamesReasons(Protocol):
 
     @property
     def reasons(self) -> Sequence[Reason]:
-        """They are."""
+        """Those beside the reasons that any target has."""
         ...
 
 
@@ -164,7 +164,7 @@ class CountsSamples(Protocol):
 
     @property
     def samples(self) -> int:
-        """How many there are; read after ``open()``."""
+        """The number of samples; read after ``open()``."""
         ...
 
 
@@ -173,7 +173,7 @@ class TracksPeakMemory(Protocol):
     """A target whose engine counts the device memory that it allocates."""
 
     def reset_peak_memory(self) -> None:
-        """Begin anew."""
+        """Begin to count anew."""
         ...
 
     def peak_memory(self) -> int | None:

@@ -201,7 +201,7 @@ class TorchTarget:
         return other
 
     def reset_peak_memory(self) -> None:
-        """Begin to count peak memory anew, also for whoever else reads it in this process."""
+        """Begin to count peak memory anew, also for other readers in this process."""
         if self._device.type == "cuda":
             self._torch.cuda.reset_peak_memory_stats(self._device)
 

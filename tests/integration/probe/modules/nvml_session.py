@@ -25,7 +25,7 @@ class Handler(logging.Handler):
 
 
 def held() -> int:
-    """What the stand-in created and has not let go of; -1 where another library was loaded, or none."""
+    """What the stand-in created and has not released; -1 where another library was loaded, or none."""
     import pynvml
 
     return getattr(pynvml.nvmlLib, "fakeHeld", lambda: -1)()

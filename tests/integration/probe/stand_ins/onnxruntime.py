@@ -25,7 +25,7 @@ GraphOptimizationLevel = SimpleNamespace(
 )
 
 dropped: list[tuple[str, int]] = []
-"""What was let go of, and how many contexts were current then."""
+"""What was released, and how many contexts were current then."""
 
 
 preloaded = 0

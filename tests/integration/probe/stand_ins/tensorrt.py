@@ -22,7 +22,7 @@ TensorFormat = Enum("TensorFormat", "LINEAR CHW4")
 ITEM = {"FLOAT": 4, "HALF": 2, "BF16": 2, "INT8": 1, "INT32": 4, "INT64": 8, "BOOL": 1, "UINT8": 1}
 
 dropped: list[tuple[str, int]] = []
-"""What was let go of, and how many contexts were current then."""
+"""What was released, and how many contexts were current then."""
 
 
 class ILogger:

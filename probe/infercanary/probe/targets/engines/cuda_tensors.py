@@ -65,7 +65,7 @@ class StagedTensor:
 
 
 class StagedClock:
-    """The device's clock, for whoever calls it from outside of the device's context."""
+    """The device's clock, for callers outside of the device's context."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -40,7 +40,7 @@ class OnnxSession:
             path: The model's file.
             providers: In order of preference, by ONNX Runtime's names.
             provider_options: Provider → its options.
-            cpu_fallback: Whether to go on without a provider that is not to be had.
+            cpu_fallback: Whether to go on without a provider that cannot be loaded.
 
         Raises:
             UsageError: The options name more than one GPU.
