@@ -19,23 +19,15 @@ from pathlib import Path
 import structlog
 
 from infercanary.contract.report import Run
+from infercanary.contract.vocabulary import CONTROLS, PHASES
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
 
 GOAL = 0.05
 CONTAINERS, CANARIES, CADENCE = 200, 5, 10.0
-CONTROLS = (
-    "cpu_spin",
-    "memory_copy",
-    "page_io",
-    "thread_wake",
-    "gpu_fma",
-    "gpu_copy",
-    "gpu_transfer",
-    "gpu_launch",
-)
+CONTROL_NAMES = tuple(name for name, control in CONTROLS.items() if control.made_of is None)
 RESTART_RUNS = 24  # the first look at which a change can be called
-PHASES = ("h2d", "compute", "d2h", "launch", "queue")
+PHASE_NAMES = tuple(name for name, phase in PHASES.items() if not phase.of_server)
 
 
 def generation(number: int, image: int, at: float) -> Generation:
@@ -60,8 +52,8 @@ def run(rng: random.Random, sequence: int, canary: str, at: float) -> Run:
         started_at=at,
         outcome="ok",
         latencies=tuple(0.02 * rng.lognormvariate(0, 0.01) for _ in range(10)),
-        phases={name: 0.004 * rng.lognormvariate(0, 0.01) for name in PHASES},
-        controls={name: 0.0004 * rng.lognormvariate(0, 0.01) for name in CONTROLS},
+        phases={name: 0.004 * rng.lognormvariate(0, 0.01) for name in PHASE_NAMES},
+        controls={name: 0.0004 * rng.lognormvariate(0, 0.01) for name in CONTROL_NAMES},
     )
 
 

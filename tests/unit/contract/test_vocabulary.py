@@ -136,6 +136,14 @@ def test_phases_that_wait_are_the_hosts() -> None:
     assert [phase.name for phase in PHASES.values() if not phase.of_server][:3] == ["h2d", "compute", "d2h"]
 
 
+def test_dashboards_have_a_colour_for_each() -> None:
+    colours = pytest.importorskip("grafana.dashboards.colours")
+    assert colours.CANARY_STATES.keys() == set(CANARY_STATES)
+    assert colours.OUTCOMES.keys() == set(OUTCOMES)
+    assert [*colours.PHASES] == [phase.name for phase in PHASES.values() if not phase.of_server]
+    assert [*colours.CONTROLS] == [control.name for control in CONTROLS.values() if control.made_of is None]
+
+
 def _texts(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
