@@ -19,10 +19,12 @@ Positive = Annotated[float, Meta(gt=0)]
 
 
 class CanaryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One canary: its target with its options, and what of it is swept."""
+    """One canary."""
 
     target: str
+    """Built in, or ``package.module:attribute``."""
     options: dict[str, Any] = {}
+    """The target's arguments."""
     sweep: Sweep | None = None
 
 
@@ -37,6 +39,7 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     open_timeout_seconds: Positive = 600.0
     controls: bool = True
     samplers: dict[str, bool] = {}
+    """Name → whether it is on, where that is not its default."""
     journal: str | None = None
     journal_bytes: Annotated[int, Meta(ge=65536)] = 16777216
 

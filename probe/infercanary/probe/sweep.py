@@ -96,18 +96,22 @@ _PUT_OFF_SECONDS = 60.0
 class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a canary's sweeps measure, and how much time they take. A canary without one is not swept.
 
-    ``batches``        batch sizes, each with one request at a time.
-    ``concurrency``    requests at a time, each with the canary's own inputs.
-    ``seconds``        that a sweep takes at most; each point has an equal share.
-    ``every_seconds``  between two sweeps; longer where half of the duty cap needs it.
+    ::
 
-    Raises ValueError where neither batches nor concurrency is given.
+        Probe({"resnet18": target}, sweeps={"resnet18": Sweep(batches=(1, 8, 32), concurrency=(1, 4))})
+
+    Raises:
+        ValueError: Neither batches nor concurrency is given.
     """
 
     batches: Annotated[tuple[Annotated[int, Meta(ge=1, le=4096)], ...], Meta(max_length=8)] = ()
+    """Batch sizes, each with one request at a time."""
     concurrency: Annotated[tuple[Annotated[int, Meta(ge=1, le=64)], ...], Meta(max_length=8)] = ()
+    """Numbers of requests at a time, each with the canary's own inputs."""
     seconds: Annotated[float, Meta(ge=0.1, le=600)] = 10.0
+    """A sweep takes at most; each point has an equal share."""
     every_seconds: Annotated[float, Meta(ge=1, le=604_800)] = 3600.0
+    """Between two sweeps; longer where half of the duty cap needs it."""
 
     def __post_init__(self) -> None:
         if not self.batches and not self.concurrency:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +41,9 @@ from infercanary.probe.targets.controls.cuda import cuda_controls
 from infercanary.probe.targets.controls.machine_code import mapped_code
 from infercanary.probe.targets.torch import TorchTarget
 
+ROOT = Path(__file__).parents[3]
 CODE = Path(vocabulary.__file__).parents[1]
+SIDES = (CODE, Path(next(iter(infercanary.judge.__path__))).parent)
 
 
 def sample(*tags: str) -> Sample:
@@ -104,6 +108,13 @@ def test_a_step_of_the_cold_start_is_a_gauge_of_the_probe() -> None:
     assert {KINDS[step.metric] for step in COLD_START.values()} == {"gauge"}
 
 
+def test_metrics_that_the_other_side_names_exist() -> None:
+    """A gauge of the probe that is renamed would be missing there without a word."""
+    declared = {metric.name for metric in runpy.run_path(str(ROOT / "docs/generate.py"))["declared"]()}
+    named = {text for side in SIDES for path in side.rglob("*.py") for text in _texts(path)}
+    assert {text for text in named if re.fullmatch(r"infercanary_[a-z0-9_]+", text)} - declared == set()
+
+
 def test_nobody_keeps_a_table_of_these_words_for_himself() -> None:
     """A list or a set with three of them, a dictionary with three as keys: that is what stood in both trees before."""
     tables = [frozenset(words) for words in (TAGS, CONTROLS, COMPONENTS, COLD_START, OUTCOMES, CANARY_STATES)]
@@ -118,10 +129,9 @@ def test_nobody_keeps_a_table_of_these_words_for_himself() -> None:
         "environment.py",
         "vocabulary.py",
     }
-    sides = [CODE, Path(next(iter(infercanary.judge.__path__))).parent]
     found = [
         f"{path.name}: {sorted(words & table)}"
-        for side in sides
+        for side in SIDES
         for path in side.rglob("*.py")
         if path.name not in emit
         for words in _collections(path)

@@ -198,13 +198,7 @@ class _Seen(NamedTuple):
 
 @register()
 class ThreadSampler:
-    """Reads /proc of this process.
-
-    ``local_cpus``       GPU → the CPUs on its NUMA node; without those that are not known.
-    ``compute_threads``  how many threads the canary's engine computes with; None while that is not known.
-    ``places``           canary → where the thread of its last run was; without those that are not known.
-    ``cgroup_cpus``      cores that the cgroup grants; None where it sets no limit.
-    """
+    """Reads /proc of this process."""
 
     name = "threads"
 
@@ -217,6 +211,15 @@ class ThreadSampler:
         places: Callable[[], Mapping[str, Place]] = dict,
         cgroup_cpus: Callable[[], float | None] = granted_cpus,
     ) -> None:
+        """Make one; nothing is read yet.
+
+        Args:
+            proc: The process's folder in /proc.
+            local_cpus: GPU → the CPUs on its NUMA node; without those that are not known.
+            compute_threads: How many threads the canary's engine computes with; None while that is not known.
+            places: Canary → where the thread of its last run was; without those that are not known.
+            cgroup_cpus: Cores that the cgroup grants; None where it sets no limit.
+        """
         self._task = f"{proc}/task"
         self._local_cpus = local_cpus
         self._compute_threads = compute_threads
