@@ -1,12 +1,12 @@
-"""`infercanary ab` in real Docker, again and again: how often it is right, and after how long.
+"""`infercanary ab` in real Docker, repeated: how often it is right, and after how long.
 
-The same image against itself, an image 5 % and one 30 % slower, each on a quiet machine and with a CPU hog beside that
+The same image against itself, an image 5 % and one 30 % slower, each on a quiet machine and beside a CPU hog that
 comes and goes; and a manual install on the host against the image. It prints a table, and exits with 1 where an answer
 is wrong: `regressed` or `improved` of the same image, `equivalent` or `improved` of one 5 % slower. `inconclusive` is
 never wrong, and is counted.
 
 Needs Docker, and the image ``infercanary-example:dev`` of this checkout (``docker compose build``). Everything that it
-starts is gone afterwards. An hour or more by default.
+starts is removed. It takes an hour or more by default.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Simulated containers report at the default cadence into a real exporter, through the code that a poll runs
 after its download. A second process scrapes it through HTTP, with gzip off and on. Beside it, in the same run,
-``prometheus_client.generate_latest`` writes the same families, which it is given ready-made.
+``prometheus_client.generate_latest`` writes the same families, already built.
 
     python benchmarks/exposition.py [--containers 1000] [--rounds 7]
 """

@@ -1,11 +1,11 @@
-"""What only a GPU can tell: how true the event clock is, how near the controls come to the device, and what we cost.
+"""What only a GPU shows: the accuracy of the event clock, the throughput of the controls, and the probe's cost.
 
 events    the phase ``compute`` by CUDA events, over the time of its kernels by CUDA's profiler (CUPTI); goal: within
           2 %. The work is large: the host enqueues it while the inputs are still under way, so that there are hardly
-          any gaps between kernels, which are part of the phase and of no kernel.
+          any gaps between kernels, which the phase includes and no kernel does.
 controls  what each achieves, as a share of the device's ceiling. That is by what NVML says of the device: twice the
           cores times the highest SM clock (a fused multiply-add is two), twice the bus width times the highest memory
-          clock (all memory so far sends two bits a cycle of the clock that NVML tells), and the PCIe link's bits
+          clock (all memory so far sends two bits a cycle of the clock that NVML reports), and the PCIe link's bits
           without their encoding, of which the packets' headers take some more.
 nvml      milliseconds of a run that are spent in NVML.
 tenant    the example server's latency on the GPU, with the probe over without it: ``benchmarks/overhead.py``.
@@ -282,10 +282,10 @@ def show_nvml() -> None:
     )
     calls = next(family for family in samples[-1][1] if family.name == CALL_SECONDS.name)
     cost = {point.labels[0]: point.value for point in calls.points if isinstance(point.value, float)}
-    dearest = sorted(cost, key=lambda call: cost[call], reverse=True)[:5]
+    slowest = sorted(cost, key=lambda call: cost[call], reverse=True)[:5]
     print(
-        "nvml      dearest calls, as last made: "
-        + ", ".join(f"{call} {cost[call] * 1e3:.2f} ms" for call in dearest)
+        "nvml      slowest calls, as last made: "
+        + ", ".join(f"{call} {cost[call] * 1e3:.2f} ms" for call in slowest)
     )
 
 

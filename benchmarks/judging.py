@@ -1,9 +1,9 @@
 """What judging costs: 200 containers with 5 canaries each and their controls, a run of each every 10 s.
 
 The runs go through the exporter's own judge into a store on disk, an hour of them, with an upgrade of every container
-after a third of it; only the clock is not waited for. Before that hour each container was restarted ten times, which
-is what the judge learns from, and is tried on. Prints the CPU time of the judge's work by the time that it stands for;
-goal: at most 5 % of a core. Exits with 1 where that is missed.
+after a third of it; without waiting for the clock. Before that hour each container was restarted ten times: the
+judge estimates the restart variance from these, and tries its rules on them. Prints the judge's CPU time over the
+simulated time; goal: at most 5 % of a core. Exits with 1 where that is missed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The phase `compute` of the ONNX Runtime target over what ONNX Runtime's own profiler says of the same runs.
+"""The phase `compute` of the ONNX Runtime target over ONNX Runtime's own profiler, for the same runs.
 
-ResNet-18, exported here, on the CPU. Both times are of the very same run, so a noisy machine is in both; the profiler's
+ResNet-18, exported here, on the CPU. Both times are of the same run, so noise of the machine is in both; the profiler's
 event is ``model_run``, in whole microseconds. Exits with 1 where the median ratio is further from 1 than the goal.
 """
 

@@ -2,9 +2,9 @@
 
 Servers of the same code, with the probe (default settings) and without, take the same sequential load in turns
 (A B B A …). Each turn is a fresh process, because a restart is one replicate: two starts of the same server differ.
-Machines are noisy: only the ratios mean something. Goals: p50 ≤ 1.01, p99 ≤ 1.02, duty ≤ 1 %.
+Machines are noisy, so only the ratios count. Goals: p50 ≤ 1.01, p99 ≤ 1.02, duty ≤ 1 %.
 
-``--null`` runs both without the probe: it shows how far two equal servers come out apart here.
+``--null`` runs both without the probe: it shows how much two equal servers differ here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from load import load  # noqa: E402 - the example is no package
 
 
 class Turns:
-    """One side's turns: the latencies (s) of each, and what its probe says of its duty."""
+    """One side's turns: the latencies (s) of each, and the duty that its probe reports."""
 
     def __init__(self, probe: bool, rate: float) -> None:
         self._probe = probe

@@ -1,11 +1,11 @@
 """How long a newcomer waits: from `docker compose up` to a green Fleet view, and from a slow image to its alert.
 
 The shipped Compose file and its `broken` profile, as they are, from images that were built before; Grafana itself only
-where its image is there, for what its panels ask is asked of Prometheus. Green is a Fleet view with the latency and
+if its image is there: the queries of its panels are sent to Prometheus. Green is a Fleet view with the latency and
 the verdict of each service, and with nothing in trouble. Exits with 1 where green takes longer than its goal, or where
 another critical alert of the service comes before that of its slow image.
 
-Needs Docker with Compose, and the file's ports. All that it starts is gone afterwards, volumes too.
+Needs Docker with Compose, and the file's ports. Everything that it starts is removed, with volumes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How well the test that ends a warm-up does: on recorded warm-ups of real models, and on made ones.
+"""How well the test that ends a warm-up works: on recorded warm-ups of real models, and on simulated ones.
 
-``score`` (the default) asks ``is_steady`` after each repeat, as a canary does (limit: 100 repeats, 20 s), and beside it
-what others do. It sets where they stop against the truth in hindsight:
+``score`` (the default) asks ``is_steady`` after each repeat, as a canary does (limit: 100 repeats, 20 s), and the
+rules of others. It compares where they stop with the truth in hindsight:
 
 - The series is cut at its change points, as Barrett et al. ("Virtual Machine Warmup Blows Hot and Cold", OOPSLA 2017)
   and Traini et al. ("Towards effective assessment of steady state performance in Java software", EMSE 2022) do. Here

@@ -1,8 +1,8 @@
-"""Real upgrades in real Docker, judged by the real exporter: what was said of each, and after how many runs.
+"""Real upgrades in real Docker, judged by the real exporter: the verdict on each, and after how many runs.
 
-One service, of which the example server's image is upgraded again and again, each time from the image before; two
+One service, whose image, the example server's, is upgraded repeatedly, each time from the image before; two
 others go on beside it with their own, and a load of requests varies all the while. First the same image is restarted
-(20 times by default): nothing may be called there, and that is where the judge learns how much restarts differ here. It
+(20 times by default): it must call nothing there, and from these it estimates how much restarts differ. It
 prints a table, and exits with 1 where a verdict, a cause or a named component is not the right one.
 
 Needs Docker, and the image ``infercanary-example:dev`` (``docker compose build``). Containers are named
@@ -51,7 +51,7 @@ class Step(NamedTuple):
     named: str = ""
     hog: bool = False
     small: bool = False
-    """Whether it takes many starts to tell."""
+    """Whether many starts are needed to see it."""
 
 
 def steps(mean: float) -> list[Step]:
@@ -203,7 +203,7 @@ def main() -> None:
         default=12,
         help="of an image that is 5 %% or less off; of others a third (default: 12)",
     )
-    parser.add_argument("--large", action="store_true", help="without those that take many starts to tell")
+    parser.add_argument("--large", action="store_true", help="leave out those that need many starts")
     parser.add_argument("--interval", default="0.7", help="seconds between runs (default: %(default)s)")
     parser.add_argument(
         "--port", type=int, default=19797, help="of the exporter, on loopback (default: %(default)s)"
@@ -231,7 +231,9 @@ def main() -> None:
             deviation = up.value("infercanary_restart_deviation_ratio", SERVICE)
             total, count = (up.value(f"infercanary_latency_seconds_{n}", SERVICE) for n in ("sum", "count"))
             print(f"restarts of one image: {tests:.0f} judged, {alarms:.0f} called a change")
-            print(f"restart SD as learnt: {deviation:.2%}; canary {1e3 * total / count:.1f} ms\n", flush=True)
+            print(
+                f"restart SD as estimated: {deviation:.2%}; canary {1e3 * total / count:.1f} ms\n", flush=True
+            )
             wrong += alarms > 0 or tests == 0
             print("| upgrade | said | right | runs |\n|---|---|---|---|")
             for step in steps(total / count):

@@ -1,4 +1,4 @@
-"""What is left of an experiment is told from what still goes on; what Docker and containers say is made one line."""
+"""What an experiment left is distinguished from one that still runs; messages of Docker become one line."""
 
 from __future__ import annotations
 

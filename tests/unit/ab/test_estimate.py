@@ -99,8 +99,8 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 
 def test_one_wild_pair_of_eight_neither_makes_nor_hides_a_change():
     rng = random.Random(5)
-    calm = [pair(math.log(1.1) + rng.gauss(0, 0.005)) for _ in range(7)]
-    assert decide([*calm[:3], pair(1.5), *calm[3:]], 8).looks[-1].seen.verdict == "regressed"
+    quiet = [pair(math.log(1.1) + rng.gauss(0, 0.005)) for _ in range(7)]
+    assert decide([*quiet[:3], pair(1.5), *quiet[3:]], 8).looks[-1].seen.verdict == "regressed"
     same = [pair(rng.gauss(0, 0.004)) for _ in range(11)]
     assert decide([*same[:5], pair(1.5), *same[5:]], 12).verdict == "equivalent"
 
@@ -154,8 +154,8 @@ def test_a_change_counts_when_two_looks_show_it():
     # The last planned look is the first to show it: one pair more.
     assert not decide(pairs[:3], 3).done
     assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
-    calm = [pair(x) for x in (0.2, -0.2, 0.1)]
-    assert decide(calm, 3)._replace(looks=()) == ("inconclusive", (), True)
+    quiet = [pair(x) for x in (0.2, -0.2, 0.1)]
+    assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True)
 
 
 def test_looks_cost():

@@ -1,4 +1,4 @@
-"""Which signals an experiment heeds."""
+"""Which signals an experiment handles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an experiment is, on a terminal, in a log, and where nobody can be told; and how it is interrupted."""
+"""Progress on a terminal, in a log, and where nothing can be written; and how an experiment is interrupted."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def test_help_of_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["prob"], "No such command 'prob'"),
         (["probe", "--confg", "x"], "No such option"),
@@ -60,12 +60,12 @@ def test_wrong_use_has_exit_code_2(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     arguments: list[str],
-    told: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = run(monkeypatch, capsys, *arguments)
     assert code == 2
-    assert told in err
+    assert message in err
     assert out == "" and "Traceback" not in err
 
 

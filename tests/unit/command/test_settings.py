@@ -1,4 +1,4 @@
-"""Settings files: what is read, and how a mistake is told. Whole files of mistakes are in probe/bad_config."""
+"""Settings files: what is read, and how a mistake is reported. Whole files of mistakes are in probe/bad_config."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_empty_file_is_all_defaults(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         # msgspec does not say which entry of a mapping it means; a person has to know.
         ("parts: {a: {size: 1}, b: {size: x}}", ": parts.b.size: expected a whole number, got text"),
@@ -85,8 +85,8 @@ def test_an_empty_file_is_all_defaults(file: Path) -> None:
         ("free:\n  'a': 1\n  a: 2", ":3:3: the key `a` is here a second time; keep one"),
     ],
 )
-def test_a_mistake_names_its_place_and_its_fix(file: Path, text: str, told: str) -> None:
-    assert mistake(file, text) == told
+def test_a_mistake_names_its_place_and_its_fix(file: Path, text: str, message: str) -> None:
+    assert mistake(file, text) == message
 
 
 def test_keys_that_only_look_alike_are_two(file: Path) -> None:
@@ -100,13 +100,13 @@ def test_no_bytes_at_all_give_anything_but_settings_or_one_line(
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "junk.yaml"
     file.write_bytes(junk)
-    told = f"{file}: "
+    message = f"{file}: "
     try:
         load(file, Outer)
     except UsageError as error:
-        told = str(error)
-    assert told.startswith(f"{file}:")
-    assert len(told.splitlines()) == 1
+        message = str(error)
+    assert message.startswith(f"{file}:")
+    assert len(message.splitlines()) == 1
 
 
 def test_convert_without_a_place() -> None:

@@ -89,7 +89,7 @@ def test_too_few_runs_are_inconclusive(numbers):
 
 
 def test_runs_that_fail_are_no_reason_to_pass(numbers):
-    """Unless they did before: a regression stays one, and nothing else is told from those that something spared."""
+    """Unless they did before: a regression stays one, and nothing else follows from the runs that did not fail."""
     old = series(numbers, 0.02)._replace(attempts=Attempts(100, 0))
     sound, failing = Attempts(100, 0), Attempts(100, 40)
     shares = "40 of 100 runs failed, 0 of 100 before"
