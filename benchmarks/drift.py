@@ -1,6 +1,6 @@
-"""Who judges an upgrade right, how often and how soon: our judge beside others', on services whose truth is made.
+"""Which judge is right about an upgrade, how often and how soon: ours and others, on simulated services.
 
-What is made: per start of a container, the repeats of each run, a control's runs and the SM clock. Latency is a level
+Simulated are, per start of a container, the repeats of each run, a control's runs and the SM clock. Latency is a level
 times, all independent and all as ratios,
 
 - what this start drew (``restart SD``; the same for all its runs),
@@ -9,11 +9,11 @@ times, all independent and all as ratios,
   runs); the canary follows it at 0.7, the control at 0.9,
 - what the host does to all its containers, the control included,
 - the repeats' own noise, SD 2 %, Student's t with 3 degrees of freedom,
-- and the image's effect, which is what is asked for.
+- and the image's effect, which is what a judge must find.
 
 An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.judge.statistics``;
 all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
-learn from; only ours does. A month has a run a minute, and no judge is told of any event in it: ours is asked every two
+learn from; only ours does. A month has a run a minute, and no judge knows of any event in it: ours is asked every two
 hours, as in the exporter; the others see the medians of half hours, and those that need an event are asked about each
 30 half hours beside the 30 before.
 
@@ -26,8 +26,8 @@ The peers:
   older numpy than ours, and runs on ours: ``pip install --no-deps apache-otava==0.8.0``, or it is left out;
 - a fixed threshold: the mean of the runs moved by 10 %.
 
-``gates`` gives each of them, with hindsight, the effect gate that serves it best. Peers name no cause; what moves at an
-upgrade they hold against the image.
+``gates`` gives each of them, with hindsight, the effect gate that serves it best. Peers name no cause; they attribute
+whatever moves at an upgrade to the image.
 """
 
 from __future__ import annotations
@@ -157,14 +157,14 @@ def ours(shown: Upgrade) -> Decision:
     past = [_kept(start, i % len(shown.replicas), i - _PAST, "old") for i, start in enumerate(shown.past)]
     before = [_kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
     after = [_kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
-    told = Judgement(state="settling")
+    judgement = Judgement(state="settling")
     for runs in LIVE.looks:
         seen = [KeptStart(start.generation, start.samples[:runs]) for start in after]
-        told = judge([*past, *before, *seen], [], _CANARY)
-        if told.state in CHANGED:
+        judgement = judge([*past, *before, *seen], [], _CANARY)
+        if judgement.state in CHANGED:
             break
-    cause = next((who for who in get_args(Cause) if who == told.causes.cause), None)
-    return Decision(cast(Verdict, told.state), runs, cause)
+    cause = next((who for who in get_args(Cause) if who == judgement.causes.cause), None)
+    return Decision(cast(Verdict, judgement.state), runs, cause)
 
 
 _CANARY = "canary"
@@ -349,7 +349,7 @@ def first_day(month: Month) -> list[int]:
     alarms, called = [], False
     for count in range(10, len(samples) + 1, 10):
         found = drift.detect([KeptStart(generation, samples[:count])], [], _CANARY, prior())
-        if found.shift and not called:  # 0 where it has not drifted, None where nobody can tell yet
+        if found.shift and not called:  # 0 where it has not drifted, None while it is not known
             alarms.append(count * LIVE.block_runs // _BLOCK)
         called = bool(found.shift)
     return alarms

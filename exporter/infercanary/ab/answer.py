@@ -1,9 +1,10 @@
-"""What an experiment says: the verdict on each canary, what it rests on, why, and what a start cost. Pure."""
+"""The answer of an experiment: the verdict on each canary, its evidence and causes, and the cost of a start. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from infercanary.ab import estimate, neighbours
 from infercanary.ab.conditions import INTERVAL_SECONDS
-from infercanary.ab.estimate import Decision
+from infercanary.ab.estimate import PairDecision
 from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
@@ -23,18 +24,18 @@ from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import statistics
 from infercanary.judge.causes import explain
 from infercanary.judge.model import Judgement, Pair, Start
-from infercanary.judge.policy import FILES
+from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
 
 STEPS = ("first_report", *COLD_START)
-"""Of a cold start: from its beginning to the probe's first answer; to load; the first inference; until steady."""
+"""Steps of a cold start: until the probe's first report; load; the first inference; until steady."""
 
-_SLOW_PACE = 4.0  # times the interval that was asked for, from which on a probe does not heed it
+_SLOW_PACE = 4.0  # times the interval that was asked for; beyond it the probe keeps its own pace
 
 
 class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One side: seconds, of the runs that count, and of its starts."""
+    """One arm: its starts and the runs that count, in seconds."""
 
     name: str
     image_id: str = ""
@@ -45,15 +46,15 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     mean: float | None = None
     sd: float | None = None
     start_sd: float | None = None
-    """How much the levels of its starts differ, as a ratio."""
+    """How much the levels of its starts differ (SD), as a ratio."""
     cold_start: dict[str, float] = {}
-    """PairShift → its median."""
+    """Step → its median, in seconds."""
     swing: dict[str, float] = {}
-    """PairShift → half of its range over its median: 0.05 is ± 5 %."""
+    """Step → half of its range over its median: 0.05 is ± 5 %."""
 
 
 class PairShift(msgspec.Struct, frozen=True):
-    """One pair: how much slower B was than A beside it, as a ratio, and who came first."""
+    """One pair of starts: how much slower B was than A, as a ratio, and which came first."""
 
     shift: float
     first: str
@@ -74,7 +75,7 @@ class CanaryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Picked(NamedTuple):
-    """The runs that count of one canary."""
+    """The runs of one canary that count."""
 
     starts: Sequence[tuple[Start, Start]]
     shifts: Sequence[Shift]
@@ -83,7 +84,11 @@ class Picked(NamedTuple):
 
 
 def common(pairs: Sequence[TurnPair]) -> list[str]:
-    """The canaries that every start had. Raises :class:`UsageError` where there is none."""
+    """Return the canaries that every start had.
+
+    Raises:
+        UsageError: There is none.
+    """
     turns = [turn for pair in pairs for turn in (pair.a, pair.b)]
     names = [name for name in turns[0].starts if all(name in turn.starts for turn in turns)]
     if not names:
@@ -93,7 +98,7 @@ def common(pairs: Sequence[TurnPair]) -> list[str]:
 
 
 def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
-    """Those runs, with the shift of each pair."""
+    """Return the runs of ``canary`` that count, with the shift of each pair."""
     both = [(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs]
     kept = neighbours.counted(both)
     firsts = {id(pair.a.starts[canary].generation): pair.a_first for pair in pairs}
@@ -101,26 +106,37 @@ def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
     return Picked(kept.pairs, shifts, [firsts[id(a.generation)] for a, _ in kept.pairs], kept.note)
 
 
-def decisions(pairs: Sequence[TurnPair], most: int) -> dict[str, Decision]:
-    """Canary → what is known after these pairs. Raises :class:`UsageError`."""
+def decisions(pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT) -> dict[str, PairDecision]:
+    """Return the decision on each canary after these pairs.
+
+    Args:
+        pairs: The pairs so far.
+        most: Pairs that are planned.
+        policy: The numbers that decide.
+
+    Raises:
+        UsageError: No canary is in all of them.
+    """
     found = {}
     for name in common(pairs):
-        decision = estimate.decide(picked(pairs, name).shifts, most)
-        # Pairs that neighbours spoilt count as tried: an experiment does not go on for ever.
+        decision = estimate.decide(picked(pairs, name).shifts, most, policy)
+        # Pairs that do not count are still tried pairs: an experiment must end.
         found[name] = decision._replace(done=decision.done or len(pairs) > most)
     return found
 
 
-def summarize(canary: str, result: Result, a: ArmSummary, b: ArmSummary, most: int) -> CanaryAnswer:
-    """The answer on ``canary``; ``a`` and ``b`` say who the sides are."""
+def summarize(
+    canary: str, result: Result, a: ArmSummary, b: ArmSummary, most: int, policy: Policy = EXPERIMENT
+) -> CanaryAnswer:
+    """Return the answer on ``canary``; ``a`` and ``b`` name the arms."""
     of = picked(result.pairs, canary)
-    decision = estimate.decide(of.shifts, most)
+    decision = estimate.decide(of.shifts, most, policy)
     arms = [
         _arm(arm, side, result, [pair[i] for pair in of.starts], canary)
         for i, (arm, side) in enumerate(((a, "A"), (b, "B")))
     ]
     return CanaryAnswer(
-        compared=_compared(canary, of, decision, result, (a.name, b.name)),
+        compared=_compared(canary, of, decision, result, (a.name, b.name), policy),
         a=arms[0],
         b=arms[1],
         pairs=[
@@ -133,19 +149,21 @@ def summarize(canary: str, result: Result, a: ArmSummary, b: ArmSummary, most: i
 
 
 def series(pairs: Sequence[TurnPair], canary: str) -> tuple[RecordedRuns, RecordedRuns]:
-    """The runs that count of either side, for pictures."""
+    """Return the runs that count of both arms, for pictures."""
     a, b = ([pair[i] for pair in picked(pairs, canary).starts] for i in (0, 1))
     return _series(a), _series(b)
 
 
 def _compared(
-    canary: str, of: Picked, decision: Decision, result: Result, names: tuple[str, str]
+    canary: str, of: Picked, decision: PairDecision, result: Result, names: tuple[str, str], policy: Policy
 ) -> ComparisonResult:
-    """As `infercanary compare` says it, with the experiment's own verdict, interval and causes."""
+    """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
     a, b = ([pair[i] for pair in of.starts] for i in (0, 1))
-    plain = compare_runs(canary, _series(a), _series(b), files=((names[0],), (names[1],)))
+    one_look = replace(FILES, smallest_effect=policy.smallest_effect, clear_zone=policy.clear_zone)
+    plain = compare_runs(canary, _series(a), _series(b), files=((names[0],), (names[1],)), policy=one_look)
     look = decision.looks[-1] if decision.looks else None
-    why = explain(look.shift, [Pair([x], [y]) for x, y in of.starts], canary) if look is not None else None
+    compared = [Pair([x], [y]) for x, y in of.starts]
+    why = explain(look.shift, compared, canary, policy=policy) if look is not None else None
     judgement = Judgement(state=decision.verdict)
     if look is not None and why is not None:
         judgement = Judgement(
@@ -157,7 +175,7 @@ def _compared(
         plain,
         verdict=decision.verdict,
         exit_code=OF_VERDICT[decision.verdict],
-        sentence=sentence(judgement) if look is not None else _too_few(of, decision),
+        sentence=sentence(judgement, policy) if look is not None else _too_few(of, decision),
         shift=look.seen.shift if look is not None else None,
         low=_finite(look.seen.low) if look is not None else None,
         high=_finite(look.seen.high) if look is not None else None,
@@ -166,33 +184,34 @@ def _compared(
         restart_sd_from="measured" if math.isfinite(sd) else plain.restart_sd_from,
         restarts_seen=2 * len(of.shifts),
         causes=why,
-        next=_next(of, decision, result) if unknown else (),
+        next=_next(of, decision, result, policy) if unknown else (),
         notes=_notes(of, result),
     )
 
 
-def _too_few(of: Picked, decision: Decision) -> str:
+def _too_few(of: Picked, decision: PairDecision) -> str:
     return (
-        f"{decision.verdict}: {count(len(of.shifts), 'pair')} of starts, and {estimate.FEWEST_PAIRS} are the least "
-        "that tell anything"
+        f"{decision.verdict}: {count(len(of.shifts), 'pair')} of starts, and at least {estimate.FEWEST_PAIRS} "
+        "are needed"
     )
 
 
-def _next(of: Picked, decision: Decision, result: Result) -> list[str]:
-    """What would settle it."""
+def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) -> list[str]:
+    """Return next actions that would settle it."""
     each = result.seconds / max(1, len(result.pairs))
-    needed = estimate.pairs_needed(of.shifts, FILES.history)
+    needed = estimate.pairs_needed(of.shifts, FILES.history, policy)
     found = []
     if result.ended == "budget":
         found.append("the time was up (--budget): give it more")
     if needed is not None:
         found.append(
-            f"about {needed} starts a side would settle it, if they go on like this (--restarts {needed}, "
+            f"about {needed} starts a side would settle it, if they continue like this (--restarts {needed}, "
             f"{_minutes(each * needed)})"
         )
     elif decision.looks:
         found.append(
-            "more of the same will hardly settle it: the shift is at the edge of what counts as one (3 %), or starts "
+            "more of the same will hardly settle it: the shift is at the edge of what counts as one "
+            f"({short(100 * policy.smallest_effect)} %), or starts "
             f"differ too much ({short(100 * math.expm1(estimate.restart_sd(of.shifts)))} %); give the containers CPUs "
             "of their own (--cpuset-cpus), and keep other work off them"
         )

@@ -15,7 +15,6 @@ from typing import Any
 import click
 import msgspec
 
-import infercanary
 from infercanary.ab import answer, conditions, experiment, page, process, text
 from infercanary.ab.answer import ArmSummary, CanaryAnswer
 from infercanary.ab.conditions import Conditions
@@ -31,7 +30,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare import page as pages
 from infercanary.compare.terminal import say, width
-from infercanary.judge.policy import EXPERIMENT, FILES
+from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 
 
 @click.command(
@@ -108,6 +107,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES
     metavar="PATH",
     help="Compare a manual install with a container: A is this interpreter on this host, and one image is given, B.",
 )
+@options.policy(EXPERIMENT, "all looks at the experiment together")
 @options.as_json
 @options.report
 def command(
@@ -128,6 +128,7 @@ def command(
     env: tuple[str, ...],
     volume: tuple[str, ...],
     host_python: str,
+    policy: Policy,
     as_json: bool,
     report: str,
 ) -> int:
@@ -174,14 +175,14 @@ def command(
     with interruption.handled():
         try:
             result, arms = _experiment(
-                names, python, settings, config or "--model", same, plan, interruption, progress
+                names, python, settings, config or "--model", same, plan, policy, interruption, progress
             )
         except ExperimentInterrupted:
             progress.clear()
             return exit_codes.of_signal(interruption.number)
         finally:
             progress.clear()
-        answers = [answer.summarize(name, result, *arms, restarts) for name in _canaries(result)]
+        answers = [answer.summarize(name, result, *arms, restarts, policy) for name in _canaries(result)]
         return _say(answers, result, interruption.number, as_json, report)
 
 
@@ -203,6 +204,7 @@ def _experiment(
     place: str,
     same: Conditions,
     plan: Plan,
+    policy: Policy,
     interruption: Interruption,
     progress: Progress,
 ) -> tuple[Result, tuple[ArmSummary, ArmSummary]]:
@@ -233,7 +235,7 @@ def _experiment(
                     name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0
                 )
             )
-        judged = partial(answer.decisions, most=plan.restarts)
+        judged = partial(answer.decisions, most=plan.restarts, policy=policy)
         result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)
         return result, (arms[0], arms[1])
 
@@ -304,15 +306,19 @@ def _say(
     elif not answers:
         say(f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive")
     else:
-        for i, (each, (a, b)) in enumerate(zip(answers, series, strict=True)):
-            say("\n" * bool(i) + text.experiment(each, a, b, width()), each.compared.verdict)
-        say("".join(f"\n  note         {note}\n" for note in notes))
+        options.show(
+            (
+                (each.compared.verdict, text.experiment(each, a, b, width()))
+                for each, (a, b) in zip(answers, series, strict=True)
+            ),
+            notes,
+        )
     if report and answers:
         articles = [
             part for each, (a, b) in zip(answers, series, strict=True) for part in page.experiment(each, a, b)
         ]
         title = f"{answers[0].a.name} → {answers[0].b.name}"
-        pages.write(report, pages.page(title, articles, notes, infercanary.__version__))
+        pages.write(report, pages.page(title, articles, notes))
     return code
 
 

@@ -1,10 +1,10 @@
-"""What an experiment in pairs tells: the shift, its interval, and when enough is known. Pure: numbers in, numbers out.
+"""Estimates from pairs of starts: the shift, its interval, and when enough is known. Pure: numbers in, numbers out.
 
 - **A start is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): the unit is a
-  start's level, and how much starts differ is measured here, by the experiment itself. No assumption about it is used.
-- **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34): each start of A is held
-  against the start of B beside it. What both had in common, heat or a neighbour that stayed, drops out of their
-  difference; and as A B is followed by B A, a trend drops out of two differences.
+  start's level, and how much starts differ is measured here, by the experiment itself. Nothing is assumed about it.
+- **Neighbours in time are one block** (Fisher, "The Design of Experiments", 1935, §§26-34): each start of A is
+  compared with the start of B next to it. What both had in common, heat or a neighbour that stayed, cancels in their
+  difference; and as A B is followed by B A, a trend cancels in two differences.
 - The shift is the trimmed mean of the pairs' differences, and its error that of their winsorized deviation, on as many
   degrees of freedom as pairs count less one (Tukey and McLaughlin, "Less Vulnerable Confidence and Significance
   Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
@@ -26,15 +26,15 @@ from typing import NamedTuple
 import numpy as np
 
 from infercanary.judge.decide import verdict_after
-from infercanary.judge.policy import EXPERIMENT
+from infercanary.judge.policy import EXPERIMENT, Policy
 from infercanary.judge.shift import CHANGED, Comparison, Shift, Verdict
 from infercanary.judge.statistics import assess
 
 FEWEST_PAIRS = EXPERIMENT.fewest_pairs
 
 
-class Look(NamedTuple):
-    """What was seen after so many pairs. ``level`` is the interval's confidence."""
+class PairLook(NamedTuple):
+    """The estimate after so many pairs. ``level`` is the confidence of its interval."""
 
     pairs: int
     level: float
@@ -42,16 +42,16 @@ class Look(NamedTuple):
     seen: Comparison
 
 
-class Decision(NamedTuple):
-    """The looks so far, the verdict that they confirm, and whether there is more to find out."""
+class PairDecision(NamedTuple):
+    """The looks so far, the verdict that they confirm, and whether the experiment is done."""
 
     verdict: Verdict
-    looks: Sequence[Look]
+    looks: Sequence[PairLook]
     done: bool
 
 
-def estimate(pairs: Sequence[Shift]) -> Shift:
-    """The shift that the pairs' own shifts have in common; of infinite error where they are fewer than three.
+def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
+    """Return the shift that the pairs have in common; its error is infinite with fewer than three pairs.
 
     The error is not taken below what the runs within the starts leave: three pairs may agree by chance.
     """
@@ -59,7 +59,7 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
     if not n:
         return Shift(math.nan, math.inf, 0.0)
     logs = np.sort([pair.log for pair in pairs])
-    cut = n // EXPERIMENT.pairs_per_trimmed
+    cut = n // policy.pairs_per_trimmed
     centre = float(logs[cut : n - cut].mean())
     if n < FEWEST_PAIRS or not all(math.isfinite(pair.se) for pair in pairs):
         return Shift(centre, math.inf, 0.0)
@@ -71,7 +71,7 @@ def estimate(pairs: Sequence[Shift]) -> Shift:
     return Shift(centre, max(between, within), kept - 1.0)
 
 
-def decide(pairs: Sequence[Shift], most: int) -> Decision:
+def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:
     """The verdict after these pairs, of an experiment that has ``most`` of them planned.
 
     Each look is replayed on the pairs that were there then, so that the same pairs give the same verdict. It is done
@@ -79,39 +79,41 @@ def decide(pairs: Sequence[Shift], most: int) -> Decision:
     was the first to show gets one pair more.
     """
     planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
-    levels = EXPERIMENT.levels(planned)
+    levels = policy.levels(planned)
     looks = []
     for n in range(FEWEST_PAIRS, len(pairs) + 1):
         level = levels[min(n - FEWEST_PAIRS, len(levels) - 1)]
-        shift = estimate(pairs[:n])
-        looks.append(Look(n, level, shift, assess(shift, level, policy=EXPERIMENT)))
-    verdict = verdict_after((look.seen for look in looks), EXPERIMENT) or "inconclusive"
+        shift = estimate(pairs[:n], policy)
+        looks.append(PairLook(n, level, shift, assess(shift, level, policy=policy)))
+    verdict = verdict_after((look.seen for look in looks), policy) or "inconclusive"
     fresh = bool(looks) and looks[-1].seen.verdict in CHANGED and len(pairs) == planned[-1]
-    return Decision(verdict, looks, verdict != "inconclusive" or (len(pairs) >= planned[-1] and not fresh))
+    return PairDecision(
+        verdict, looks, verdict != "inconclusive" or (len(pairs) >= planned[-1] and not fresh)
+    )
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:
-    """How much two starts of one image differ (SD of logarithms), as far as their pairs tell: each has two of them."""
+    """Return how much two starts of one image differ (SD of logarithms): a pair's shift has the variance of two."""
     logs = [pair.log for pair in pairs]
     return float(np.std(logs, ddof=1)) / math.sqrt(2) if len(logs) > 1 else math.nan
 
 
-def pairs_needed(pairs: Sequence[Shift], most: int = 99) -> int | None:
-    """With how many pairs it would be settled, if they go on like this; None where more of the same would not do it."""
-    now = estimate(pairs)
+def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERIMENT) -> int | None:
+    """Return how many pairs would settle it, if they continue like this; None if ``most`` would not."""
+    now = estimate(pairs, policy)
     if not math.isfinite(now.se):
         return None
     for n in range(len(pairs) + 1, most + 1):
-        cut = n // EXPERIMENT.pairs_per_trimmed
-        level = EXPERIMENT.levels(range(FEWEST_PAIRS, n + 1))[-1]
+        cut = n // policy.pairs_per_trimmed
+        level = policy.levels(range(FEWEST_PAIRS, n + 1))[-1]
         then = Shift(now.log, now.se * math.sqrt(len(pairs) / n), n - 2 * cut - 1.0)
-        if assess(then, level, policy=EXPERIMENT).verdict != "inconclusive":
+        if assess(then, level, policy=policy).verdict != "inconclusive":
             return n
     return None
 
 
 def swing(seconds: Sequence[float]) -> float | None:
-    """Half of the range over the middle: 0.15 is ± 15 %. None for fewer than two."""
+    """Return half of the range over the median: 0.15 is ± 15 %. None for fewer than two."""
     if len(seconds) < 2 or not median(seconds):
         return None
     return (max(seconds) - min(seconds)) / 2 / median(seconds)

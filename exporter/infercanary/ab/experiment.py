@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, NamedTuple
 
-from infercanary.ab.estimate import Decision
+from infercanary.ab.estimate import PairDecision
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
 from infercanary.ab.turn import Arm, Needed, OutOfTime, StartFailed, Turn, take
@@ -49,7 +49,7 @@ class Result(NamedTuple):
     seconds: float
 
 
-Judged = Callable[[Sequence[TurnPair]], Mapping[str, Decision]]
+Judged = Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
 """From the pairs so far to a decision on each canary; raises :class:`UsageError` if no canary is in both."""
 
 
@@ -159,7 +159,7 @@ class _Experiment:
         return max(0.0, self._begin + self._plan.budget - time.monotonic())
 
 
-def so_far(decisions: Mapping[str, Decision]) -> str:
+def so_far(decisions: Mapping[str, PairDecision]) -> str:
     """Return the estimate so far in a few words, of the canary that moved most."""
     looks = [decision.looks[-1] for decision in decisions.values() if decision.looks]
     if not looks:

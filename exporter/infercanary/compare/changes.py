@@ -1,6 +1,6 @@
-"""Where the level of one series changed, and what began there. Pure.
+"""Finds where the level of one series changed, and what began there. Pure.
 
-Starts follow each other without a break: a restart that changes the level is a change too, and is told as one.
+Starts follow each other without a break: a restart that changes the level is reported as a change, too.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from infercanary.judge.policy import FILES
 from infercanary.judge.statistics import Points
 
 LEAST = 2 * FILES.window
-"""Runs without which there is no before and after."""
+"""Runs below which a series is too short: a change needs a window before and after it."""
 MOST = 4096
-"""Points that are scanned at most; longer series are scanned as medians of blocks."""
+"""Points that are scanned at most; a longer series is scanned as medians of blocks."""
 
 State = Literal["steady", "slower", "faster", "changed", "inconclusive"]
 
 
 class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change: the first run of the new level, and the shift to it as a ratio."""
+    """A change of level: the first run of the new level, and the shift to it as a ratio."""
 
     index: int
-    """Of the runs that count, from 0 on; the first of its block where blocks were scanned."""
+    """Among the runs that count, from 0 on; the first of its block where blocks were scanned."""
     at: float | None
-    """Unix seconds, of a journal."""
+    """Unix seconds; None of numbers."""
     shift: float
     low: float
     high: float
     start: str = ""
-    """The id of the boot that began there."""
+    """The id of the boot that began there; empty without one."""
     changes: Sequence[Change] = ()
     """Components of the environment that changed there."""
 
@@ -54,14 +54,14 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer on one series."""
+    """The result of a scan of one series."""
 
     canary: str | None
     verdict: State
     exit_code: int
     sentence: str
     shift: float | None
-    """From the first level to the last, as a ratio; None where the series is too short."""
+    """From the first level to the last, as a ratio; None if the series is too short."""
     runs: int
     starts: int
     block: int
@@ -81,7 +81,14 @@ def scan_runs(
     files: Sequence[str] = (),
     components: Mapping[str, Mapping[str, str]] | None = None,
 ) -> ScanResult:
-    """Where ``series`` changed its level; ``components`` are those of each environment id."""
+    """Find where the level of ``series`` changed.
+
+    Args:
+        canary: Its name; empty for numbers.
+        series: Its runs.
+        files: Names of the files, for the result.
+        components: Environment id → the components of that environment.
+    """
     points = series.every
     block, blocks = blocked(points)
     found: list[LevelChange] = []
@@ -108,7 +115,7 @@ def scan_runs(
 
 
 def blocked(points: Floats, most: int = MOST) -> tuple[int, Floats]:
-    """At most so many medians of blocks, and the length of a block. A last block that is not full is left out."""
+    """Return the length of a block, and at most ``most`` medians of blocks; an incomplete last block is left out."""
     block = max(1, -(-points.size // most))
     if block == 1:
         return 1, points
@@ -127,7 +134,7 @@ def _state(found: Sequence[LevelChange], shift: float) -> State:
 
 def _sentence(state: State, found: Sequence[LevelChange], shift: float, runs: int) -> str:
     if state == "inconclusive":
-        return f"inconclusive: {runs} runs are too short a series; {LEAST} is the least"
+        return f"inconclusive: {runs} runs are too few; a scan needs {LEAST}"
     if state == "steady":
         return f"steady: no change of level in {runs:,} runs"
     count = f"{len(found)} change{'s' if len(found) > 1 else ''} of level in {runs:,} runs"
@@ -163,7 +170,7 @@ def _found(
 
 
 def _near(one: int, other: int, block: int) -> bool:
-    """A change is found within a few points of where it is."""
+    """Return whether two places are close: a change is found within a few points of where it is."""
     return abs(one - other) <= 3 * block
 
 

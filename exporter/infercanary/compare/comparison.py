@@ -1,6 +1,6 @@
-"""Two recordings of one canary compared: the verdict, what it rests on, and why. Pure.
+"""Compares two recordings of one canary: the verdict, its observed, and the causes. Pure.
 
-The judge of the exporter looks again and again while runs come in; here all are there, and it looks once.
+The exporter's judge looks several times while runs come in; here all runs are there, and it looks once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
-from infercanary.compare.outlook import Evidence, outlook
+from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
 from infercanary.judge.causes import explain
@@ -26,39 +26,39 @@ from infercanary.judge.sentence import interval, sentence
 from infercanary.judge.shift import Comparison, Restarts, Shift, Verdict
 from infercanary.judge.statistics import Points, assess, learn, pool
 
-_KNOWN = 1e9  # degrees of freedom of what is no estimate
+_KNOWN = 1e9  # degrees of freedom of a number that is given, not estimated
 _NO_RESTART = Restarts(0.0, _KNOWN)
 
 
 class SideSummary(msgspec.Struct, frozen=True):
-    """What one side brought. ``median`` is that of the runs that counted; ``left_out`` says why the others do not.
-
-    ``attempts`` is None of numbers: they do not tell of runs that failed.
-    """
+    """The runs of one side."""
 
     files: Sequence[str]
     runs: int
     starts: int
     median: float | None
+    """Of the runs that count."""
     environments: Sequence[str] = ()
     left_out: Mapping[str, int] = {}
+    """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
+    """None of numbers, which do not record failed runs."""
 
 
 class PartShift(msgspec.Struct, frozen=True):
-    """How far a phase or a control moved, as ratios."""
+    """The shift of a phase or a control, as ratios."""
 
     shift: float
     low: float
     high: float
     moved: bool
-    """By 3 % or more, and clear of none."""
+    """By the smallest effect or more, with an interval that excludes zero."""
     share: float | None = None
-    """Of a phase: what it adds to the change, as a share of the whole."""
+    """Of a phase: its share of the whole change."""
 
 
 class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer on one canary. Shifts are ratios (0.05 is 5 % slower); None where too few runs can tell."""
+    """The result on one canary. Shifts are ratios (0.05 is 5 % slower); None if there are too few runs."""
 
     canary: str | None
     verdict: Verdict
@@ -68,9 +68,11 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     level: float
+    smallest_effect: float
+    """The policy's, as a ratio: a smaller shift is no change."""
     restart_sd: float
-    """By how much starts of one image differ, as a ratio."""
-    restart_sd_from: Literal["given", "learnt", "assumed", "measured"]
+    """How much starts of one image differ (SD), as a ratio."""
+    restart_sd_from: Literal["given", "estimated", "assumed", "measured"]
     restarts_seen: int
     runs: int
     starts: int
@@ -81,10 +83,10 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     controls: dict[str, PartShift] = {}
     causes: Causes | None = None
     failures_rose: bool | None = None
-    """Whether clearly more of the candidate's runs failed: then it is inconclusive, unless it regressed. None where
-    nothing tells of runs that failed."""
+    """Whether clearly more of the candidate's runs failed; then it is inconclusive, unless it regressed. None if the
+    input does not record failed runs."""
     next: Sequence[str] = ()
-    """What to do where it is inconclusive."""
+    """Next actions, if it is inconclusive."""
     notes: Sequence[str] = ()
 
 
@@ -97,9 +99,18 @@ def compare_runs(
     restart_sd: float | None = None,
     policy: Policy = FILES,
 ) -> ComparisonResult:
-    """The verdict on ``candidate`` against ``baseline``. Every start of theirs is one replicate.
+    """Judge ``candidate`` against ``baseline``. Every start is one replicate.
 
-    Raises :class:`UsageError` where they have a start in common: it would be called equivalent to itself.
+    Args:
+        canary: Its name; empty for numbers.
+        baseline: Its runs before.
+        candidate: Its runs after.
+        files: Names of the files of both sides, for the result.
+        restart_sd: How much starts of one image differ, as a ratio (SD); None to estimate it from the starts.
+        policy: The numbers that decide.
+
+    Raises:
+        UsageError: Both sides have a start in common: it would be equivalent to itself.
     """
     boots = [{start.generation.boot_id for start in side.starts} for side in (baseline, candidate)]
     if boots[0] & boots[1]:
@@ -110,12 +121,12 @@ def compare_runs(
     notes = _notes(baseline, candidate, policy)
     old, new = judged(baseline, policy), judged(candidate, policy)
     replica = (_points(old), _points(new))
-    source: Literal["given", "learnt", "assumed"]
+    source: Literal["given", "estimated", "assumed"]
     if restart_sd is not None:
         restarts, source = Restarts(restart_sd, _KNOWN), "given"
     else:
         restarts = learn(replica, policy)
-        source = "learnt" if restarts.df > policy.prior_restart_df else "assumed"
+        source = "estimated" if restarts.df > policy.prior_restart_df else "assumed"
     shift = pool([replica], restarts, policy)
     seen = assess(shift, policy.confidence, restart_sd=restarts.sd, policy=policy)
     decided = verdict_after([seen], policy) or "inconclusive"
@@ -123,7 +134,7 @@ def compare_runs(
     journal = bool(old.starts and new.starts)
     pair = Pair(old.starts, new.starts)
     causes = explain(shift, [pair], canary, policy=policy) if journal and known else None
-    evidence = Evidence(
+    observed = Observed(
         shift=shift if seen.verdict != "inconclusive" else pool([replica], _NO_RESTART, policy),
         restarts=restarts,
         runs=(old.runs, new.runs),
@@ -134,22 +145,23 @@ def compare_runs(
     failed = failures.shares(baseline.attempts, candidate.attempts)
     if failed and not failing:
         notes.append(f"candidate: {failed}: no clear rise")
-    # The runs that are left are those that something spared: how fast they were does not clear the image.
+    # The runs that ended well say nothing about those that failed, however fast they were.
     verdict: Verdict = "inconclusive" if failing and decided != "regressed" else decided
-    said = _sentence(seen, causes) if known else _too_few(evidence, baseline, candidate)
-    following = outlook(evidence, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
+    text = _sentence(seen, causes) if known else _too_few(observed, baseline, candidate)
+    following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     return ComparisonResult(
         canary=shown(canary) or None,
         verdict=verdict,
         exit_code=OF_VERDICT[verdict],
-        sentence=_with_failures(said, failed) if failing else said,
+        sentence=_with_failures(text, failed) if failing else text,
         shift=_finite(seen.shift) if known else None,
         low=_finite(seen.low) if known else None,
         high=_finite(seen.high) if known else None,
         level=policy.confidence,
+        smallest_effect=policy.smallest_effect,
         restart_sd=restarts.sd,
         restart_sd_from=source,
-        restarts_seen=round(restarts.df - policy.prior_restart_df) if source == "learnt" else 0,
+        restarts_seen=round(restarts.df - policy.prior_restart_df) if source == "estimated" else 0,
         runs=old.runs + new.runs,
         starts=len(old.points) + len(new.points),
         unit="s" if baseline.starts or candidate.starts else None,
@@ -165,7 +177,7 @@ def compare_runs(
 
 
 def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
-    """The starts that count: with enough runs, and the latest of too many."""
+    """Return ``series`` with the starts that count: the latest ones that have enough runs."""
     kept = [i for i, points in enumerate(series.points) if points.size >= policy.fewest_runs][
         -policy.history :
     ]
@@ -213,7 +225,7 @@ def _ids(series: RecordedRuns) -> list[str]:
 
 
 def _sentence(seen: Comparison, causes: Causes | None) -> str:
-    """The same words as the exporter's, where there is as much to say."""
+    """Return the exporter's sentence if causes are known, else the verdict and its interval."""
     if causes is not None:
         judgement = Judgement(
             state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes
@@ -222,34 +234,34 @@ def _sentence(seen: Comparison, causes: Causes | None) -> str:
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
 
 
-def _too_few(evidence: Evidence, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
+def _too_few(observed: Observed, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
     none = [
         f"no runs{' that count' * bool(side.left_out)} in the {what}"
         for what, side in (("baseline", baseline), ("candidate", candidate))
         if not side.points
     ]
-    before, after = evidence.runs
+    before, after = observed.runs
     why = " and ".join(none) or "too few runs"
-    return f"inconclusive: {why} ({before} and {after} in starts of {evidence.policy.fewest_runs} or more)"
+    return f"inconclusive: {why} ({before} and {after} in starts of {observed.policy.fewest_runs} or more)"
 
 
-def _with_failures(said: str, failed: str) -> str:
-    """What is said of the runs that ended well, and that many did not."""
-    if said.startswith("regressed"):
-        return f"{said}; {failed}"
-    return f"inconclusive: {failed}; the others: {said.removeprefix('inconclusive: ')}"
+def _with_failures(text: str, failed: str) -> str:
+    """Return the sentence on the runs that ended well, with the failures."""
+    if text.startswith("regressed"):
+        return f"{text}; {failed}"
+    return f"inconclusive: {failed}; the others: {text.removeprefix('inconclusive: ')}"
 
 
 def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
-    """Where to look for what more runs would not tell."""
+    """Return next actions for what more runs would not answer."""
     if failing:
         return [
-            "find out why its runs fail: the log of the candidate's probe says it, and `detail` in its journal"
+            "find out why its runs fail: see the log of the candidate's probe, and `detail` in its journal"
         ]
     if not candidate.points and not candidate.left_out:
         return [
-            "find out why it never ran or never opened: the log of the candidate's probe says it; where it was taken "
-            "out on purpose, name another with --canary"
+            "find out why it never ran or never opened: see the log of the candidate's probe; if it was removed "
+            "on purpose, name another with --canary"
         ]
     return []
 
@@ -263,7 +275,7 @@ def _pair(old: RecordedRuns, new: RecordedRuns) -> Pair:
 
 
 def _phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, PartShift]:
-    """With each phase's share of the change, where there is one to share."""
+    """Return the shift of each phase, with its share of the change if the whole changed."""
     pieces = _pieces(old, new, lambda sample: sample.phases, policy)
     whole = float(np.median(new.every) - np.median(old.every)) if pieces else 0.0
     if not whole or abs(whole) < policy.clear_zone * float(np.median(old.every)):
@@ -279,7 +291,7 @@ def _phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, P
 def _pieces(
     old: RecordedRuns, new: RecordedRuns, of: Callable[[Sample], Mapping[str, float]], policy: Policy
 ) -> dict[str, PartShift]:
-    """The shift of each that both sides have. Restarts are not in it: what they move, it shows."""
+    """Return the shift of each that both sides have. Its interval leaves the variance of restarts out."""
     sides = (old.starts, new.starts)
     names = [dict.fromkeys(name for start in side for s in start.samples for name in of(s)) for side in sides]
     found = {}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import click
 import msgspec
 
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
+from infercanary.compare import text
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult
+from infercanary.compare.terminal import say, width
+from infercanary.judge.policy import Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -43,6 +48,92 @@ def report(function: F) -> F:
     return click.option(
         "--html", "report", default="", metavar="FILE", help="Write a report with pictures to FILE too."
     )(function)
+
+
+def policy(base: Policy, of_what: str) -> Callable[[F], F]:
+    """Add the options for the numbers that decide; the command gets them as its argument ``policy``.
+
+    Args:
+        base: The policy that options which are not given leave as it is.
+        of_what: What the confidence is of, for the help.
+    """
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def with_policy(
+            *arguments: Any,
+            smallest_effect: float | None,
+            clear_zone: float | None,
+            confidence: float | None,
+            **others: Any,
+        ) -> Any:
+            chosen = adjusted(base, smallest_effect, clear_zone, confidence)
+            return function(*arguments, policy=chosen, **others)
+
+        decorators = (
+            click.option(
+                "--smallest-effect",
+                type=float,
+                metavar="PERCENT",
+                help="A smaller shift is no change, and an interval within it is `equivalent`.  "
+                f"[default: {100 * base.smallest_effect:g}]",
+            ),
+            click.option(
+                "--clear-zone",
+                type=float,
+                metavar="PERCENT",
+                help=f"The interval of a change lies beyond it.  [default: {100 * base.clear_zone:g}]",
+            ),
+            click.option(
+                "--confidence",
+                "--level",
+                "confidence",
+                type=float,
+                metavar="SHARE",
+                help=f"Confidence of {of_what}.  [default: {base.confidence:g}]",
+            ),
+        )
+        decorated: Any = with_policy
+        for option in reversed(decorators):
+            decorated = option(decorated)
+        return cast("F", decorated)
+
+    return decorate
+
+
+def adjusted(
+    base: Policy, smallest_effect: float | None, clear_zone: float | None, confidence: float | None
+) -> Policy:
+    """Return ``base`` with the numbers that were given: two percentages, and a share.
+
+    Raises:
+        UsageError: One is out of range, or they contradict each other.
+    """
+    given: dict[str, float] = {}
+    if smallest_effect is not None:
+        between("--smallest-effect", smallest_effect, 0.1, 50, "give a percentage from 0.1 to 50, such as 3")
+        given["smallest_effect"] = smallest_effect / 100
+    if clear_zone is not None:
+        between("--clear-zone", clear_zone, 0, 50, "give a percentage from 0 to 50, such as 1")
+        given["clear_zone"] = clear_zone / 100
+    if confidence is not None:
+        between("--confidence", confidence, 0.5, 0.999999, "give a share from 0.5 to 0.999999, such as 0.99")
+        given["confidence"] = confidence
+    effect = given.get("smallest_effect", base.smallest_effect)
+    zone = given.get("clear_zone", base.clear_zone)
+    if zone >= effect:
+        raise UsageError(
+            f"--clear-zone {100 * zone:g}: must be below --smallest-effect ({100 * effect:g} %); give a smaller one"
+        )
+    return replace(base, **cast("dict[str, Any]", given))
+
+
+def show(results: Iterable[tuple[str, str]], notes: Sequence[str]) -> None:
+    """Print results (verdict, text), a blank line between them, and the notes on all of them."""
+    for number, (verdict, words) in enumerate(results):
+        say("\n" * bool(number) + words, verdict)
+    if notes:
+        say("\n" + "".join(f"{line}\n" for note in notes for line in text.row("note", note, width())))
 
 
 def between(name: str, number: float, low: float, high: float, advice: str) -> None:

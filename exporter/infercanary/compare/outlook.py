@@ -1,7 +1,7 @@
-"""What would settle a question that is inconclusive: more runs, or more starts, and how many.
+"""Next actions for an inconclusive comparison: how many more runs or starts would settle it.
 
-More runs shrink the runs' own part of the standard error with their square root. Only more starts shrink what restarts
-leave; and each start teaches how much starts differ. The estimate takes it that the shift stays as it is.
+More runs reduce the runs' part of the standard error with their square root. Only more starts reduce the part of
+restarts, and each start also adds a degree of freedom to its estimate. The shift is assumed to stay as it is.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.shift import Restarts, Shift
 from infercanary.judge.statistics import assess
 
-_MOST_RUNS = 1000.0  # times as many
+_MOST_RUNS = 1000.0  # times the runs that are there
 _MOST_STARTS = 64
 
 
-class Evidence(NamedTuple):
-    """What there is: the shift with the error of its runs alone, what restarts do, and how many there are of both."""
+class Observed(NamedTuple):
+    """The shift with the error of its runs alone, the restart variance, and the numbers of runs and starts."""
 
     shift: Shift
     restarts: Restarts
@@ -28,35 +28,40 @@ class Evidence(NamedTuple):
     policy: Policy = FILES
 
 
-def outlook(evidence: Evidence, *, assumed: bool) -> list[str]:
-    """What to do next, in plain sentences."""
-    policy = evidence.policy
+def outlook(observed: Observed, *, assumed: bool) -> list[str]:
+    """Return next actions, as sentences.
+
+    Args:
+        observed: What is known.
+        assumed: Whether the restart variance is the prior's, without a restart in the data.
+    """
+    policy = observed.policy
     fewest = policy.fewest_runs
     missing = [
-        side for side, starts in zip(("baseline", "candidate"), evidence.starts, strict=True) if not starts
+        side for side, starts in zip(("baseline", "candidate"), observed.starts, strict=True) if not starts
     ]
     if missing:
         return [
-            f"the {' and the '.join(missing)} needs {fewest} runs of one start at least; {2 * fewest} show more"
+            f"the {' and the '.join(missing)} needs {fewest} runs of one start at least, better {2 * fewest}"
         ]
     found = []
     effect = policy.smallest_effect
-    sd = short(100 * evidence.restarts.sd)
-    if (runs := more_runs(evidence)) is not None:
+    sd = short(100 * observed.restarts.sd)
+    if (runs := more_runs(observed)) is not None:
         found.append(f"about {_round(runs):,} more runs a side would settle it, if the shift stays as it is")
-    elif (starts := more_starts(evidence)) is not None:
-        high = _with(evidence, _MOST_RUNS, evidence.starts).interval(policy.confidence)[1]
+    elif (starts := more_starts(observed)) is not None:
+        high = _with(observed, _MOST_RUNS, observed.starts).interval(policy.confidence)[1]
         found.append(
             f"{starts} more start{'s' if starts > 1 else ''} a side would settle it, if the shift stays as it is; more "
             f"runs alone would not, since starts that differ by {sd} % leave "
-            f"±{short(100 * math.expm1(high - evidence.shift.log))} %"
+            f"±{short(100 * math.expm1(high - observed.shift.log))} %"
         )
-    elif effect <= abs(evidence.shift.log) < policy.restart_sds * evidence.restarts.sd:
+    elif effect <= abs(observed.shift.log) < policy.restart_sds * observed.restarts.sd:
         found.append(
-            "more of the same will not settle it: the shift is less than three times what restarts of one image do "
+            "more of the same will not settle it: the shift is less than three times the SD of restarts of one image "
             f"({sd} %); find out what differs between starts"
         )
-    elif abs(abs(evidence.shift.log) - effect) < policy.clear_zone:
+    elif abs(abs(observed.shift.log) - effect) < policy.clear_zone:
         found.append(
             "more of the same will hardly settle it: the shift is at the edge of what counts as one "
             f"({short(100 * effect)} %)"
@@ -68,54 +73,54 @@ def outlook(evidence: Evidence, *, assumed: bool) -> list[str]:
         )
     if assumed:
         found.append(
-            "how much starts differ is a guess here: say it with --restart-sd (0 where no restart lies between), or "
-            "give more starts of each image to learn it from"
+            "how much starts differ is assumed here: give it with --restart-sd (0 if no restart lies between), or give "
+            "more starts of each image"
         )
     return found
 
 
-def more_runs(evidence: Evidence) -> int | None:
-    """How many more runs a side would settle it, or None where no number of them would."""
-    if not _settles(evidence, _MOST_RUNS, evidence.starts):
+def more_runs(observed: Observed) -> int | None:
+    """Return how many more runs a side would settle it; None if no number would."""
+    if not _settles(observed, _MOST_RUNS, observed.starts):
         return None
     low, high = 1.0, _MOST_RUNS
     while high / low > 1.05:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if _settles(evidence, middle, evidence.starts) else (middle, high)
-    return math.ceil((high - 1) * min(evidence.runs))
+        low, high = (low, middle) if _settles(observed, middle, observed.starts) else (middle, high)
+    return math.ceil((high - 1) * min(observed.runs))
 
 
-def more_starts(evidence: Evidence) -> int | None:
-    """How many more starts on each side, each with as many runs as those that are there."""
+def more_starts(observed: Observed) -> int | None:
+    """Return how many more starts a side would settle it, each with as many runs as now; None if too many."""
     for more in range(1, _MOST_STARTS):
-        before, after = evidence.starts
-        if _settles(evidence, 1 + more / max(before, after), (before + more, after + more)):
+        before, after = observed.starts
+        if _settles(observed, 1 + more / max(before, after), (before + more, after + more)):
             return more
     return None
 
 
-def _settles(evidence: Evidence, factor: float, starts: tuple[int, int]) -> bool:
-    between = _with(evidence, factor, starts)
-    policy = evidence.policy
-    seen = assess(between, policy.confidence, restart_sd=evidence.restarts.sd, policy=policy)
+def _settles(observed: Observed, factor: float, starts: tuple[int, int]) -> bool:
+    between = _with(observed, factor, starts)
+    policy = observed.policy
+    seen = assess(between, policy.confidence, restart_sd=observed.restarts.sd, policy=policy)
     return seen.verdict != "inconclusive"
 
 
-def _with(evidence: Evidence, factor: float, starts: tuple[int, int]) -> Shift:
-    """The shift as it would be known from ``factor`` times the runs, over so many starts."""
-    shift, restarts = evidence.shift, evidence.restarts
+def _with(observed: Observed, factor: float, starts: tuple[int, int]) -> Shift:
+    """Return the shift as it would be known from ``factor`` times the runs, over ``starts`` of each side."""
+    shift, restarts = observed.shift, observed.restarts
     runs = shift.se**2 / factor
     starting = restarts.sd**2 * (1 / starts[0] + 1 / starts[1])
     total = runs + starting
     if not total:
         return shift._replace(se=0.0)
-    learnt = restarts.df + sum(starts) - sum(evidence.starts)
+    df_restarts = restarts.df + sum(starts) - sum(observed.starts)
     # Welch and Satterthwaite.
-    df = total**2 / (runs**2 / (shift.df * factor) + starting**2 / learnt)
+    df = total**2 / (runs**2 / (shift.df * factor) + starting**2 / df_restarts)
     return Shift(shift.log, math.sqrt(total), df)
 
 
 def _round(number: int) -> int:
-    """Two digits, upwards: it is an estimate."""
+    """Round up to two digits: it is an estimate."""
     step: int = 10 ** max(0, len(str(number)) - 2)
     return math.ceil(number / step) * step

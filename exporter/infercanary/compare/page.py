@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+import infercanary
 from infercanary.command.settings import UsageError
 from infercanary.compare import picture, text
 from infercanary.compare.changes import ScanResult
@@ -19,7 +20,6 @@ from infercanary.compare.comparison import ComparisonResult, PartShift, SideSumm
 from infercanary.compare.overview import OverviewRow
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, value, when
-from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import interval
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
@@ -37,11 +37,11 @@ _HEAD = """<!doctype html>
 """
 
 
-def page(title: str, articles: Iterable[str], notes: Sequence[str], version: str) -> str:
+def page(title: str, articles: Iterable[str], notes: Sequence[str]) -> str:
     """Return the whole document."""
     head = _HEAD.format(title=_safe(title, 400), style=_STYLE)
     said = [f"<p><small>{_safe(note, 1000)}</small></p>" for note in notes]
-    foot = f"<footer><small>InferCanary {_safe(version)}</small></footer></body></html>\n"
+    foot = f"<footer><small>InferCanary {_safe(infercanary.__version__)}</small></footer></body></html>\n"
     return "\n".join([head, *articles, *said, "</main>", foot])
 
 
@@ -67,8 +67,8 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         _list(result.next),
         _facts(facts),
         *pictures,
-        _table("Phases", result.phases),
-        _table("Controls: work that is the same in every image", result.controls),
+        _table("Phases", result.phases, result.smallest_effect),
+        _table("Controls: work that is the same in every image", result.controls, result.smallest_effect),
     ]
     return f'<article class="{result.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
 
@@ -256,13 +256,11 @@ def _changes(result: ScanResult) -> str:
     return f"<h3>Changes</h3><table>{head}{cells}</table>"
 
 
-def _table(title: str, pieces: Mapping[str, PartShift]) -> str:
+def _table(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
     """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
     if not pieces:
         return ""
-    reach = max(
-        2 * FILES.smallest_effect, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10)
-    )
+    reach = max(2 * effect, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10))
     rows = []
     for name, piece in pieces.items():
         style = "moved better" if piece.moved and piece.shift < 0 else "moved" if piece.moved else ""
@@ -272,16 +270,15 @@ def _table(title: str, pieces: Mapping[str, PartShift]) -> str:
         shift = _safe(interval(piece.shift, piece.low, piece.high))
         rows.append(
             f'<tr class="{style}"><td>{_safe(name)}</td><td>{shift}{share}</td>'
-            f'<td class="bar">{_reach(piece, reach)}</td></tr>'
+            f'<td class="bar">{_reach(piece, reach, effect)}</td></tr>'
         )
     return f"<h3>{title}</h3><table>{''.join(rows)}</table>"
 
 
-def _reach(piece: PartShift, reach: float) -> str:
+def _reach(piece: PartShift, reach: float, effect: float) -> str:
     def x(ratio: float) -> float:
         return 100 + 96 * max(-1.0, min(1.0, ratio / reach))
 
-    effect = FILES.smallest_effect
     return (
         '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" '
         f'aria-label="{_safe(interval(piece.shift, piece.low, piece.high))}">'

@@ -14,7 +14,6 @@ from infercanary.compare.comparison import ComparisonResult, PartShift, SideSumm
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, short, value, when
 from infercanary.judge.model import Change
-from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import interval
 
 _LABEL = 13  # columns, besides the indentation
@@ -30,8 +29,8 @@ def comparison(
         "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
         "restarts": restarts(result),
         "left out": _left_out(result),
-        "phases": pieces(result.phases),
-        "controls": pieces(result.controls),
+        "phases": pieces(result.phases, result.smallest_effect),
+        "controls": pieces(result.controls, result.smallest_effect),
         "changed": changed(result.causes.changes if result.causes else ()),
     }
     before, after = baseline.every, candidate.every
@@ -90,7 +89,7 @@ def restarts(result: ComparisonResult) -> str:
     return f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior"
 
 
-def pieces(each: Mapping[str, PartShift]) -> str:
+def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
     """Return the phases or controls that moved, or that none did."""
     if not each:
         return ""
@@ -101,7 +100,7 @@ def pieces(each: Mapping[str, PartShift]) -> str:
         return ", ".join(_piece(name, piece) for name, piece in order) + flat
     few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
     more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""
-    return f"none moved by {100 * FILES.smallest_effect:g} %: {few}{more}"
+    return f"none moved by {short(100 * smallest_effect)} %: {few}{more}"
 
 
 def left_out(reasons: Mapping[str, int]) -> str:

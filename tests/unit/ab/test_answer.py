@@ -15,8 +15,10 @@ from infercanary.ab.answer import ArmSummary, common, decisions, series, summari
 from infercanary.ab.experiment import FailedStart, Result, TurnPair
 from infercanary.ab.turn import Turn
 from infercanary.command.settings import UsageError
+from infercanary.compare import options
 from infercanary.compare import page as pages
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.policy import EXPERIMENT
 
 A = ArmSummary(
     name="search:1.4",
@@ -124,7 +126,7 @@ def test_a_page_is_well_formed_and_escaped():
     nasty = ArmSummary(name="</h1><img src=x>", starts=0, failed_starts=0, runs=0)
     each = summarize("c", result(found), nasty, B, 12)
     articles = page.experiment(each, *series(found, "c"))
-    read = Page(pages.page("title", articles, ["a note"], "1"))
+    read = Page(pages.page("title", articles, ["a note"]))
     assert "</h1><img src=x>" in read.text and "<script>2.13</script>" in read.text
     assert "Starts, in order of time" in read.text and "Cold start" in read.text and "B first" in read.text
 
@@ -154,7 +156,7 @@ def test_without_a_whole_pair_it_says_so(capsys):
 
 def test_two_pairs_are_too_few():
     each = summarize("c", result(pairs(2), "budget"), A, B, 12)
-    assert each.compared.sentence == "inconclusive: 2 pairs of starts, and 3 are the least that tell anything"
+    assert each.compared.sentence == "inconclusive: 2 pairs of starts, and at least 3 are needed"
     assert each.compared.next == ["the time was up (--budget): give it more"]
     assert text.experiment(each, *series(pairs(2), "c")).startswith("c: inconclusive: 2 pairs")
     assert page.experiment(each, *series(pairs(2), "c"))
@@ -168,7 +170,7 @@ def test_inconclusive_says_what_would_settle_it():
     ]
     each = summarize("c", result(noisy, "restarts"), A, B, 4)
     assert each.compared.verdict == "inconclusive"
-    assert "would settle it, if they go on like this (--restarts " in each.compared.next[0]
+    assert "would settle it, if they continue like this (--restarts " in each.compared.next[0]
     edge = [TurnPair(turn(rng, 0.02), turn(rng, 0.0206), i % 2 == 0) for i in range(4)]
     assert "will hardly settle it" in " ".join(
         summarize("c", result(edge, "restarts"), A, B, 4).compared.next
@@ -217,3 +219,20 @@ def test_the_worst_of_several_canaries_decides(capsys):
     assert command._say(each, result(found), 0, True, "") == 1
     assert json.loads(capsys.readouterr().out)["canary"] == "slow"
     assert answer.decisions(found, 12)["slow"].verdict == "regressed"
+
+
+def test_the_policy_in_use_decides_and_is_named():
+    """A shift of 2 % is no change by default, and is one where 1.5 % counts."""
+    rng = random.Random(4)
+    found = [TurnPair(turn(rng, 0.02), turn(rng, 0.0204), i % 2 == 0) for i in range(12)]
+    strict = options.adjusted(EXPERIMENT, 1.5, 0.1, 0.9)
+    default, stricter = (
+        summarize("c", result(found), A, B, 12, policy).compared for policy in (EXPERIMENT, strict)
+    )
+    assert (default.smallest_effect, stricter.smallest_effect) == (0.03, 0.015)
+    assert (default.verdict, stricter.verdict) == ("equivalent", "regressed")
+    rng = random.Random(5)
+    edge = [TurnPair(turn(rng, 0.02), turn(rng, 0.0203), i % 2 == 0) for i in range(4)]
+    strict = options.adjusted(EXPERIMENT, 1.5, 0, None)
+    narrow = summarize("c", result(edge, "restarts"), A, B, 4, strict).compared
+    assert "the edge of what counts as one (1.5 %)" in " ".join(narrow.next)

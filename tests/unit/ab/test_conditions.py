@@ -44,6 +44,12 @@ BOTH = ("old", "new")
         ((*BOTH, "--runs", "7"), "--runs 7: give a number from 8 to 200"),
         ((*BOTH, "--budget", "nan"), "--budget nan: give seconds from 10 to 86400"),
         ((*BOTH, "--start-timeout", "0"), "--start-timeout 0: give seconds from 1 to 86400"),
+        ((*BOTH, "--smallest-effect", "0"), "--smallest-effect 0: give a percentage from 0.1 to 50, such as 3"),
+        (
+            (*BOTH, "--clear-zone", "5"),
+            "--clear-zone 5: must be below --smallest-effect (3 %); give a smaller one",
+        ),
+        ((*BOTH, "--confidence", "1"), "--confidence 1: give a share from 0.5 to 0.999999, such as 0.99"),
         ((*BOTH, "--cpus", "0"), "--cpus 0: give a number of CPUs, such as 2 or 0.5"),
         ((*BOTH, "--cpuset-cpus", "all"), "--cpuset-cpus all: give numbers of CPUs, such as 0-3 or 0,2"),
         ((*BOTH, "--memory", "2 big"), "--memory 2 big: give a size of 6m or more, such as 512m or 2g"),

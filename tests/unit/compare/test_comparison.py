@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from infercanary.command.settings import UsageError
 from infercanary.compare import failures
 from infercanary.compare.comparison import compare_runs
-from infercanary.compare.outlook import Evidence, more_runs, more_starts, outlook
+from infercanary.compare.outlook import Observed, more_runs, more_starts, outlook
 from infercanary.compare.read import read
 from infercanary.compare.recording import Attempts, RecordedRuns
 from infercanary.judge.policy import FILES
@@ -63,7 +63,7 @@ def test_what_restarts_do_is_assumed_until_they_are_seen(numbers):
     one = compare_runs("", series(numbers, 0.02), series(numbers, 0.02))
     assert (one.restart_sd, one.restart_sd_from, one.restarts_seen) == (prior().sd, "assumed", 0)
     several = compare_runs("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
-    assert (several.restart_sd_from, several.restarts_seen, several.starts) == ("learnt", 3, 5)
+    assert (several.restart_sd_from, several.restarts_seen, several.starts) == ("estimated", 3, 5)
     assert 0.01 < several.restart_sd < 0.02
     given_ = compare_runs("", series(numbers, 0.02), series(numbers, 0.02), restart_sd=0.003)
     assert (given_.restart_sd, given_.restart_sd_from) == (0.003, "given")
@@ -84,7 +84,7 @@ def test_restarts_that_differ_much_are_no_regression(numbers):
 def test_too_few_runs_are_inconclusive(numbers):
     result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FILES.fewest_runs - 1))
     assert result.sentence == "inconclusive: too few runs (100 and 0 in starts of 8 or more)"
-    assert result.next == ["the candidate needs 8 runs of one start at least; 16 show more"]
+    assert result.next == ["the candidate needs 8 runs of one start at least, better 16"]
     assert (result.shift, result.low, result.high) == (None, None, None)
 
 
@@ -192,12 +192,12 @@ def test_what_a_journal_may_mix_up_is_said(journal):
     assert note.startswith("baseline: 2 environments (") and note.endswith("pick with --baseline-id")
 
 
-def evidence(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):
-    return Evidence(Shift(log, se, df), Restarts(sd, sd_df), runs, starts)
+def observed(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):
+    return Observed(Shift(log, se, df), Restarts(sd, sd_df), runs, starts)
 
 
 def test_more_runs_settle_what_runs_leave_open(numbers):
-    open_ = evidence(0.0, 0.03, sd=0.0)
+    open_ = observed(0.0, 0.03, sd=0.0)
     more = more_runs(open_)
     assert more is not None
     (line,) = outlook(open_, assumed=False)
@@ -215,27 +215,27 @@ def test_more_runs_settle_what_runs_leave_open(numbers):
 
 @pytest.mark.parametrize("log", [0.0, 0.05])
 def test_only_more_starts_settle_what_restarts_leave_open(log):
-    open_ = evidence(log, 0.001)
+    open_ = observed(log, 0.001)
     assert more_runs(open_) is None
     starts = more_starts(open_)
     assert starts is not None and 1 <= starts <= 4
     lines = outlook(open_, assumed=True)
     assert lines[0].startswith(f"{starts} more start")
     assert "more runs alone would not, since starts that differ by 1 % leave ±6." in lines[0]
-    assert lines[1].startswith("how much starts differ is a guess here: say it with --restart-sd (0 where")
+    assert lines[1].startswith("how much starts differ is assumed here: give it with --restart-sd (0 if")
     # The fewer restarts were seen, the more are needed.
-    assert starts >= (more_starts(evidence(log, 0.001, sd_df=1e9)) or math.inf)
+    assert starts >= (more_starts(observed(log, 0.001, sd_df=1e9)) or math.inf)
 
 
 def test_what_nothing_settles():
-    (line,) = outlook(evidence(0.05, 0.001, sd=0.05), assumed=False)
+    (line,) = outlook(observed(0.05, 0.001, sd=0.05), assumed=False)
     assert line.startswith(
-        "more of the same will not settle it: the shift is less than three times what restarts"
+        "more of the same will not settle it: the shift is less than three times the SD of restarts"
     )
-    (line,) = outlook(evidence(math.log(1.0298), 0.001, sd=0.01), assumed=False)
+    (line,) = outlook(observed(math.log(1.0298), 0.001, sd=0.01), assumed=False)
     assert line.endswith("the shift is at the edge of what counts as one (3 %)")
-    (line,) = outlook(evidence(0.0, 0.001, sd=0.2), assumed=False)
+    (line,) = outlook(observed(0.0, 0.001, sd=0.2), assumed=False)
     assert line.startswith("more of the same will hardly settle it: starts of one image differ by 20 %")
-    assert outlook(evidence(0.0, math.inf, starts=(0, 0)), assumed=True) == [
-        "the baseline and the candidate needs 8 runs of one start at least; 16 show more"
+    assert outlook(observed(0.0, math.inf, starts=(0, 0)), assumed=True) == [
+        "the baseline and the candidate needs 8 runs of one start at least, better 16"
     ]

@@ -94,7 +94,7 @@ def test_compare_says_what_to_do_next(run, write, numbers):
         in text
     )
     assert re.search(r"next \d more starts? a side would settle it", text)
-    assert "say it with --restart-sd (0 where no restart lies between)" in text
+    assert "give it with --restart-sd (0 if no restart lies between)" in text
     assert run("compare", "a", "b", "--restart-sd", "0", code=0).startswith("equivalent ")
     assert "no restart lies between, as given" in run("compare", "a", "b", "--restart-sd", "0", code=0)
 
@@ -207,7 +207,7 @@ def test_scan_as_text_and_json(run, write, numbers):
     assert result["verdict"] == "slower" and result["changes"][0]["index"] == pytest.approx(60, abs=3)
     assert result["changes"][0]["at"] is None and len(result["levels"]) == 2
     assert run("scan", write("t", numbers()), code=0).startswith("steady: no change of level in 100 runs\n")
-    assert run("scan", write("u", [1, 2]), code=3).startswith("inconclusive: 2 runs are too short")
+    assert run("scan", write("u", [1, 2]), code=3).startswith("inconclusive: 2 runs are too few")
 
 
 def test_scan_of_a_journal_tells_the_time_and_the_boot(run, journal):
@@ -265,7 +265,19 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         (["compare", "a", "a", "--restart-sd", "nan"], "infercanary: --restart-sd nan: give a percentage"),
         (
             ["compare", "a", "a", "--level", "99"],
-            "infercanary: --level 99: give a share from 0.5 to 0.999999",
+            "infercanary: --confidence 99: give a share from 0.5 to 0.999999",
+        ),
+        (
+            ["compare", "a", "a", "--smallest-effect", "nan"],
+            "infercanary: --smallest-effect nan: give a percentage from 0.1 to 50, such as 3\n",
+        ),
+        (
+            ["compare", "a", "a", "--clear-zone", "-1"],
+            "infercanary: --clear-zone -1: give a percentage from 0 to 50, such as 1\n",
+        ),
+        (
+            ["compare", "a", "a", "--smallest-effect", "1"],
+            "infercanary: --clear-zone 1: must be below --smallest-effect (1 %); give a smaller one\n",
         ),
         (["compare", "a", "a", "--baseline-id", "x"], "infercanary: a: holds numbers, without ids"),
         (["compare", "a", "a", "--html", "."], "infercanary: --html .: is a folder; name a file in it"),
@@ -282,6 +294,26 @@ def test_mistakes(run, write, numbers, journal, arguments, message):
     journal("j", [0.02], canaries=("x",))
     journal("k", [0.02], canaries=("y",))
     assert run(*arguments, code=2).startswith(message)
+
+
+def test_the_numbers_that_decide_can_be_set(run, write, numbers, journal):
+    write("a", numbers(0.02, count=400, noise=0.002))
+    write("b", numbers(0.0204, count=400, seed=2, noise=0.002))
+    plain = json.loads(run("compare", "a", "b", "--restart-sd", "0", "--json", code=0))
+    assert (plain["verdict"], plain["smallest_effect"], plain["level"]) == ("equivalent", 0.03, 0.99)
+    stricter = ("--restart-sd", "0", "--smallest-effect", "1.5", "--clear-zone", "0.5")
+    found = json.loads(run("compare", "a", "b", *stricter, "--confidence", "0.9", "--json", code=1))
+    assert (found["verdict"], found["smallest_effect"], found["level"]) == ("regressed", 0.015, 0.9)
+    assert found["low"] > plain["low"] and found["shift"] == plain["shift"]
+
+
+def test_texts_name_the_smallest_effect_in_use(run, journal, tmp_path):
+    journal("old", [0.02, 0.0201])
+    journal("new", [0.02, 0.0201])
+    for options, effect in (((), "3"), (("--smallest-effect", "20"), "20")):
+        out = run("compare", "old", "new", "--restart-sd", "0", *options, "--html", "r.html", code=0)
+        assert out.count(f"none moved by {effect} %:") == 2
+        assert Page((tmp_path / "r.html").read_text())
 
 
 class Out(io.TextIOWrapper):

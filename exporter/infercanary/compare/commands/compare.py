@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
-import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
@@ -15,7 +12,7 @@ from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.terminal import say, width
-from infercanary.judge.policy import FILES
+from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 
@@ -53,14 +50,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     help="How much starts of one image differ (an SD), where it is known; 0 where no restart lies between. "
     "Otherwise it is estimated from the files.",
 )
-@click.option(
-    "--level",
-    type=float,
-    default=FILES.confidence,
-    show_default=True,
-    metavar="SHARE",
-    help="Confidence of the interval.",
-)
+@options.policy(FILES, "the interval")
 @options.as_json
 @options.report
 def command(
@@ -73,7 +63,7 @@ def command(
     canary: str,
     column: str,
     restart_sd: float | None,
-    level: float,
+    policy: Policy,
     as_json: bool,
     report: str,
 ) -> int:
@@ -88,7 +78,6 @@ def command(
     """
     if restart_sd is not None:
         options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
-    options.between("--level", level, 0.5, 0.999999, "give a share from 0.5 to 0.999999, such as 0.99")
     sides = ((baseline, *more_baseline), (candidate, *more_candidate))
     every = [path for side in sides for path in side]
     if every.count(STANDARD_INPUT) > 1:
@@ -98,7 +87,6 @@ def command(
         read(paths, column=column, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
     )
     both = _common(old, new, canary)
-    policy = replace(FILES, confidence=level)
     results = {
         name: compare_runs(
             name,
@@ -110,20 +98,22 @@ def command(
         )
         for name, (before, after) in both.items()
     }
-    pictured = {name: (judged(before), judged(after)) for name, (before, after) in both.items()}
+    pictured = {
+        name: (judged(before, policy), judged(after, policy)) for name, (before, after) in both.items()
+    }
     notes = [*old.notes, *new.notes, *_alone(old, new, canary)]
     code = exit_codes.worst([each.exit_code for each in results.values()])
     if report:
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
         articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
-        page.write(report, page.page(title, articles, notes, infercanary.__version__))
+        page.write(report, page.page(title, articles, notes))
     if as_json:
         say(options.answer([*results.values()], notes))
         return code
-    for i, (name, each) in enumerate(results.items()):
-        say("\n" * bool(i) + text.comparison(each, *pictured[name], width()), each.verdict)
-    if notes:
-        say("\n" + "".join(f"{line}\n" for note in notes for line in text.row("note", note, width())))
+    options.show(
+        ((each.verdict, text.comparison(each, *pictured[name], width())) for name, each in results.items()),
+        notes,
+    )
     return code
 
 

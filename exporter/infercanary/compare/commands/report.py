@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 import msgspec
 
-import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
@@ -54,7 +53,7 @@ def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, r
         )
     if report:
         title = "Latency across images, engines, devices and hosts"
-        page.write(report, page.page(title, [page.overview(kinds)], [], infercanary.__version__))
+        page.write(report, page.page(title, [page.overview(kinds)], []))
     if as_json:
         say(json.dumps(msgspec.to_builtins(kinds)) + "\n")
     else:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import click
 
-import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.compare import options, page, text
 from infercanary.compare.changes import scan_runs
 from infercanary.compare.read import pick, read
 from infercanary.compare.terminal import say, width
+from infercanary.judge.policy import FILES
 
 
 @click.command(
     name="scan",
     epilog=exit_codes.epilog(
         {
-            ExitCode.FINE: "no change found, or none that leaves the last level slower than the first by 3 % or more",
+            ExitCode.FINE: "no change found, or none that leaves the last level slower than the first by "
+            f"{100 * FILES.smallest_effect:g} % or more",
             ExitCode.REGRESSED: "the last level is slower than the first by that, through changes that were found",
             ExitCode.INCONCLUSIVE: "too short",
         },
@@ -47,16 +48,13 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
         articles = [page.scan(each, series[name]) for name, each in results.items()]
         page.write(
             report,
-            page.page(" + ".join(recording.places), articles, recording.notes, infercanary.__version__),
+            page.page(" + ".join(recording.places), articles, recording.notes),
         )
     if as_json:
         say(options.answer([*results.values()], recording.notes))
         return code
-    for i, (name, each) in enumerate(results.items()):
-        say("\n" * bool(i) + text.scan(each, series[name], width()), each.verdict)
-    if recording.notes:
-        say(
-            "\n"
-            + "".join(f"{line}\n" for note in recording.notes for line in text.row("note", note, width()))
-        )
+    options.show(
+        ((each.verdict, text.scan(each, series[name], width())) for name, each in results.items()),
+        recording.notes,
+    )
     return code
