@@ -44,9 +44,9 @@ from infercanary.contract.report import (
 from infercanary.contract.report import Metric as Declaration
 from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.collect import Probe
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.polled import PolledProbe
 
 _GAUGES = [
     Declaration(f"infercanary_simulated_{n}_ratio", "gauge", f"Simulated {n}.", ("canary",))
@@ -93,7 +93,7 @@ def ready_made(containers: int) -> list[Metric]:
     merged: dict[str, Metric] = {}
     for container in range(containers):
         who = identity(container)
-        probe = Probe(Container(service=who["service"], name=who["container"], id=f"{container:064x}"))
+        probe = PolledProbe(Container(service=who["service"], name=who["container"], id=f"{container:064x}"))
         for family in (*report(container, 0).families, *probe.families(0.0)):
             names = [*who, *family.labels]
             if family.kind == "histogram":
@@ -172,7 +172,9 @@ class Stalls:
         return f"event loop late by at most {self.late * 1e3:.1f} ms, busy at most {self.busy * 1e3:.1f} ms"
 
 
-async def report_for_ever(app: web.Application, probe: Probe, bodies: list[bytes], seconds: float) -> None:
+async def report_for_ever(
+    app: web.Application, probe: PolledProbe, bodies: list[bytes], seconds: float
+) -> None:
     """Answer for one probe every ``seconds``."""
     collector = app[EXPORTER].collector
     await asyncio.sleep(random.uniform(0, seconds))
@@ -197,7 +199,7 @@ async def exporter(containers: int) -> AsyncIterator[int]:
     collector = app[EXPORTER].collector
     for number in range(containers):
         names = identity(number)
-        probe = Probe(Container(service=names["service"], name=names["container"], id=f"{number:064x}"))
+        probe = PolledProbe(Container(service=names["service"], name=names["container"], id=f"{number:064x}"))
         collector.probes[probe.key] = probe
         bodies = [encode(report(number, tick)) for tick in range(3)]
         await collector.absorb(probe, bodies[0])

@@ -107,7 +107,18 @@ def open_session(url: str) -> aiohttp.ClientSession:
 async def fetch(
     session: aiohttp.ClientSession, url: str, cursor: str, timeout_seconds: float, limit: int
 ) -> bytes:
-    """The body of one answer, of at most ``limit`` bytes, of the probe at ``url``. Raises :class:`PollError`."""
+    """The body of one answer of a probe.
+
+    Args:
+        session: the probe's own.
+        url: where it answers.
+        cursor: up to where its runs are known; empty at first.
+        timeout_seconds: for the whole answer.
+        limit: bytes of it at most.
+
+    Raises:
+        PollError: there is no whole answer.
+    """
     try:
         async with session.get(
             ("http://probe" if url.startswith("unix://") else url.rstrip("/")) + PATH,

@@ -63,7 +63,11 @@ class Processes:
         self._children.append((name, child))
 
     def wait_for(self, name: str, url: str, seconds: float) -> None:
-        """Until ``url`` answers 200. Raises :class:`UsageError` with the end of the child's log if it does not."""
+        """Wait until ``url`` answers 200.
+
+        Raises:
+            UsageError: it does not in time; with the end of the child's log.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.check()
@@ -75,7 +79,12 @@ class Processes:
         raise UsageError(f"the {name} does not answer at {url}: {self._end_of_log(name)}")
 
     def check(self) -> None:
-        """Raises :class:`UsageError` where a child has ended, and KeyboardInterrupt where one was lost."""
+        """Check that all children run.
+
+        Raises:
+            UsageError: one has ended.
+            KeyboardInterrupt: a signal came that Python dropped.
+        """
         if self._interrupted:
             raise KeyboardInterrupt
         for name, child in self._children:

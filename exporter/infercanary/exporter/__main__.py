@@ -67,7 +67,16 @@ def command(
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:
-    """A socket that listens there. Raises :class:`UsageError`."""
+    """A socket that listens there.
+
+    Args:
+        host: an address or a name.
+        port: 0 for any that is free.
+        place: what to name in a message.
+
+    Raises:
+        UsageError: it cannot listen there.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=128)

@@ -16,7 +16,7 @@ from prometheus_client import ProcessCollector
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import collect, expose, reload, scrape, status
+from infercanary.exporter import expose, polled, reload, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
@@ -43,7 +43,7 @@ LAG = Metric(
     "starved, or it has too many probes.",
 )
 METRICS = (
-    *(BUILD, LAG, *collect.METRICS, *reload.METRICS, *store_metrics.METRICS),
+    *(BUILD, LAG, *polled.METRICS, *reload.METRICS, *store_metrics.METRICS),
     *(metric for kind in registered() for metric in kind.metrics),
 )
 

@@ -92,7 +92,11 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
 
 
 def listen_address(text: str, place: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as host and port; no host means every address. Raises :class:`UsageError`."""
+    """``host:port`` or ``[v6]:port`` as host and port; no host means every address.
+
+    Raises:
+        UsageError: it is neither.
+    """
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if (

@@ -64,7 +64,7 @@ def write(family: Family, identity: Mapping[str, str], before: Lines | None = No
 
 
 def fill(lines: Lines, points: Iterable[Point]) -> Lines:
-    """``lines`` with the values of ``points``, whose labels are those that it has."""
+    """``lines`` with the values of ``points``, which have the same labels."""
     text = lines.template % tuple(_values(points))
     return Lines(lines.name, lines.kind, lines.help, lines.layout, lines.template, text.encode())
 

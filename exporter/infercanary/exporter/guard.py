@@ -26,7 +26,7 @@ from infercanary.command.settings import UsageError, load
 log = structlog.get_logger(__name__)
 
 _REMEMBERED = 100
-_MOST_PASSWORD_BYTES = 72  # of which bcrypt knows no more
+_MOST_PASSWORD_BYTES = 72  # bcrypt ignores the rest
 _MOST_COST = 14  # about a second
 _REALM = {hdrs.WWW_AUTHENTICATE: 'Basic realm="infercanary"'}
 
@@ -57,7 +57,11 @@ class Secured(NamedTuple):
 
     @classmethod
     def read(cls, path: Path) -> Secured:
-        """By the settings in ``path``, all of which work. Raises :class:`UsageError`."""
+        """By the settings in ``path``.
+
+        Raises:
+            UsageError: one of them does not work.
+        """
         config = load(path, WebConfig)
         _check_users(config.basic_auth_users, path)
         server = config.tls_server_config
@@ -106,13 +110,13 @@ def tls(config: Tls, path: Path) -> ssl.SSLContext:
 
 
 def basic_auth(users: Mapping[str, str]) -> Middleware:
-    """A middleware that lets these users pass.
+    """A middleware that admits these users.
 
-    bcrypt is slow on purpose: it has a thread, one at a time, and what it found good is remembered as a salted hash.
-    Names that nobody has take as long as a wrong password.
+    bcrypt is slow on purpose: it runs in a thread, once at a time, and good passwords are remembered as salted hashes.
+    An unknown user takes as long as a wrong password.
     """
     salt = secrets.token_bytes(16)
-    nobody = bcrypt.hashpw(b"", bcrypt.gensalt(10)).decode()
+    unknown_user = bcrypt.hashpw(b"", bcrypt.gensalt(10)).decode()
     good: dict[bytes, None] = {}
     one_at_a_time = asyncio.Lock()
 
@@ -123,7 +127,7 @@ def basic_auth(users: Mapping[str, str]) -> Middleware:
             return True
         async with one_at_a_time:
             try:
-                matches = await asyncio.to_thread(bcrypt.checkpw, password, (hashed or nobody).encode())
+                matches = await asyncio.to_thread(bcrypt.checkpw, password, (hashed or unknown_user).encode())
             except ValueError:  # some versions of bcrypt know passwords that cannot be
                 matches = False
         if hashed is None or not matches:
@@ -138,9 +142,7 @@ def basic_auth(users: Mapping[str, str]) -> Middleware:
         try:
             given = BasicAuth.decode(request.headers.get(hdrs.AUTHORIZATION, ""), encoding="utf-8")
         except ValueError:
-            return web.Response(
-                status=401, text="who asks? A user and a password are needed\n", headers=_REALM
-            )
+            return web.Response(status=401, text="a user and a password are needed\n", headers=_REALM)
         password = given.password.encode()
         if len(password) > _MOST_PASSWORD_BYTES or not await is_good(given.login, password):
             return web.Response(status=401, text="wrong user or password\n", headers=_REALM)
@@ -191,7 +193,7 @@ def _refuse() -> str:
 
 
 def _stamp(config: Tls, path: Path) -> tuple[tuple[int, int], ...]:
-    """What tells that a file is another one."""
+    """Changes with the files: the time and the inode of each."""
     found = []
     for file in filter(None, (config.cert_file, config.key_file, config.client_ca_file)):
         try:

@@ -1,4 +1,4 @@
-"""Which CPUs several containers may use: only who sees all containers of a host can tell.
+"""Which CPUs several containers may use: only an exporter that sees all containers of a host can know.
 
 A container's cpuset comes from its probe, which is untrusted: it is bounded here, and a probe that lies about its own
 makes its neighbours look crowded, no more. A set of CPUs is an integer with a bit for each, so that a thousand

@@ -11,10 +11,10 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
-from infercanary.exporter.collect import Probe
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
+from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Judgement
 from infercanary.judge.sentence import percent, progress
@@ -45,7 +45,7 @@ Both must share a Docker network.</p>
       infercanary.port: "9798"   # the default</pre></article>"""
 
 
-async def page(probes: Collection[Probe], *, silent: Iterable[str], version: str) -> str:
+async def page(probes: Collection[PolledProbe], *, silent: Iterable[str], version: str) -> str:
     """The whole page; it yields to the event loop between cards.
 
     Args:
@@ -66,7 +66,7 @@ async def page(probes: Collection[Probe], *, silent: Iterable[str], version: str
     return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, "</body></html>\n"])
 
 
-def card(probe: Probe, now: float) -> str:
+def card(probe: PolledProbe, now: float) -> str:
     """One container; ``now`` is of the monotonic clock."""
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
@@ -101,7 +101,7 @@ _STATES = (  # the worst first
 )
 
 
-def _state(probe: Probe) -> int:
+def _state(probe: PolledProbe) -> int:
     """Which of the states it is in."""
     if probe.container.url is None:
         return 1
@@ -113,7 +113,7 @@ def _state(probe: Probe) -> int:
     return 3 if any(judgement.state == "regressed" for judgement in judged) else 4
 
 
-def _top(probes: Iterable[Probe]) -> str:
+def _top(probes: Iterable[PolledProbe]) -> str:
     counts = Counter(map(_state, probes))
     tally = " · ".join(
         f'<span class="{_STATES[state].style}"><b>{count}</b> {_STATES[state].words}</span>'
@@ -185,7 +185,7 @@ def before_and_after(before: Sequence[float], after: Sequence[float]) -> str:
     # A few wild runs must not flatten the rest.
     low, high = ordered[len(ordered) // 50] * 0.98, ordered[-1 - len(ordered) // 50] * 1.02
     middle = _WIDTH / 2
-    span = (high - low) or 1.0  # of what is too small to be told apart
+    span = (high - low) or 1.0  # where all are the same
 
     def dots(values: Sequence[float], begin: float, end: float, style: str) -> str:
         step = (end - begin) / len(values)

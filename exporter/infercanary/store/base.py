@@ -43,7 +43,7 @@ class Store(Protocol):
     """Keeps each run once, thinner with age. Every method but :meth:`close` may raise :class:`StoreError`.
 
     Synchronous, and for one thread at a time: a worker's, never the event loop's. The properties may be read from any
-    thread. Whoever calls :meth:`take` moves its cursor only after the transaction; what it then offers again after an
+    thread. A caller of :meth:`take` moves its cursor only after the transaction; what it then offers again after an
     error, or after a restart, is not taken twice.
     """
 

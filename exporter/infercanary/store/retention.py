@@ -3,8 +3,8 @@
 The judge looks at the first runs of a start, at the last ones, and, where a latency drifts, at the first day of an
 image: these stay.
 
-Counts decide and not ages, since a clock that jumps must not cost a baseline. The few things that do need an age have
-that of the store: how long exporters have watched, whatever the clock said.
+Counts decide and not ages, since a clock that jumps must not cost a baseline. The few things that do need an age use
+that of the store: how long exporters have watched, whatever the clock showed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """The first runs of each of an image's last ``opening_starts`` starts, as they were: the judge looks at them."""
     opening_starts: int = 8
     raw: int = 960
-    """Of each image: the newest runs besides, as they were."""
+    """Of each image: the newest runs after those, as they were."""
     slack: int = 120
     """So many more before they are merged: a few large writes cost less than many small ones."""
     first: int = 8_640

@@ -82,9 +82,9 @@ def test_a_port_that_is_taken_is_one_line_before_anything_starts(path: Path) -> 
         address = f"127.0.0.1:{other.getsockname()[1]}"
         result = CliRunner().invoke(command, ["--config", str(path), "--listen", address])
     assert isinstance(result.exception, UsageError)
-    said = str(result.exception)
-    assert said.startswith(f"--listen: cannot listen on {address} (Address already in use)")
-    assert "\n" not in said
+    message = str(result.exception)
+    assert message.startswith(f"--listen: cannot listen on {address} (Address already in use)")
+    assert "\n" not in message
     assert result.output == ""
 
 

@@ -241,7 +241,7 @@ async def test_a_cut_event_stream_is_opened_again(
             await eventually(lambda n=number: run.value("infercanary_up", container=f"app-resnet-{n}"))
 
 
-async def test_what_no_event_tells_is_found_by_listing_again(
+async def test_what_no_event_shows_is_found_by_listing_again(
     docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
 ) -> None:
     async with exporter(config(docker=settings(docker, relist_seconds=0.5))) as run:

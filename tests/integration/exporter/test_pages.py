@@ -136,7 +136,7 @@ async def test_formats_packing_and_head(
             assert response.status == 405
 
 
-async def test_promtool_has_nothing_to_say(
+async def test_promtool_finds_no_mistake(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any
 ) -> None:
     if (promtool := shutil.which("promtool")) is None:

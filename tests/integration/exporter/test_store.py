@@ -78,20 +78,20 @@ def start(script: str, *arguments: object) -> subprocess.Popen[str]:
 
 def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    told = tmp_path / "told"
+    committed_file = tmp_path / "committed_file"
     rng = random.Random(7)
     total = 0
     for _ in range(12):
         begin = max(1, total - 200)  # as after a restart: what came before is offered again
-        with told.open("w") as file:
+        with committed_file.open("w") as file:
             writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(begin)], stdout=file)
-        while not told.stat().st_size:
+        while not committed_file.stat().st_size:
             assert writer.poll() is None
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.25))
         writer.kill()
         assert writer.wait(30) == -signal.SIGKILL
-        committed = int(told.read_text().splitlines()[-1])
+        committed = int(committed_file.read_text().splitlines()[-1])
         before = total
         store = SqliteStore.open(path)
         ((_, several),) = store.generations("search", "resnet18")
@@ -99,12 +99,12 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
         total = sum(s.runs for s in several)
         assert several[-1].sequence == total, "none lost, none twice"
         assert total in (before, committed, committed + 50), "a transaction is there as a whole or not at all"
-        assert total >= max(before, committed), "and is there once the writer was told so"
+        assert total >= max(before, committed), "and is there once the writer knew that it was committed"
         assert store.taken("search", "resnet18") == {("search-1", "boot"): total}
         assert store.session.set_aside == 0
         store.close()
     assert total > 2_000
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db", "told"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["committed_file", "store.db"]
 
 
 # Full ------------------------------------------------------------------------------------------------------------
@@ -392,9 +392,9 @@ def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     make_small.close()
     before = path.read_bytes()
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    mend = rf"cannot be written; make it and its folder writable for this user \(uid {os.getuid()}\)"
+    fix = rf"cannot be written; make it and its folder writable for this user \(uid {os.getuid()}\)"
     for name in ("store.db", "new.db"):
-        with pytest.raises(StoreError, match=rf"{name}: {mend}"):
+        with pytest.raises(StoreError, match=rf"{name}: {fix}"):
             SqliteStore.open(small_disk / name)
     assert path.read_bytes() == before
     subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)

@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from infercanary.contract.report import Metric, Report, Run, encode
-from infercanary.exporter.collect import Collector, Probe, backoff
+from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, kept
 from infercanary.store.sqlite import SqliteStore
 
@@ -49,13 +50,15 @@ def test_history_is_bounded_in_runs_and_in_canaries() -> None:
 
 async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
     collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
-    probe = Probe(Container(service="s", name="c", id="0" * 64))
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
     sequences: list[int] = []
 
     async def answer(boot: str, *runs: tuple[str, int]) -> None:
-        told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
+        reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
         newest = max((number for of, number in runs if not of), default=0)
-        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.{newest}", 0, (), {}, told)))
+        await collector.absorb(
+            probe, encode(Report(1, boot, 0.0, f"{boot}.{newest}", 0, (), {}, reported_runs))
+        )
         sequences.append(probe.runs_collected)
 
     await answer("one", ("", 1), ("", 2))
@@ -72,13 +75,15 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     path = tmp_path / "judge.sqlite"
     judging = Judging(path)
     collector = Collector(ExporterConfig(), Exposition(), judging, ())
-    probe = Probe(Container(service="s", name="c", id="0" * 64))
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
     load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
 
     async def answer(boot: str, loaded: float | None, *runs: tuple[str, int]) -> None:
-        told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
+        reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for of, number in runs)
         families = (load.family({("a",): loaded}),) if loaded is not None else ()
-        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, families, {}, told)))
+        await collector.absorb(
+            probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, families, {}, reported_runs))
+        )
 
     await answer("one", 2.0, ("", 1))
     await answer("two", None, ("one", 2))  # it still opens
@@ -98,11 +103,11 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
 async def test_a_crash_loop_counts_no_run_again() -> None:
     """Each probe that dies before it has run anything leaves the journal of an earlier one to the next."""
     collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
-    probe = Probe(Container(service="s", name="c", id="0" * 64))
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
     for boot in ("one", *(f"dies-{number}" for number in range(20))):
         of = "" if boot == "one" else "one"
-        told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for number in (1, 2, 3))
-        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, (), {}, told)))
+        reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id=of) for number in (1, 2, 3))
+        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, (), {}, reported_runs)))
     await collector.close()
     assert probe.runs_collected == 3
     assert len(probe.sequences) == 1
@@ -121,10 +126,10 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
         store.close()
     judging = Judging(path)
     collector = Collector(ExporterConfig(), Exposition(), judging, ())
-    probe = Probe(Container(service="s", name="c", id="0" * 64, image_id="sha256:2"))
-    told = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id="one") for number in (1, 2, 3))
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64, image_id="sha256:2"))
+    reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id="one") for number in (1, 2, 3))
     own = Run(1, "a", 0.0, 0.0, "ok", (0.01,))
-    await collector.absorb(probe, encode(Report(1, "two", 9.0, "two.1", 0, (), {}, (*told, own))))
+    await collector.absorb(probe, encode(Report(1, "two", 9.0, "two.1", 0, (), {}, (*reported_runs, own))))
     await collector.close()
     judging.start()
     judging.stop()
@@ -138,16 +143,16 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     assert found == {**earlier, "two": ("sha256:2", 9.0, [1])}
 
 
-@pytest.mark.parametrize(("since", "is_told"), [(1000.0, True), (1030.0, True), (5000.0, False)])
-async def test_a_sidecar_says_nothing_of_a_server_that_came_later(since: float, is_told: bool) -> None:
+@pytest.mark.parametrize(("since", "counts"), [(1000.0, True), (1030.0, True), (5000.0, False)])
+async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since: float, counts: bool) -> None:
     """Its own start, and the answers that it compares with, were those of the server before."""
     collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
     watching = Container(service="s", name="c", id="0" * 64, watched_id="7" * 64, watched_since=since)
-    probe = Probe(watching)
+    probe = PolledProbe(watching)
     load = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",)).family({("a",): 2.0})
-    told = Report(1, "one", 1000.0, "one.0", 0, (load,), {}, (), {"a": (1.0, 2.0)})
-    await collector.absorb(probe, encode(told))
+    report = Report(1, "one", 1000.0, "one.0", 0, (load,), {}, (), {"a": (1.0, 2.0)})
+    await collector.absorb(probe, encode(report))
     await collector.close()
     generation, families = probe.generations["one"]
-    assert generation.outputs == ({"a": (1.0, 2.0)} if is_told else {})
-    assert bool(families) is is_told
+    assert generation.outputs == ({"a": (1.0, 2.0)} if counts else {})
+    assert bool(families) is counts

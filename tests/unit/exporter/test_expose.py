@@ -154,7 +154,7 @@ def test_a_family_that_loses_its_only_point_is_not_shown() -> None:
     assert write(Family(ERRORS.name, ERRORS.kind, ERRORS.help, (), ()), identity(A), known).text == b""
 
 
-def test_what_is_no_longer_reported_vanishes_at_once() -> None:
+def test_what_is_no_longer_reported_vanishes_immediately() -> None:
     exposition = Exposition()
     exposition.replace(A, [write(TEMPERATURE, identity(A)), write(ERRORS, identity(A))])
     exposition.replace(A, [write(ERRORS, identity(A))])

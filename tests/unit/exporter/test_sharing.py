@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.exporter import collect
-from infercanary.exporter.collect import SHARED, Collector, Probe
+from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
-from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
+from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
 
 
@@ -111,7 +112,7 @@ class Host:
         await self.collector.absorb(probe, report(cpus))
         self.collector.show(probe)
 
-    def probe(self, name: str) -> Probe:
+    def probe(self, name: str) -> PolledProbe:
         return self.collector.probes["s", name]
 
     def lines(self, metric: str) -> dict[str, float]:
@@ -166,7 +167,7 @@ async def test_a_container_that_goes_or_changes_its_cpuset_shares_no_more(host: 
     await host.says("b", "0")
     assert host.shared == {"a": 1, "b": 1}
     host.collector.follow([found("a"), found("b", "1" * 64)])
-    assert host.shared == {"a": 0}, "the new container of that name has not said anything yet"
+    assert host.shared == {"a": 0}, "the new container of that name has not reported yet"
     host.collector.follow([])
     assert host.shared == {}
 
@@ -196,16 +197,16 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def test_reports_that_say_the_same_cost_no_comparison(host: Host, compared: list[int]) -> None:
+async def test_reports_of_the_same_cpus_cost_no_comparison(host: Host, compared: list[int]) -> None:
     host.collector.follow([found("a"), found("b")])
     for _ in range(5):
         await host.says("a", "0-7")
         await host.says("b", "0-7")
     assert host.shared == {"a": 8, "b": 8}
-    assert compared == [1, 2], "when each said something new"
+    assert compared == [1, 2], "when each reported something new"
 
 
-async def test_probes_that_say_something_else_each_time_are_compared_once_a_second(
+async def test_probes_that_report_other_cpus_each_time_are_compared_once_a_second(
     host: Host, compared: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 3600.0)
@@ -215,7 +216,7 @@ async def test_probes_that_say_something_else_each_time_are_compared_once_a_seco
     assert compared == [1]
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
     await host.says("b", "0-19")
-    assert host.shared == {"a": 1, "b": 1}, "the last that was said is not forgotten"
+    assert host.shared == {"a": 1, "b": 1}, "the last report is not forgotten"
 
 
 # What a fault of the exporter costs ----------------------------------------------------------------------------
@@ -264,7 +265,7 @@ async def test_a_fault_that_stays_leaves_the_others_shown_and_followed(host: Hos
         host.collector.follow([broken("\ud801"), found("well"), found("new")])
         assert host.lines("infercanary_up") == {"well": 1, "new": 0}
         assert host.probe("broken").failures["internal"] == 3
-        host.collector.follow([broken("mended"), found("well")])
+        host.collector.follow([broken("fixed"), found("well")])
     assert host.probe("broken").failures == {"internal": 3, "no_address": 3}
     assert host.lines("infercanary_failed_polls_total") == {"broken": 6, "well": 1}
 

@@ -39,21 +39,21 @@ def corrupt(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_corrupt_file_is_told_until_it_is_removed(corrupt: Path) -> None:
+def test_a_corrupt_file_is_shown_until_it_is_removed(corrupt: Path) -> None:
     corrupt.with_name("judge.sqlite.corrupt-kept-by-somebody").touch()
     corrupt.with_name("judge.sqlite.corrupt-20200101T000000Z").touch()
     judging = Judging(corrupt)
     assert value(judging, SET_ASIDE) is None, "not opened yet"
     before = int(time.time())
     judging.turn()
-    told = value(judging, SET_ASIDE)
-    assert told is not None and before <= told <= time.time()
+    shown = value(judging, SET_ASIDE)
+    assert shown is not None and before <= shown <= time.time()
     assert value(judging, "infercanary_store_up") == 1, "begun anew"
     end(judging)
 
     later = Judging(corrupt)
     later.turn()
-    assert value(later, SET_ASIDE) == told
+    assert value(later, SET_ASIDE) == shown
     end(later)
 
     for file in corrupt.parent.glob("*.corrupt-*"):
@@ -64,7 +64,7 @@ def test_a_corrupt_file_is_told_until_it_is_removed(corrupt: Path) -> None:
     end(last)
 
 
-def test_it_is_told_also_where_no_new_file_could_be_begun_at_first(
+def test_it_is_shown_also_where_no_new_file_could_be_begun_at_first(
     corrupt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = database.connect

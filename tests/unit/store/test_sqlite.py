@@ -40,7 +40,7 @@ SMALL = Retention(
 )
 
 
-def generation(boot_id: str = "boot", **said: object) -> Generation:
+def generation(boot_id: str = "boot", **given: object) -> Generation:
     identity: dict[str, object] = {
         "service": "search",
         "container": "search-1",
@@ -49,10 +49,10 @@ def generation(boot_id: str = "boot", **said: object) -> Generation:
         "image_id": "sha256:1",
         "environment": {"torch": "2.13.0"},
     }
-    return msgspec.convert({**identity, **said, "boot_id": boot_id}, Generation)
+    return msgspec.convert({**identity, **given, "boot_id": boot_id}, Generation)
 
 
-def sample(sequence: int, **said: object) -> Sample:
+def sample(sequence: int, **given: object) -> Sample:
     fields: dict[str, object] = {
         "sequence": sequence,
         "canary": "resnet18",
@@ -62,7 +62,7 @@ def sample(sequence: int, **said: object) -> Sample:
         "phases": {"compute": 0.009},
         "runs": 1,
     }
-    return Sample(**{**fields, **said})  # type: ignore[arg-type]
+    return Sample(**{**fields, **given})  # type: ignore[arg-type]
 
 
 def failure(sequence: int) -> Sample:
@@ -90,7 +90,7 @@ def store() -> Iterator[SqliteStore]:
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     path = None if in_memory else tmp_path / "store.db"
-    said = generation(
+    given = generation(
         image_digest="sha256:d",
         outputs={"resnet18": (0.1, -2.5e-7)},
         cold_start={"resnet18": {"load": 1.5, "first_run": 0.2}},
@@ -102,11 +102,11 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     failed = Sample(8, "resnet18", T + 10.0, "timed_out", None)
     other = Sample(9, "bert", T + 11.0, "ok", 0.02)
     store = SqliteStore.open(path)
-    assert store.take(said, [failed, whole, other]) == 3
+    assert store.take(given, [failed, whole, other]) == 3
     for _ in range(2):
-        assert store.generations("search", "resnet18") == [(said, [whole, failed])]
-        assert store.generations("search", "bert") == [(said, [other])]
-        assert store.starts("search") == [said]
+        assert store.generations("search", "resnet18") == [(given, [whole, failed])]
+        assert store.generations("search", "bert") == [(given, [other])]
+        assert store.starts("search") == [given]
         assert store.canaries() == [("search", "bert"), ("search", "resnet18")]
         assert store.taken("search", "resnet18") == {("search-1", "boot"): 1}
         assert (store.rows, store.session.errors) == (3, 0) and store.size_bytes > 0
@@ -117,7 +117,7 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_a_start_says_of_itself_may_change_and_its_time_does_not(store: SqliteStore) -> None:
+def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: SqliteStore) -> None:
     store.take(generation(), samples(1, 2))
     later = generation(
         started_at=T - 500,
@@ -231,7 +231,7 @@ class Interrupted(Exception):
 def test_what_a_probe_delivers_is_taken_once_through_thinning_restarts_and_failures(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """As a ring does: from any place that was reached on, so that whoever lost his cursor gets all of it again."""
+    """As a ring does: from any earlier place on, so that a client that lost its cursor gets all of it again."""
     path = tmp_path_factory.mktemp("store") / "store.db"
     with ExitStack() as opened:
         live(data, path, opened)
@@ -316,14 +316,14 @@ def test_a_block_is_of_the_runs_that_count() -> None:
 
 
 def simulate(
-    store: SqliteStore, runs: range, boot_id: str = "boot", seconds: float = 10.0, **said: object
+    store: SqliteStore, runs: range, boot_id: str = "boot", seconds: float = 10.0, **given: object
 ) -> None:
     """Runs as they come, and thinning every quarter of an hour."""
     step = max(1, int(900 / seconds))
     for begin in range(runs.start, runs.stop, step):
         end = min(begin + step, runs.stop)
         store.take(
-            generation(boot_id, **said),
+            generation(boot_id, **given),
             [sample(n, started_at=T + n * seconds) for n in range(begin, end)],
         )
         store.thin(T + end * seconds)
@@ -438,18 +438,18 @@ def test_whatever_a_container_goes_through(
     for number, (image, length) in enumerate(starts):
         clock += steps[number]
         runs = [sample(n, started_at=clock + n * seconds) for n in range(1, length + 1)]
-        said = generation(f"boot-{number}", image_id=f"sha256:{image}", started_at=clock)
-        store.take(said, [])
+        given = generation(f"boot-{number}", image_id=f"sha256:{image}", started_at=clock)
+        store.take(given, [])
         for begin in range(0, length, 90):
-            store.take(said, runs[begin : begin + 90])
+            store.take(given, runs[begin : begin + 90])
             store.thin(clock + (begin + 90) * seconds)
-        store.take(said, runs)
+        store.take(given, runs)
         clock += length * seconds
         history.append((f"sha256:{image}", runs))
     store.thin(clock)
     check_counts(store)
     found = {g.boot_id: several for g, several in store.generations("search", "resnet18")}
-    # The starts of a container are in the order in which they were seen, whatever the clock said.
+    # The starts of a container are in the order in which they were seen, whatever the clock showed.
     assert [*found] == [boot for boot in (f"boot-{n}" for n in range(len(starts))) if boot in found]
     for of_image in {key for key, _ in history}:
         own = [(number, runs) for number, (key, runs) in enumerate(history) if key == of_image]
@@ -494,8 +494,8 @@ def test_a_clock_that_jumps_costs_nothing(wrong: float, store: SqliteStore) -> N
 def test_a_host_that_boots_in_1970_keeps_its_order(store: SqliteStore) -> None:
     times = [T, 30.0, T + 500, 40.0, T + 400]
     for number, started_at in enumerate(times):
-        said = generation(f"boot-{number}", started_at=started_at, image_id=f"sha256:{number}")
-        store.take(said, samples(1, 5))
+        given = generation(f"boot-{number}", started_at=started_at, image_id=f"sha256:{number}")
+        store.take(given, samples(1, 5))
     assert [g.started_at for g in store.starts("search")] == times
     assert [g.started_at for g, _ in store.generations("search", "resnet18")] == times
 
@@ -567,7 +567,7 @@ def test_containers_that_were_not_seen_for_longest_are_forgotten() -> None:
     assert expired(starts(*((f"c-{n}", "image", 50 * DAY) for n in range(6))), 50 * DAY, SMALL) == []
 
 
-def test_what_goes_goes_with_all_that_is_its_own(store: SqliteStore) -> None:
+def test_a_container_is_dropped_with_all_that_is_its_own(store: SqliteStore) -> None:
     store.close()
     store = SqliteStore.open(None, SMALL)
     now = T
@@ -675,12 +675,12 @@ def version(path: Path) -> int:
         db.close()
 
 
-def test_a_file_says_its_schema_and_whose_it_is(tmp_path: Path) -> None:
+def test_a_file_has_its_schema_and_the_programs_id(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     SqliteStore.open(path).close()
     assert version(path) == len(database._STEPS)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store.db"]
-    assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can tell"
+    assert path.read_bytes()[68:72] == b"\x01\xca\x9a\x12", "which `file` can show"
 
 
 def test_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
@@ -760,12 +760,12 @@ def test_the_most_active_services_are_those_that_were_seen_last() -> None:
         store.thin(T + 3600 * hour)
         for name, last in found.items():
             if hour <= last:
-                said = generation(
+                given = generation(
                     boot_id=name,
                     service=name,
                     container=name,
                     image_id="" if name == "static" else "sha256:1",
                 )
-                store.take(said, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
+                store.take(given, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
     assert store.most_active(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
     assert store.most_active(1) == [("lively", "resnet18")]

@@ -99,7 +99,8 @@ class DiscoveryKind(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     create: Callable[[S, Callable[[], None]], Discovery | None]
     """From the section and what to call, on the event loop, when the containers changed; None where it is off."""
     check: Callable[[S, Limits, str], None] = lambda _settings, _limits, _place: None
-    """Raises :class:`UsageError` for what the type cannot say; the last argument is the section's place in the file."""
+    """From the section, the limits and the section's place in the file; it raises :class:`UsageError` for what the type
+    does not exclude."""
     metrics: tuple[Metric, ...] = ()
     """What :meth:`Discovery.families` may show; no probe may use these names."""
     precedence: int = 0

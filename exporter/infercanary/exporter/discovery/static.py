@@ -55,7 +55,11 @@ class StaticDiscovery:
 
 
 def check(probes: tuple[StaticProbe, ...], limits: Limits, place: str) -> None:
-    """Raises :class:`UsageError` for an entry that cannot be polled, or that names the same container as another."""
+    """Check every entry.
+
+    Raises:
+        UsageError: one cannot be polled, or names the same container as another.
+    """
     seen: dict[tuple[str, str], int] = {}
     for index, probe in enumerate(probes):
         if mistake := url_mistake(probe.url):

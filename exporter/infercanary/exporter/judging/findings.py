@@ -1,4 +1,4 @@
-"""What is known of a service, as one value that is replaced as a whole: whoever reads it sees no half of it."""
+"""What is known of a service, as one value that is replaced as a whole, so that no reader sees half of a change."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ DRIFT = Metric(
     "gauge",
     "Latency now over that of the image's first day in this container, minus 1, where it has left it; else 0.",
     _CANARY,
-    reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` tells the host's "
+    reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` is the host's "
     "part. Missing before 576 steady runs of the image.",
 )
 DRIFT_LOW = Metric(

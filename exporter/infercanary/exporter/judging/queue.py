@@ -39,7 +39,7 @@ class ReportQueue:
         return self._runs > MAX_RUNS // 2
 
     def put(self, report: StartReport) -> None:
-        """Add ``report``; nobody waits."""
+        """Add ``report``, without waiting."""
         with self._lock:
             self._reports.append(report)
             self._runs += len(report.runs)

@@ -191,7 +191,7 @@ class Judging:
         return ran
 
     def _take_one(self, store: Store, report: StartReport) -> int | None:
-        """Store the runs of one report; how many of them are new, or None where nobody knows their start."""
+        """Store the runs of one report; how many of them are new, or None where their start is not known."""
         start = report.generation
         if not report.is_found:
             self._reported.setdefault(start.service, {})[start.container] = start

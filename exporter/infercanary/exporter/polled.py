@@ -1,0 +1,204 @@
+"""One container's probe, as polled so far: what it reported, and what the exporter shows of the polling."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from infercanary.client.accept import Accepted, Reason
+from infercanary.client.fetch import Failure
+from infercanary.contract.report import Family, Metric
+from infercanary.contract.vocabulary import COLD_START_METRICS
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.expose import Key, Lines
+from infercanary.exporter.history import History
+from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.sharing import SHARED
+from infercanary.judge.model import Generation
+
+UP = Metric(
+    "infercanary_up",
+    "gauge",
+    "1 if the last poll of the container's probe gave a valid report, else 0.",
+    reading="`infercanary_up == 0` for some minutes is an alert: all that the probe says is missing meanwhile. "
+    "The status page has the reason, and `infercanary_poll_failures_total` its kind. A container that is gone "
+    "has no series at all.",
+)
+AGE = Metric(
+    "infercanary_report_age_seconds",
+    "gauge",
+    "Time since the last valid report of the container's probe.",
+    reading="About `poll_seconds` at most while the probe is up; beyond that it is down, and for how long. "
+    "Missing before the first report.",
+)
+INFO = Metric(
+    "infercanary_container_info",
+    "gauge",
+    "1, with what Docker says of the container: image reference, image id, registry digest and container id.",
+    ("image", "image_id", "image_digest", "container_id"),
+    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (instance, service, "
+    "container) group_left (image, image_digest) infercanary_container_info`. Empty labels: the container is from the "
+    "config's list, not from Docker.",
+)
+POLL_DURATION = Metric(
+    "infercanary_poll_duration_seconds",
+    "gauge",
+    "Time that the last poll took, from connecting to the whole body.",
+    reading="Milliseconds. Near `timeout_seconds` (3 s by default) the host or the container's process is "
+    "starved, and polls begin to fail.",
+)
+POLL_FAILURES = Metric(
+    "infercanary_poll_failures_total",
+    "counter",
+    "Polls that gave no valid report, by reason.",
+    ("reason",),
+    reading="`unreachable`: not started, or no common network; `timeout`: starved or hung; `too_large` and "
+    "`malformed`: not a probe, or a limit; `no_address`: no network that the exporter is in too; `server_gone`: the "
+    "server that a sidecar watches does not run; `internal`: a fault of the exporter, whose log has it. For alerts "
+    "use `infercanary_failed_polls_total`.",
+)
+# Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
+# was there before. One for each reason of each container would be nine times as many, nearly all of them 0 for ever.
+# What is rejected needs no such total: a bad family is there in the next report too.
+FAILED_POLLS = Metric(
+    "infercanary_failed_polls_total",
+    "counter",
+    "Polls that gave no valid report, for any reason; 0 at first, so that the first failure is an increase too.",
+    reading="`increase(infercanary_failed_polls_total[15m]) > 0` also shows the failures between two scrapes, "
+    "which `infercanary_up` may miss.",
+)
+REJECTED = Metric(
+    "infercanary_rejected_total",
+    "counter",
+    "Parts of otherwise valid reports that were left out (families, runs, environment entries), by reason.",
+    ("reason",),
+    reading="Healthy is no increase. `too_many` is one of the exporter's `limits`; the others are a probe of "
+    "another version, odd names in a sampler or target of your own, or an impostor.",
+)
+RUNS_COLLECTED = Metric(
+    "infercanary_runs_collected_total",
+    "counter",
+    "Raw runs taken from the probe, each once.",
+    reading="Grows with `infercanary_runs_total`. Runs of an earlier probe that were found in its journal "
+    "count too.",
+)
+RUNS_LOST = Metric(
+    "infercanary_runs_lost_total",
+    "counter",
+    "Raw runs that left the probe's ring before the exporter came for them.",
+    reading="Healthy is no increase: the ring holds 2,048 runs, hours of them. Growth means that the exporter "
+    "was away for long.",
+)
+METRICS = (
+    UP,
+    AGE,
+    INFO,
+    POLL_DURATION,
+    POLL_FAILURES,
+    FAILED_POLLS,
+    REJECTED,
+    RUNS_COLLECTED,
+    RUNS_LOST,
+    SHARED,
+    *metrics.METRICS,
+)
+
+_TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
+_GENERATIONS = 2  # this start, and the one before: its runs may come out of the journal
+
+
+class PolledProbe:
+    """A container's probe, as polled so far. Times are of the monotonic clock."""
+
+    def __init__(self, container: Container) -> None:
+        self.container = container
+        self.up = False
+        self.trouble = "not polled yet"
+        self.polled = False
+        self.reported_at: float | None = None
+        self.environment: dict[str, str] = {}
+        self.history = History()
+        self.duration: float | None = None
+        self.failures: Counter[Failure] = Counter()
+        self.rejected: Counter[Reason] = Counter()
+        self.runs_collected = 0
+        self.runs_lost = 0
+        # The CPUs that it may use, as it last reported, and how many of them it shares.
+        self.cpus = ""
+        self.cpuset = 0
+        self.shared_cpus: int | None = None
+        # Up to where its runs were collected.
+        self.cursor = ""
+        self.sequences: dict[str, int] = {}  # by boot id, of its last starts: the last run that was taken
+        # Runs from before that time are of a server that it no longer watches.
+        self.since = container.watched_since
+        # Its last starts by boot id, for the judge, with what each of them reported of its cold start.
+        self.generations: dict[str, tuple[Generation, list[Family]]] = {}
+        # What the judge had found when that was last shown.
+        self.findings: Findings | None = None
+        # What it showed last, so that the next report only fills in values.
+        self.lines: dict[str, Lines] = {}
+        self.vitals: dict[str, Lines] = {}
+
+    @property
+    def key(self) -> Key:
+        """Its identity in every label set."""
+        return self.container.service, self.container.name
+
+    def start_id(self, boot_id: str) -> str:
+        """The judge's name for a start: another server beside a sidecar is one, although its own process goes on."""
+        watched = self.container.watched_id[:12]
+        return f"{boot_id}@{watched}" if watched else boot_id
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """The labels that every one of its series carries."""
+        return {"service": self.container.service, "container": self.container.name}
+
+    def remember(self, boot_id: str, started_at: float, accepted: Accepted) -> None:
+        """Note which start of the container it is that reports.
+
+        Args:
+            boot_id: of the probe's process.
+            started_at: when that began, a Unix time.
+            accepted: the sound part of its report.
+        """
+        c = self.container
+        before = self.generations.pop(boot_id, None)
+        # What a sidecar reports of its start, and the outputs that it compares with, are an earlier server's.
+        of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
+        generation = Generation(
+            service=c.service,
+            container=c.name,
+            boot_id=self.start_id(boot_id),
+            image=c.image,
+            image_id=c.image_id,
+            image_digest=c.image_digest,
+            started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
+            environment=accepted.environment,
+            outputs={} if of_earlier else accepted.outputs,
+        )
+        families = () if of_earlier else accepted.families
+        cold_start = [family for family in families if family.name in COLD_START_METRICS]
+        self.generations[boot_id] = generation, cold_start
+        while len(self.generations) > _GENERATIONS:
+            del self.generations[next(iter(self.generations))]
+
+    def families(self, now: float) -> list[Family]:
+        """What the exporter itself measures of it; ``now`` is of the monotonic clock."""
+        c = self.container
+        return [
+            UP.family(float(self.up)),
+            AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
+            INFO.family({(c.image, c.image_id, c.image_digest, c.id): 1.0}),
+            POLL_DURATION.family({(): self.duration} if self.duration is not None else {}),
+            POLL_FAILURES.family(
+                {(reason,): float(count) for reason, count in sorted(self.failures.items())}
+            ),
+            FAILED_POLLS.family(float(self.failures.total())),
+            REJECTED.family({(reason,): float(count) for reason, count in sorted(self.rejected.items())}),
+            RUNS_COLLECTED.family(float(self.runs_collected)),
+            RUNS_LOST.family(float(self.runs_lost)),
+            # It comes from its report, and so is missing while it is down.
+            SHARED.family({(): self.shared_cpus} if self.up and self.shared_cpus is not None else {}),
+        ]
