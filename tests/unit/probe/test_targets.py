@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from infercanary.probe.targets import (
     registered,
     registry,
 )
+from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.probe.targets.torch import TorchTarget
@@ -156,3 +157,43 @@ def test_the_abilities_of_the_built_in_targets() -> None:
 def test_a_target_without_abilities_is_a_target_still(folder: Path) -> None:
     (folder / "newcomer.py").write_text(ONE_FILE)
     assert abilities(make("newcomer", {})) == set()
+
+
+SUBCLASS = """
+from infercanary.probe.targets.http import HttpTarget
+
+class MyTarget(HttpTarget):
+    def environment(self) -> dict[str, str]:
+        return {"server": "mine"}
+"""
+
+
+def test_a_target_derived_from_one_of_ours_takes_the_same_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "derived_target.py").write_text(SUBCLASS)
+    monkeypatch.syspath_prepend(tmp_path)
+    target = make("derived_target:MyTarget", {"url": "http://127.0.0.1:1", "keep_alive": False})
+    assert target.environment() == {"server": "mine"}
+    with pytest.raises(
+        UsageError, match="options: unknown key `uri`; known keys: url, headers, timeout_seconds"
+    ):
+        make("derived_target:MyTarget", {"uri": "http://127.0.0.1:1"})
+    with pytest.raises(UsageError, match="options: the required key `url` is missing"):
+        make("derived_target:MyTarget", {})
+    sys.modules.pop("derived_target")
+
+
+def test_what_an_engine_does_not_know_is_left_out() -> None:
+    def refuses() -> str:
+        raise RuntimeError("old and new names are mixed")
+
+    components: dict[str, Callable[[], object]] = {
+        "text": lambda: "1.2",
+        "number": lambda: 0,
+        "switch": lambda: True,
+        "nothing": lambda: None,
+        "empty": lambda: "",
+        "refused": refuses,
+    }
+    assert reported(components) == {"text": "1.2", "number": "0", "switch": "true"}
