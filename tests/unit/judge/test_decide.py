@@ -53,7 +53,7 @@ def test_the_live_judge_keeps_a_change_until_two_looks_withdraw_it(
     assert verdict_after(looks(verdicts), LIVE) == expected
 
 
-def test_files_are_looked_at_once() -> None:
+def test_files_get_one_look() -> None:
     for verdict in ("regressed", "improved", "equivalent", "inconclusive"):
         assert verdict_after(looks([verdict]), FILES) == verdict
     for policy in (LIVE, FILES, EXPERIMENT):
