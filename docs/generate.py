@@ -1,13 +1,16 @@
-"""``make docs``: writes docs/metrics.md from the metrics' declarations, which stand beside the code that fills them.
+"""``make docs``: writes docs/metrics.md, and the policy's numbers wherever pages and rules repeat them.
 
-A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values.
+A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
+made of the declarations, which stand beside the code that fills them. A sentence of a page or a rule that repeats a
+number of :mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -18,13 +21,15 @@ from infercanary.contract.report import LADDER, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS, OUTCOMES, PHASES, POOLS, TAGS
 from infercanary.exporter.judging.metrics import CAUSES
 from infercanary.judge.model import STATES
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import record, sweep
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.targets import REASONS
 
-TARGET = Path(__file__).with_name("metrics.md")
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "docs/metrics.md"
 PREFIX = "infercanary_"
 
 
@@ -253,5 +258,122 @@ def _label(metric: str, name: str) -> str:
     return f"`{name}`" + (f" ({', '.join(f'`{value}`' for value in known)})" if known else "")
 
 
+# Numbers of the policy in texts that people write -------------------------------------------------------------------
+
+_WORDS = ("none", "one", "two", "three", "four", "five", "six")
+STATEMENTS: Mapping[str, Sequence[str]] = {
+    "prometheus/rules/thresholds.yml": (
+        "nothing smaller than its own smallest effect, {effect} %",
+        "record: infercanary:threshold:shift_ratio expr: vector({effect_ratio})",
+        "record: infercanary:threshold:drift_ratio expr: vector({effect_ratio})",
+        "record: infercanary:threshold:cold_start_ratio expr: vector({cold_start_ratio})",
+    ),
+    "prometheus/rules/alerts.yml": (
+        "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
+        "The first verdict takes {verdict_runs} runs",
+    ),
+    "README.md": (
+        "At {first_look} runs comes the first look",
+        "The second look, at {second_look} runs",
+        "`equivalent` (the change is within ±{effect} %)",
+    ),
+    "docs/ab.md": (
+        "equivalent (within ±{effect} %)",
+        "regressed: {effect} % or more, and clear of ±{clear} %",
+        "a change counts when {confirmations} looks in a row show it",
+    ),
+    "docs/adr/0009-the-judge.md": (
+        "the looks at {looks} runs again each time",
+        "the latest {baseline_runs} runs of the last {history} starts of each container",
+        "holds until {confirmations} looks in a row find it equivalent (within ±{effect} %)",
+        "compares blocks of {block_runs} runs with the image's first day, or its first {drift_blocks} blocks",
+    ),
+    "docs/getting-started.md": ("a baseline of {second_look} runs",),
+    "docs/runbooks.md": (
+        "at {confirmations} looks in a row",
+        "the host made {some} % to {whole} % of it",
+        "its verdict follows after {verdict_runs} runs",
+        "gone: {gone_minutes} minutes without a run of it",
+        "than any of the old one's, by {cold_start} % and {cold_start_seconds} s",
+    ),
+    "docs/verdicts.md": (
+        "at {looks} runs of a start",
+        "the change is within ±{effect} %",
+        "by {effect} % or more, clear of ±{clear} %, and seen at {confirmations} looks in a row",
+    ),
+}
+"""File → what it says with numbers of the policy; any white space stands for a space there."""
+
+
+def numbers(policy: Policy) -> dict[str, str]:
+    """Name in ``STATEMENTS`` → the number as it is written."""
+    *looks, last = policy.looks
+    return {
+        "effect_ratio": f"{policy.smallest_effect:g}",
+        "effect": f"{100 * policy.smallest_effect:g}",
+        "clear": f"{100 * policy.clear_zone:g}",
+        "looks": f"{', '.join(map(str, looks))} and {last}",
+        "first_look": str(policy.looks[0]),
+        "second_look": str(policy.looks[1]),
+        "confirmations": _WORDS[policy.confirmations],
+        "verdict_runs": str(policy.looks[policy.confirmations - 1]),
+        "history": str(policy.history),
+        "baseline_runs": str(policy.baseline_runs),
+        "cold_start_ratio": f"{policy.cold_start_ratio - 1:g}",
+        "cold_start": f"{100 * (policy.cold_start_ratio - 1):g}",
+        "cold_start_seconds": f"{policy.cold_start_seconds:g}",
+        "some": f"{100 * (1 - policy.whole_share):g}",
+        "whole": f"{100 * policy.whole_share:g}",
+        "gone_minutes": f"{policy.gone_seconds / 60:g}",
+        "block_runs": str(policy.block_runs),
+        "drift_blocks": str(policy.drift_baseline_blocks),
+    }
+
+
+_NUMBER = rf"[\d.]+(?:, \d+)*(?: and \d+)?|{'|'.join(_WORDS)}"
+
+
+def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
+    """``text`` with the policy's numbers in its statements.
+
+    Raises:
+        ValueError: Where a statement is not in it: it was reworded, and STATEMENTS must follow.
+    """
+    known = numbers(policy)
+    for statement in statements:
+        words = [re.split(r"\{(\w+)\}", word) for word in statement.split()]
+        pattern = r"(\s+(?:# )?)".join(
+            "".join(f"(?P<{part}>{_NUMBER})" if i % 2 else re.escape(part) for i, part in enumerate(word))
+            for word in words
+        )
+        found = [*re.finditer(pattern, text)]
+        if not found:
+            raise ValueError(
+                f"no place says {statement!r}: let STATEMENTS in docs/generate.py say it as the text does"
+            )
+        for match in reversed(found):
+            for name in sorted(match.groupdict(), key=match.start, reverse=True):
+                text = text[: match.start(name)] + known[name] + text[match.end(name) :]
+    return text
+
+
+def files() -> dict[Path, str]:
+    """Path → what is to be in it: the page of metrics, and every file with a number of the policy."""
+    made = {}
+    for name, statements in STATEMENTS.items():
+        path = ROOT / name
+        try:
+            made[path] = numbered(path.read_text(encoding="utf-8"), statements, LIVE)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return {TARGET: render(declared()), **made}
+
+
+def main() -> None:
+    """Write them all."""
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    TARGET.write_text(render(declared()), encoding="utf-8")
+    main()

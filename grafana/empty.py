@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from infercanary.judge.policy import LIVE
+
 NO_GPU = "this machine has no GPU"
 WELL = "as it should be"
 NO_ALERT = "what it warns of did not happen"
@@ -46,7 +48,8 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Throughput against latency",
         "service: panel Points of the last sweep",
     ),
-    "no baseline for a drift yet: it takes 24 blocks of 12 runs, and as many since": (
+    f"no baseline for a drift yet: it takes {LIVE.drift_baseline_blocks} blocks of {LIVE.block_runs} runs, and "
+    f"{LIVE.drift_recent_blocks} since": (
         "fleet: panel Drift without an upgrade",
         "fleet: panel What the last upgrade did K",
         "service: panel In numbers D",

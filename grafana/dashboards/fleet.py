@@ -76,8 +76,8 @@ def _latency() -> Panel:
 def _shift() -> Panel:
     about = About(
         "Shift of each service's last upgrade",
-        "New latency over old, minus 1, at the judge's last look; of several hosts the worst. What is within ±3 % is "
-        "not a change.",
+        "New latency over old, minus 1, at the judge's last look; of several hosts the worst. What is within "
+        f"±{verdicts.EFFECT} is not a change.",
         "percentunit",
         empty=verdicts.NO_VERDICT,
     )

@@ -24,6 +24,7 @@ from grafana.dashboards.promql import (
     steady_of_range,
 )
 from grafana.dashboards.variables import CANARIES, CONTAINERS
+from infercanary.judge.policy import LIVE
 
 MEDIAN = series("infercanary_run_median_seconds", CANARIES)
 NO_IMAGE = "No run of a known image in this time range: choose one that reaches back before the upgrade"
@@ -88,7 +89,7 @@ def _rests_on() -> Panel:
     about = About(
         "What the verdict rests on",
         "Runs of the new image, starts of both (a start is one replicate, however many runs it has), and how much two "
-        "starts of one image differ: a shift below three of these deviations is not called.",
+        f"starts of one image differ: a shift below {LIVE.restart_sds:g} of these deviations is not called.",
         "short",
         width=8,
         height=6,
@@ -179,8 +180,9 @@ def _images() -> Panel:
 def _where() -> Panel:
     about = About(
         "Where the judge saw it",
-        "Phases with their share of the change, those that made a quarter of it or more, and the controls that moved, "
-        "by how much: work that is the same in every image. With none here no control moved, or none ran.",
+        f"Phases with their share of the change, those that made {100 * LIVE.phase_share:g} % of it or more, and the "
+        "controls that moved, by how much: work that is the same in every image. With none here no control moved, "
+        "or none ran.",
         "percentunit",
         width=24,
         height=4,
@@ -310,13 +312,14 @@ def _cold_start() -> Panel:
 def _cold_start_shift() -> Panel:
     about = About(
         "Slower steps of the start",
-        "By how much a step became slower with the upgrade. Only steps that did, by a quarter and a second.",
+        "By how much a step became slower with the upgrade. Only steps that did, by "
+        f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s.",
         "percentunit",
         width=8,
         empty="No step of the start became slower",
     )
     query = verdicts.of("infercanary_cold_start_shift_ratio", "step")
-    return tiles(about, Query(query, "{{step}}"), bad_from=0.25, decimals=0)
+    return tiles(about, Query(query, "{{step}}"), bad_from=LIVE.cold_start_ratio - 1, decimals=0)
 
 
 def _output() -> Panel:

@@ -15,13 +15,15 @@ from grafana.dashboards.board import link
 from grafana.dashboards.panels import About, Column, Panel, Query, bars, lines, rows, tiles, timeline
 from grafana.dashboards.promql import newest, states
 from grafana.dashboards.variables import INSTANCE, SERVICES
+from infercanary.judge.policy import LIVE
 
 CANARY = f'{INSTANCE}, {SERVICES}, canary=~"$canary"'
 BY = "instance, service, canary"
 
 NAME_ONLY = BigValueTextMode.NAME
 
-NO_VERDICT = "No verdict yet: the judge needs 12 runs of a start"
+EFFECT = f"{100 * LIVE.smallest_effect:g} %"
+NO_VERDICT = f"No verdict yet: the judge needs {LIVE.looks[0]} runs of a start"
 
 
 def of(name: str, by: str = BY, *matchers: str) -> str:
@@ -118,9 +120,9 @@ def shift(width: int = 12) -> Panel:
     """The effect with its interval."""
     about = About(
         "Shift of the last upgrade",
-        "New latency over old, minus 1, as the judge saw it at each look (12, 24, 48, 96, 192 runs), with its "
-        "interval. It is called a change at 3 % or more, clear of ±1 %, at two looks in a row; it is equivalent where "
-        "the whole interval is within ±3 %.",
+        f"New latency over old, minus 1, as the judge saw it at each look ({', '.join(map(str, LIVE.looks))} runs), "
+        f"with its interval. It is called a change at {EFFECT} or more, clear of ±{100 * LIVE.clear_zone:g} %, at "
+        f"{LIVE.confirmations} looks in a row; it is equivalent where the whole interval is within ±{EFFECT}.",
         "percentunit",
         width=width,
         empty=NO_VERDICT,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.contract.report import KINDS, Metric
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import tags
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
@@ -34,9 +35,10 @@ OTHER_UNITS = """
 # The page of metrics ---------------------------------------------------------------------------------------------
 
 
-def test_the_page_of_metrics_is_current() -> None:
-    written = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
-    assert written == GENERATOR["render"](METRICS), "docs/metrics.md is stale: run `make docs`"
+@for_each(GENERATOR["files"]().items(), lambda file: str(file[0].relative_to(ROOT)))
+def test_what_is_made_of_the_code_is_current(file: tuple[Path, str]) -> None:
+    path, text = file
+    assert path.read_text(encoding="utf-8") == text, "it is stale: run `make docs`"
 
 
 def test_every_metric_is_found() -> None:
@@ -80,6 +82,23 @@ def test_controls_have_their_names() -> None:
     in_python = {*cpu_controls(None), *cuda_controls(0, None)}
     assert in_python <= set(listed)
     assert {name.removesuffix("_python") for name in in_python} == {n.removesuffix("_python") for n in listed}
+
+
+# Numbers of the policy -------------------------------------------------------------------------------------------
+
+
+def test_numbers_in_a_text_are_the_policys() -> None:
+    text = "It looks at 12 and 24 runs\n  of a start, and again; within ±3 % it is `the same`. 3 % else."
+    policy = Policy(smallest_effect=0.025, looks=(8, 16, 32))
+    statements = ("looks at {looks} runs of a start", "within ±{effect} % it is `the same`.")
+    assert GENERATOR["numbered"](text, statements, policy) == (
+        "It looks at 8, 16 and 32 runs\n  of a start, and again; within ±2.5 % it is `the same`. 3 % else."
+    )
+
+
+def test_a_statement_that_was_reworded_is_named() -> None:
+    with pytest.raises(ValueError, match=r"no place says 'beyond \{effect\} %': let STATEMENTS"):
+        GENERATOR["numbered"]("above 3 %", ("beyond {effect} %",), LIVE)
 
 
 # Conventions (https://prometheus.io/docs/practices/naming/) -------------------------------------------------------

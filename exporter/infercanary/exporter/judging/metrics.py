@@ -10,6 +10,7 @@ from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
+from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED
 
 SENTENCE_BYTES = 400
@@ -18,6 +19,8 @@ SENTENCE_BYTES = 400
 CAUSES = ("image", "host", "both", "unknown")
 
 _CANARY = ("canary",)
+_LOOKS = f"{', '.join(map(str, LIVE.looks[:-1]))} and {LIVE.looks[-1]}"
+_DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_blocks)
 VERDICT = Metric(
     "infercanary_verdict",
     "gauge",
@@ -56,7 +59,8 @@ LOW = Metric(
     "gauge",
     "The lower end of the shift's interval.",
     _CANARY,
-    reading="Above 0.01 the slowdown is real; how much is between this and `infercanary_shift_high_ratio`.",
+    reading=f"Above {LIVE.clear_zone:g} the slowdown is real; how much is between this and "
+    "`infercanary_shift_high_ratio`.",
 )
 HIGH = Metric(
     "infercanary_shift_high_ratio",
@@ -90,8 +94,8 @@ CAUSE = Metric(
 PHASE = Metric(
     "infercanary_shift_phase_ratio",
     "gauge",
-    "A phase's share of the change, seconds of seconds: those that made a quarter of it or more. Only where there is a "
-    "verdict of a change.",
+    f"A phase's share of the change, seconds of seconds: those that made {100 * LIVE.phase_share:g} % of it or more. "
+    "Only where there is a verdict of a change.",
     ("canary", "phase"),
     reading="Where it grew: `compute` is the device or its kernels, `launch` the host's side, `h2d` and `d2h` the bus, "
     "`queue` a device that was busy. Over 1 where another phase became shorter meanwhile.",
@@ -131,15 +135,15 @@ RESTART_SD = Metric(
     "gauge",
     "How much two starts of one image differ (SD), as learned from the service's own restarts.",
     _CANARY,
-    reading="A shift below three of it is not called. Above 0.02 the judge is blunt: find what differs between starts "
-    "(thread placement, memory layout, autotuning).",
+    reading=f"A shift below {LIVE.restart_sds:g} of it is not called. Above 0.02 the judge is blunt: find "
+    "what differs between starts (thread placement, memory layout, autotuning).",
 )
 RUNS = Metric(
     "infercanary_judged_runs",
     "gauge",
     "Runs of the new image that the verdict rests on.",
     _CANARY,
-    reading="The judge looks at 12, 24, 48, 96 and 192 runs of a start, and calls a change at the second look that "
+    reading=f"The judge looks at {_LOOKS} runs of a start, and calls a change at the second look that "
     "shows it.",
 )
 NEXT_LOOK = Metric(
@@ -167,7 +171,8 @@ OUTPUT = Metric(
 COLD_START = Metric(
     "infercanary_cold_start_shift_ratio",
     "gauge",
-    "By how much a step of the cold start became slower with the upgrade; only steps that did, by a quarter and 1 s.",
+    "By how much a step of the cold start became slower with the upgrade; only steps that did, by "
+    f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s.",
     ("canary", "step"),
     reading="`load`, `first_run` or `time_to_steady`; a slower start delays scaling and failover.",
 )
@@ -184,7 +189,7 @@ DRIFT = Metric(
     "Latency now over that of the image's first day in this container, minus 1, where it has left it; else 0.",
     _CANARY,
     reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` is the host's "
-    "part. Missing before 576 steady runs of the image.",
+    f"part. Missing before {_DRIFT_RUNS} steady runs of the image.",
 )
 DRIFT_LOW = Metric(
     "infercanary_drift_low_ratio",
@@ -227,7 +232,8 @@ ALARMS = Metric(
     "Restarts of one image that the judge, tried on each by itself, called a change: its own false alarms.",
     _CANARY,
     reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts, each "
-    "judged as it would have been then: about 0.01 or less. More: starts differ by more than the 1 % that is assumed "
+    "judged as it would have been then: about 0.01 or less. More: starts differ by more than the "
+    f"{100 * LIVE.prior_restart_sd:g} % that is assumed "
     "before any was seen; once seen it is learned. Both are the service's: count them once, not for each container.",
 )
 
