@@ -34,7 +34,7 @@ PREFIX = "infercanary_"
 
 
 class Part(NamedTuple):
-    """A section: the metrics whose names, after the prefix, begin like one of ``stems``; the longest stem decides."""
+    """A section: the metrics whose names begin with one of ``stems`` after the prefix; the longest stem decides."""
 
     title: str
     stems: str
@@ -179,10 +179,11 @@ config, vouches for them, and a probe cannot set them. `service` stays the same 
 `cuda`, maybe with an index.
 
 **Names.** All begin with `{PREFIX}`, have base units, and counters end in `_total`: use `rate()` or `increase()`.
-A name in `_info` is always 1 and tells by its labels. A set of states has a series for each, 1 for the one that holds.
+A name in `_info` is always 1, and its labels are what it says. A set of states has a series for each, 1 for the one
+that holds.
 
 **Missing, never zero.** What is not known has no series: after a run that failed, where a sampler failed, where the
-kernel or the driver does not tell. When a poll fails, all that the probe said vanishes, and `infercanary_up` is 0.
+kernel or the driver does not report it. When a poll fails, all that the probe said vanishes, and `infercanary_up` is 0.
 
 **Counters** of a probe count from its start, and a restart of the exporter changes none of them; those that the
 kernel or the driver keeps may be older. Samples are taken right before and after each run, and between distant runs.

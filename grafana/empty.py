@@ -56,7 +56,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_canary:infercanary_drift_ratio:max",
     ),
     "no restart of an unchanged image yet": ("self: panel False alarms, by its own trial C",),
-    "cgroup v1, or a kernel that does not tell pressure": ("gpu-host: panel Pressure",),
+    "cgroup v1, or a kernel that does not report pressure": ("gpu-host: panel Pressure",),
     "too few repeats": (
         "recording service_canary:infercanary_latency_seconds:p90_rate5m",
         "recording service_canary:infercanary_latency_seconds:p99_rate1h",

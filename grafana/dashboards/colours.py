@@ -1,4 +1,4 @@
-"""The colours: those of Okabe and Ito, which people of all kinds of colour vision can tell apart.
+"""The colours: those of Okabe and Ito, which people of all kinds of colour vision can distinguish.
 
 No meaning hangs on red against green: what is well is blue, trouble is vermillion, and a word or a number says it too.
 A panel has a hue for each query, and shades of it for that query's series.

@@ -14,7 +14,7 @@ CANARIES = f"{INSTANCE}, {variables.CANARIES}"
 GPUS = f'{CONTAINERS}, gpu=~"$gpu"'
 
 NO_GPU = "No GPU in these containers"
-NO_CGROUP = "The kernel does not tell, or no container reports"
+NO_CGROUP = "The kernel does not report it, or no container reports"
 ONE = "{{container}} GPU {{gpu}}"
 
 
@@ -351,7 +351,7 @@ def _run_queue() -> Panel:
         "How many of the process's threads wait for a CPU on average, and for how much of its repeats the canary's own "
         "thread waits. Near 0 is healthy; time under a quota's throttling is in it.",
         "none",
-        empty="The kernel does not tell",
+        empty="The kernel does not report it",
     )
     return lines(
         about,
@@ -367,7 +367,7 @@ def _migrations() -> Panel:
         "Threads that were moved to another CPU, for each second (the canary's own: of its repeats): cold caches after "
         "each. A rise with an image is another number of threads; without one, other neighbours.",
         "ops",
-        empty="The kernel does not tell",
+        empty="The kernel does not report it",
     )
     return lines(
         about,

@@ -1,5 +1,5 @@
 """The kinds of panels. What all panels share is said once, here: the data source, a title, a text that says how to read
-it, a unit, what is said where there is nothing to show, and colours that everybody can tell apart."""
+it, a unit, what is said where there is nothing to show, and colours that everybody can distinguish."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 CONTAINER = "instance, service, container"
-"""What tells one container from all others: its name is the host's to give, and `instance` is the host's exporter."""
+"""What identifies a container: its name is unique on its host, and `instance` is the host's exporter."""
 
 
 def series(name: str, *matchers: str) -> str:
@@ -14,7 +14,7 @@ def series(name: str, *matchers: str) -> str:
 
 
 def rate(name: str, *matchers: str) -> str:
-    """A counter's rate, over as much time as Grafana deems right for the step."""
+    """A counter's rate, over the time that Grafana chooses for the step."""
     return f"rate({series(name, *matchers)}[$__rate_interval])"
 
 
@@ -24,11 +24,11 @@ def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str
 
 
 SCRAPED = 'up{job="infercanary", instance=~"$instance"}'
-"""Whether Prometheus reaches the exporters, which is all that it knows of those that it does not."""
+"""Whether Prometheus reaches the exporters, the only thing known of those that it does not reach."""
 
 
 def how_many(found: str, known: str) -> str:
-    """0 where none is found; nothing where even ``known`` is missing."""
+    """How many series ``found`` gives: 0 where it gives none, and nothing where ``known`` gives none either."""
     return f"count({found}) or 0 * count({known})"
 
 

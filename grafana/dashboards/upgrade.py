@@ -1,7 +1,7 @@
 """*Upgrade*: two images side by side: how their latencies lie, what the judge says, and what came with the new one.
 
-A container keeps its series through an upgrade, so images are told apart by joining with `infercanary_container_info`
-at each moment of the time range, which has to reach back to the old image.
+A container keeps its series through an upgrade, so images are distinguished by a join with
+`infercanary_container_info` at each moment of the time range, which has to reach back to the old image.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def shift(width: int = 12) -> Panel:
 
 
 def parts() -> Panel:
-    """Whose the effect is."""
+    """How much of the effect is the host's and how much the image's."""
     about = About(
         "Host or image",
         "The shift, and the parts of it: what controls and sibling containers made too is the host's, what is left "

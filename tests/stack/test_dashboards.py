@@ -173,8 +173,8 @@ def test_the_dashboards_are_pictures(scene: Scene, tmp_path: Path) -> None:
     folder = ROOT / "docs/img" if os.environ.get("UPDATE_PICTURES") else tmp_path
     end = datetime.fromtimestamp(scene.end, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     span = f"{math.ceil((scene.end - scene.start) / 60)}m"
-    told = run(
+    printed = run(
         *(sys.executable, "-m", "grafana.pictures", "--prometheus", PROMETHEUS, "--service", UPGRADED),
         *("--range", span, "--end", end, "--out", str(folder)),
     )
-    assert told.count("grafana-") == 5
+    assert printed.count("grafana-") == 5

@@ -1,4 +1,4 @@
-"""The ghost failures, end to end: made in real Docker, judged by the exporter, told by Prometheus and Alertmanager.
+"""The ghost failures, end to end: made in real Docker, judged by the exporter, reported by Prometheus and Alertmanager.
 
 The stack is the shipped one but for its patience: windows of rates and `for` are seconds here, in a copy of the rules.
 What is asserted is the text that the webhook received. All troubles run side by side, each on a CPU of its own choice.
@@ -63,7 +63,7 @@ class Alert(NamedTuple):
 
 
 class Ghosts:
-    """The stack, what runs beside it, and what was told of it."""
+    """The stack, what runs beside it, and the notifications about it."""
 
     def __init__(self, stack: Stack, folder: Path, override: Path) -> None:
         self.stack = stack
@@ -76,14 +76,19 @@ class Ghosts:
         secret = str(self._folder / "webhook-url")
         return compose(*files, *arguments, seconds=240, ALERT_WEBHOOK_URL_FILE=secret)
 
-    def told(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:
+    def notified(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:
         """What the webhook received so far, of a service, of an alert."""
         lines = run("docker", "logs", f"{PROJECT}-alert-webhook-1").splitlines()
         received = [json.loads(line) for line in lines if line.startswith("{")]
         alerts = [
-            Alert(each["status"], each["labels"], " ".join(each["annotations"].values()), told["received_at"])
-            for told in received
-            for each in told["alerts"]
+            Alert(
+                each["status"],
+                each["labels"],
+                " ".join(each["annotations"].values()),
+                notification["received_at"],
+            )
+            for notification in received
+            for each in notification["alerts"]
         ]
         return [
             alert
@@ -94,8 +99,10 @@ class Ghosts:
         ]
 
     def alert(self, name: str, service: str, status: str = "firing", seconds: float = 120) -> Alert:
-        """The first that was told, once it was."""
-        [first, *_] = eventually(f"{name} of {service}", seconds, lambda: self.told(service, name, status))
+        """The first notification of it, once there is one."""
+        [first, *_] = eventually(
+            f"{name} of {service}", seconds, lambda: self.notified(service, name, status)
+        )
         print(f"{first.text}\n")
         return first
 
@@ -267,45 +274,49 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
 
 
 def test_h_a_mutable_tag(ghosts: Ghosts) -> None:
-    told = ghosts.alert("InferCanaryMutableImageTag", "unnamed")
-    assert f"unnamed runs {MUTABLE}, a tag that may be another image tomorrow" in told.text
-    assert told.labels["severity"] == "info"
+    alert = ghosts.alert("InferCanaryMutableImageTag", "unnamed")
+    assert f"unnamed runs {MUTABLE}, a tag that may be another image tomorrow" in alert.text
+    assert alert.labels["severity"] == "info"
 
 
 def test_f_a_cpu_only_wheel_where_nvml_sees_a_gpu(ghosts: Ghosts) -> None:
     eventually("NVML sees a GPU", 60, lambda: ghosts.stack.samples("infercanary_gpu_up", service="wheel"))
-    told = ghosts.alert("InferCanaryCudaMissing", "wheel")
-    assert "resnet18 is to run on a GPU, and its engine has no CUDA: cpu_only_build" in told.text
-    assert "a wheel that was built for CPUs only" in told.text
-    assert f"Image: {BASE}." in told.text
-    assert told.labels["severity"] == "critical"
+    alert = ghosts.alert("InferCanaryCudaMissing", "wheel")
+    assert "resnet18 is to run on a GPU, and its engine has no CUDA: cpu_only_build" in alert.text
+    assert "a wheel that was built for CPUs only" in alert.text
+    assert f"Image: {BASE}." in alert.text
+    assert alert.labels["severity"] == "critical"
 
 
 @pytest.mark.parametrize(("fault", "outcome"), [("raises", "raised"), ("hangs", "timed_out")])
 def test_g_a_canary_that_fails(ghosts: Ghosts, fault: str, outcome: str) -> None:
     eventually(
-        "the webhook was told",
+        "the webhook was notified",
         120,
-        lambda: [a for a in ghosts.told("faulty", "InferCanaryCanaryFailing") if a.labels["canary"] == fault],
+        lambda: [
+            a for a in ghosts.notified("faulty", "InferCanaryCanaryFailing") if a.labels["canary"] == fault
+        ],
     )
-    [told, *_] = [a for a in ghosts.told("faulty", "InferCanaryCanaryFailing") if a.labels["canary"] == fault]
-    assert f"canary {fault} fails: the model does not answer a fixed, valid input" in told.text
-    assert re.search(rf"Within 30 minutes:.* \d+ {outcome}", told.text), told.text
+    [alert, *_] = [
+        a for a in ghosts.notified("faulty", "InferCanaryCanaryFailing") if a.labels["canary"] == fault
+    ]
+    assert f"canary {fault} fails: the model does not answer a fixed, valid input" in alert.text
+    assert re.search(rf"Within 30 minutes:.* \d+ {outcome}", alert.text), alert.text
 
 
 def test_g_another_answer_to_the_same_input(ghosts: Ghosts) -> None:
-    told = ghosts.alert("InferCanaryOutputUnstable", "faulty")
-    assert told.labels["canary"] == "answers_otherwise"
-    assert "gives another answer to the same input than after its start" in told.text
+    alert = ghosts.alert("InferCanaryOutputUnstable", "faulty")
+    assert alert.labels["canary"] == "answers_otherwise"
+    assert "gives another answer to the same input than after its start" in alert.text
 
 
 def test_d_a_cpu_quota_that_was_lowered(ghosts: Ghosts) -> None:
-    told = ghosts.alert("InferCanaryCpuThrottled", "limited")
-    assert f"{PROJECT}-limited runs out of its CPU quota" in told.text
-    assert "Its quota is 0.1 cores." in told.text
+    alert = ghosts.alert("InferCanaryCpuThrottled", "limited")
+    assert f"{PROJECT}-limited runs out of its CPU quota" in alert.text
+    assert "Its quota is 0.1 cores." in alert.text
 
 
-def test_no_secret_is_told(ghosts: Ghosts) -> None:
+def test_no_secret_is_shown(ghosts: Ghosts) -> None:
     """Neither the webhook's nor a watched container's: not in metrics, on pages, in logs, in images, to the webhook."""
     pages = [f"{EXPORTER}{path}" for path in ("/", "/metrics")]
     pages += [f"{PROMETHEUS}{path}" for path in ("/metrics", "/api/v1/alerts", "/api/v1/status/config")]
@@ -333,7 +344,7 @@ def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
     eventually("a verdict", 120, lambda: ghosts.verdict("steady") == {"equivalent"})
     ghosts.runs("steady", 30)
     assert ghosts.verdict("steady") == {"equivalent"}
-    assert {alert.name for alert in ghosts.told("steady")} <= BY_CHANCE
+    assert {alert.name for alert in ghosts.notified("steady")} <= BY_CHANCE
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +356,7 @@ def upgraded(ghosts: Ghosts) -> float:
         "wheel",
         "unnamed",
         *REPLICAS,
-    ):  # they have told, and the CPUs are needed
+    ):  # their alerts came, and the CPUs are needed
         run("docker", "rm", "--force", f"{PROJECT}-{service}")
     shop(ghosts, BASE)
     ghosts.runs("shop", 26)
@@ -371,36 +382,38 @@ def upgraded(ghosts: Ghosts) -> float:
 
 @pytest.mark.quiet
 def test_a_a_slower_image(ghosts: Ghosts, upgraded: float) -> None:
-    told = ghosts.alert("InferCanaryImageRegressed", "shop", seconds=240)
+    alert = ghosts.alert("InferCanaryImageRegressed", "shop", seconds=240)
     runs = ghosts.stack.value("infercanary_judged_runs", service="shop")
-    print(f"from the slow image's start to the webhook: {told.received_at - upgraded:.0f} s, {runs:.0f} runs")
-    assert told.labels["severity"] == "critical"
+    print(
+        f"from the slow image's start to the webhook: {alert.received_at - upgraded:.0f} s, {runs:.0f} runs"
+    )
+    assert alert.labels["severity"] == "critical"
     # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
     by = r"by (the image|host and image)"
-    assert re.search(rf"shop: resnet18 is [\d.]+% slower since the upgrade, {by}", told.text), told.text
+    assert re.search(rf"shop: resnet18 is [\d.]+% slower since the upgrade, {by}", alert.text), alert.text
     changed = r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: (image;|host \+.* image \+)"
-    assert re.search(changed, told.text), told.text
+    assert re.search(changed, alert.text), alert.text
     compared = ghosts.stack.samples("infercanary_upgrade_info", service="shop")
     assert {labels["candidate_image"].partition(" ")[0] for labels, _ in compared} == {SLOW}
-    assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", told.text), told.text
+    assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", alert.text), alert.text
     # Which control feels it a little differs from machine to machine.
-    assert "; compute phase; controls " in told.text, told.text
+    assert "; compute phase; controls " in alert.text, alert.text
 
 
 @pytest.mark.quiet
 def test_c_a_noisy_neighbour(ghosts: Ghosts, upgraded: float) -> None:
-    told = ghosts.alert("InferCanaryNoisyNeighbour", "crowded")
-    assert told.labels["layer"] == "host"
-    assert f"{PROJECT}-crowded waits for a CPU in" in told.text
+    alert = ghosts.alert("InferCanaryNoisyNeighbour", "crowded")
+    assert alert.labels["layer"] == "host"
+    assert f"{PROJECT}-crowded waits for a CPU in" in alert.text
     eventually("a verdict", 120, lambda: ghosts.verdict("crowded") & {"regressed", "inconclusive"})
     ghosts.runs("crowded", 30)
     blamed = ghosts.stack.samples("infercanary_shift_cause", service="crowded")
     causes = {labels["cause"] for labels, on in blamed if on}
-    # On a machine where others work too it may be both, or not to be told, or one look may say so and the next not;
+    # On a machine where others work too it may be both, or not known, or one look may say so and the next not;
     # the image alone is never blamed, in no look.
     assert causes <= {"host", "both", "unknown"}
     assert causes or ghosts.verdict("crowded") == {"inconclusive"}
-    blaming = ghosts.told("crowded", "InferCanaryImageRegressed")
+    blaming = ghosts.notified("crowded", "InferCanaryImageRegressed")
     assert [alert.text for alert in blaming if alert.labels["cause"] == "image"] == []
 
 
@@ -414,7 +427,7 @@ def test_e_shared_cores(ghosts: Ghosts) -> None:
     for name in ("right", "left"):
         ghosts.probe(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
         ghosts.runs(name, 2)  # an alert's text names who was there when it was raised
-    told = ghosts.alert("InferCanarySharedCores", "left", seconds=180)
-    assert f"{PROJECT}-left waits for CPUs that other monitored containers may use too" in told.text
-    assert f"{PROJECT}-right" in told.text
-    assert told.labels["layer"] == "host"
+    alert = ghosts.alert("InferCanarySharedCores", "left", seconds=180)
+    assert f"{PROJECT}-left waits for CPUs that other monitored containers may use too" in alert.text
+    assert f"{PROJECT}-right" in alert.text
+    assert alert.labels["layer"] == "host"

@@ -86,8 +86,8 @@ def _lines(name: str, kind: str, values: Mapping[str, list[str]]) -> Iterator[st
     """The hour's samples of a metric."""
     family = name.removesuffix("_total") if kind == "counter" else name
     yield f"# TYPE {family} {kind}"
-    whose = [{"service": s, "container": f"{s}-{n}"} for s, n in product(("search", "chat"), (1, 2))]
-    for owner, chosen in product([{}] if EXPORTERS_OWN.match(name) else whose, product(*values.values())):
+    owners = [{"service": s, "container": f"{s}-{n}"} for s, n in product(("search", "chat"), (1, 2))]
+    for owner, chosen in product([{}] if EXPORTERS_OWN.match(name) else owners, product(*values.values())):
         own: Labels = {"job": "infercanary", "instance": "exporter:9797", **owner}
         labels = {**own, **dict(zip(values, chosen, strict=True))}
         series: dict[tuple[str, str], list[str]] = {}

@@ -152,7 +152,7 @@ CONTAINER = {**SERVICE, "container": "search-1"}
 CANARY = {**SERVICE, "canary": "resnet"}
 
 
-def test_an_upgrade_is_sent_once_to_those_whom_it_concerns(alertmanager: Alertmanager) -> None:
+def test_an_upgrade_is_one_notification_for_each_service_and_severity(alertmanager: Alertmanager) -> None:
     alertmanager.send(
         {"alertname": "InferCanaryOutputChanged", **CANARY},
         {"alertname": "InferCanaryColdStartRegressed", "step": "load", **CANARY},
@@ -174,19 +174,19 @@ def test_an_upgrade_is_sent_once_to_those_whom_it_concerns(alertmanager: Alertma
     }
 
 
-def test_hosts_are_grouped_by_host(alertmanager: Alertmanager) -> None:
+def test_trouble_of_hosts_is_grouped_by_host(alertmanager: Alertmanager) -> None:
     alertmanager.send(
         {"alertname": "InferCanarySharedCores", **CONTAINER},
         {"alertname": "InferCanarySharedCores", **HOST, "service": "moderate", "container": "moderate-1"},
     )
     wait(20, lambda: alertmanager.received)
-    [notified] = alertmanager.received
-    assert notified["groupLabels"] == HOST
-    assert len(notified["alerts"]) == 2
+    [notification] = alertmanager.received
+    assert notification["groupLabels"] == HOST
+    assert len(notification["alerts"]) == 2
 
 
 @pytest.mark.parametrize(
-    ("why", "silenced", "notified"),
+    ("why", "silenced", "sent"),
     [
         (
             {"alertname": "InferCanarySharedCores", **CONTAINER},
@@ -251,9 +251,9 @@ def test_what_another_alert_explains_is_left_out(
     alertmanager: Alertmanager,
     why: dict[str, str],
     silenced: list[dict[str, str]],
-    notified: list[dict[str, str]],
+    sent: list[dict[str, str]],
 ) -> None:
-    alertmanager.send(why, *silenced, *notified)
+    alertmanager.send(why, *silenced, *sent)
     expected = {alert["alertname"]: "suppressed" for alert in silenced}
-    expected |= {alert["alertname"]: "active" for alert in (why, *notified)}
+    expected |= {alert["alertname"]: "active" for alert in (why, *sent)}
     wait(10, lambda: alertmanager.states() == expected)

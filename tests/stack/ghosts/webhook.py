@@ -1,4 +1,4 @@
-"""Whom Alertmanager tells: every notification is a line of JSON on standard output. Mounted by test_ghosts.py."""
+"""What Alertmanager notifies: every notification is a line of JSON on standard output. Mounted by test_ghosts.py."""
 
 import json
 import time
@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 class Webhook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
-        told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print(json.dumps({"received_at": time.time(), **told}), flush=True)
+        notification = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        print(json.dumps({"received_at": time.time(), **notification}), flush=True)
         self.send_response(200)
         self.end_headers()
 

@@ -1,7 +1,7 @@
 """The dashboards: what is written is current, every metric exists with its labels, and the rules of Grafana's linter.
 
-https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; what is kept in another form is told in
-grafana/README.md, and at its test.
+https://github.com/grafana/dashboard-linter/blob/main/docs/index.md; the rules that are kept in another form are in
+grafana/README.md, and at their tests.
 """
 
 from __future__ import annotations
