@@ -289,6 +289,11 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "holds until {confirmations} looks in a row find it equivalent (within ±{effect} %)",
         "compares blocks of {block_runs} runs with the image's first day, or its first {drift_blocks} blocks",
     ),
+    "docs/exporter.md": (
+        "{smallest_effect: {effect_ratio}, clear_zone: {clear_ratio}, confidence: {confidence},",
+        "looks: [{all_looks}], history: {history}}",
+        "a change takes {confirmations} looks in a row",
+    ),
     "docs/getting-started.md": ("a baseline of {second_look} runs",),
     "docs/runbooks.md": (
         "at {confirmations} looks in a row",
@@ -312,8 +317,11 @@ def numbers(policy: Policy) -> dict[str, str]:
     return {
         "effect_ratio": f"{policy.smallest_effect:g}",
         "effect": f"{100 * policy.smallest_effect:g}",
+        "clear_ratio": f"{policy.clear_zone:g}",
+        "confidence": f"{policy.confidence:g}",
         "clear": f"{100 * policy.clear_zone:g}",
         "looks": f"{', '.join(map(str, looks))} and {last}",
+        "all_looks": ", ".join(map(str, policy.looks)),
         "first_look": str(policy.looks[0]),
         "second_look": str(policy.looks[1]),
         "confirmations": _WORDS[policy.confirmations],

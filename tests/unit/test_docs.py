@@ -49,7 +49,7 @@ def test_every_metric_is_found() -> None:
     assert sorted(declared) == [metric.name for metric in METRICS], "one is no global name of its module"
 
 
-def test_a_metric_that_no_part_takes_is_told() -> None:
+def test_a_metric_that_no_part_takes_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no part .* takes infercanary_latencies_seconds"):
         GENERATOR["render"]([Metric("infercanary_latencies_seconds", "gauge", "X.")])
 

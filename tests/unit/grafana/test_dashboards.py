@@ -342,7 +342,7 @@ def test_upgrades_are_marked(board: dict[str, Any]) -> None:
 
 
 @every_board
-def test_colours_are_told_apart_by_everybody(board: dict[str, Any]) -> None:
+def test_everybody_can_distinguish_the_colours(board: dict[str, Any]) -> None:
     text = json.dumps(board)
     palette = {
         getattr(colours, name)
