@@ -226,7 +226,7 @@ OPENING = sorted(
 
 @needs_cc
 @pytest.mark.parametrize("function", OPENING)
-def test_whatever_fails_while_it_opens_is_told_and_nothing_is_kept(run: Run, function: str) -> None:
+def test_whatever_fails_while_it_opens_is_reported_and_nothing_is_kept(run: Run, function: str) -> None:
     found = run(
         """
 for one in (control(name) for name in names):

@@ -93,7 +93,7 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_a_regression_is_told_with_its_cause():
+def test_a_regression_is_reported_with_its_cause():
     found = pairs(5, 1.1, torch="2.13.0")
     each = summarize("c", result(found), A, B, 12)
     assert each.compared.verdict == "regressed" and each.compared.exit_code == 1
@@ -135,12 +135,12 @@ def test_json_is_one_object(capsys):
     found = pairs(5, 1.1)
     each = summarize("c", result(found), A, B, 12)
     assert command._say([each], result(found), 0, True, "") == 1
-    told_ = json.loads(capsys.readouterr().out)
-    assert told_["verdict"] == "regressed" and told_["exit_code"] == 1 and told_["canary"] == "c"
-    assert told_["a"]["mean"] == pytest.approx(0.02, rel=0.02)
-    assert told_["b"]["cold_start"]["load"] == pytest.approx(1, rel=0.06)
-    assert [pair["first"] for pair in told_["pairs"]] == ["A", "B", "A", "B", "A"]
-    assert len(told_["canaries"]) == 1 and told_["ended"] == "clear"
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["verdict"] == "regressed" and reported["exit_code"] == 1 and reported["canary"] == "c"
+    assert reported["a"]["mean"] == pytest.approx(0.02, rel=0.02)
+    assert reported["b"]["cold_start"]["load"] == pytest.approx(1, rel=0.06)
+    assert [pair["first"] for pair in reported["pairs"]] == ["A", "B", "A", "B", "A"]
+    assert len(reported["canaries"]) == 1 and reported["ended"] == "clear"
     assert command._say([each], result(found, "interrupted"), 2, True, "") == 130
     assert json.loads(capsys.readouterr().out)["exit_code"] == 130
 

@@ -81,7 +81,7 @@ def test_thirty_percent_is_found_soon():
     assert found["pairs"] <= 5.5
 
 
-def test_the_same_is_told_as_the_same():
+def test_the_same_is_found_the_same():
     same = rates(150, sd=0.01)
     assert same["equivalent"] >= 0.95
     assert same["pairs"] <= 8

@@ -49,7 +49,7 @@ def test_nobody_to_tell_is_no_reason_to_end() -> None:
     stream.detach().close()
 
 
-def test_a_signal_ends_a_pause_at_once_and_the_second_ends_all() -> None:
+def test_a_signal_ends_a_pause_immediately_and_the_second_ends_all() -> None:
     interruption = Interruption()
     before = signal.getsignal(signal.SIGTERM)
     with interruption.handled():

@@ -243,7 +243,7 @@ def test_close_lets_go_of_the_session(model: str) -> None:
         ({"seed": 1.5}, "seed: `1.5` is not a whole number from 0 on"),
     ],
 )
-def test_a_wrong_argument_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         OnnxTarget(**({"model": "model.onnx", "inputs": ONE} | options))
     assert "\n" not in str(caught.value)

@@ -35,7 +35,7 @@ FIX = "rebuild it with trtexec of this version, on this GPU"
         ({"inputs": [{"shape": "x"}]}, r"inputs\[0\]: shape: expected a list, got text"),
     ],
 )
-def test_a_wrong_argument_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         TensorRtTarget(**({"engine": "model.engine"} | options))
     assert "\n" not in str(caught.value)

@@ -288,7 +288,7 @@ def test_close_lets_go_of_the_model() -> None:
         ({"inputs": [{"shape": [1], "high": 0}]}, "high: expected a whole number >= 1"),
     ],
 )
-def test_a_wrong_argument_is_refused_at_once(options: dict[str, Any], message: str) -> None:
+def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         TorchTarget(**({"model": "factories:linear", "inputs": ONE} | options))
     assert "\n" not in str(caught.value)
