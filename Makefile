@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack campaign coverage lint format docs dashboards images bench clean
+.PHONY: help demo venv test test-stack campaign coverage mutation lint format docs dashboards images bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +28,13 @@ test-stack: .venv/dev ## tests with real containers: Docker with Compose v2, and
 	.venv/bin/python -m pytest -m "stack and not campaign" --numprocesses=$(STACK_WORKERS) $(ARGS) tests/stack
 
 campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: benchmarks/results/campaign.md
-	.venv/bin/python tests/campaign.py $(ARGS)
+	.venv/bin/python tests/tools/campaign.py $(ARGS)
 
 coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by package
-	.venv/bin/python tests/coverage_by_package.py run $(ARGS)
+	.venv/bin/python tests/tools/coverage_by_package.py run $(ARGS)
+
+mutation: .venv/mutation ## mutation testing of judge/; goes on where it stopped: benchmarks/results/mutation.md
+	.venv/bin/python tests/tools/mutation.py $(ARGS)
 
 lint: .venv/dev ## ruff, mypy --strict, the import contracts
 	.venv/bin/ruff check .
@@ -53,7 +56,9 @@ dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and f
 	.venv/bin/python -m grafana.generate
 
 images: ## the images of the Compose file, which test-stack builds otherwise
-	DOCKER_BUILDKIT=0 docker compose --profile broken build --quiet
+	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers
+	DOCKER_BUILDKIT=0 docker compose --profile broken build --quiet exporter broken-upgrade
+	DOCKER_BUILDKIT=0 docker build --quiet --tag infercanary-probe:dev --file probe/Dockerfile .
 
 bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/exposition.py
@@ -84,3 +89,7 @@ clean: ## remove what was installed and cached here
 	@echo "Installing InferCanary with everything it is developed with into .venv …"
 	$(PIP) --editable '.[dev]'
 	@touch $@ .venv/demo
+
+.venv/mutation: .venv/dev
+	$(PIP) --editable '.[dev,mutation]'
+	@touch $@

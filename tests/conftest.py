@@ -18,7 +18,7 @@ settings.load_profile("untimed")
 # One Compose stack a session: its tests run in one process, in this order. What only reads goes first, what restarts
 # and replaces containers after it.
 SHARED_STACK = PurePosixPath("tests/stack")
-STACK_ORDER = ("test_ways", "test_dashboards", "test_ghosts", "test_compose")
+STACK_ORDER = ("test_compose", "test_ghosts", "test_dashboards", "test_recovery", "test_ways")
 
 
 def _path(nodeid: str) -> PurePosixPath:
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def _lock(item: pytest.Item, name: str, kind: int) -> Iterator[None]:
-    with (item.config.cache.mkdir("quiet") / name).open("w") as file:  # type: ignore[union-attr]
+    with (item.config.cache.mkdir("quiet") / name).open("w") as file:
         fcntl.flock(file, kind)
         yield
 
@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scheduling(LoadScopeScheduling):
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return _scope(nodeid)
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
-from benchmarks.gpu import GOAL, MODES, WORKLOADS, Mode, compare, kernel_seconds
+from gpu import GOAL, MODES, WORKLOADS, Mode, compare, kernel_seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run, decode, relative_error
 from infercanary.probe import CudaClock, Phase, Probe, TorchTarget
 from infercanary.probe.timing import overhead
@@ -103,20 +103,20 @@ def test_a_graph_of_resnet18_has_fewer_gaps_and_the_eager_output() -> None:
     assert seconds["graph"] > 0.98 * kernel_seconds(targets["graph"], 20)
 
 
-def made() -> torch.nn.Module:
+def made() -> torch.nn.Module:  # type: ignore[name-defined]
     """What a settings file names as ``model: …:made``."""
     torch.manual_seed(3)
     return torch.nn.Linear(1024, 1024)
 
 
-def tokens() -> torch.nn.Module:
+def tokens() -> torch.nn.Module:  # type: ignore[name-defined]
     """Indices beyond its ten rows would be an assertion on the device, after which nothing works there."""
     return torch.nn.Embedding(10, 1024)
 
 
 def test_a_graph_of_a_model_that_was_made_here_keeps_its_weights() -> None:
     eager, graph = (
-        TorchTarget(f"{__name__}:made", [{"shape": [8, 1024]}], device="cuda", mode=mode)  # type: ignore[arg-type]
+        TorchTarget(f"{__name__}:made", [{"shape": [8, 1024]}], device="cuda", mode=mode)
         for mode in ("eager", "graph")
     )
     for target in (eager, graph):
@@ -144,7 +144,7 @@ def test_a_compiled_resnet18_has_the_phases_and_the_eager_output() -> None:
     model = build().cuda()
     outputs = {}
     for mode in ("eager", "compile"):
-        target = resnet18(mode, model)  # type: ignore[arg-type]
+        target = resnet18(mode, model)
         target.open()
         timings = [target.clock.measure(target.run) for _ in range(40)][20:]
         assert all(set(timing.phases) == PHASES for timing, _ in timings)
@@ -158,7 +158,7 @@ def test_a_compiled_resnet18_has_the_phases_and_the_eager_output() -> None:
 @needs_inductor
 def test_one_probe_runs_eager_compiled_and_graph_side_by_side() -> None:
     model = build().cuda()
-    canaries = {mode: resnet18(mode, model) for mode in ("eager", "compile", "graph")}  # type: ignore[arg-type]
+    canaries = {mode: resnet18(mode, model) for mode in ("eager", "compile", "graph")}
     runs: dict[str, list[Run]] = {}
     with Probe(canaries, listen="127.0.0.1:0", interval_seconds=0.5, duty_cap=1.0) as probe:
         report, deadline = decode(probe.report("")), time.monotonic() + 300  # compiling may take minutes

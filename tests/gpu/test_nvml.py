@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import why_not
+from gpu import why_not
 from infercanary.contract.report import Family
 from infercanary.probe.gpu.cuda_driver import Device, pci_bus_id
 from infercanary.probe.samplers.nvml import NvmlSampler, visible_gpus

@@ -1,16 +1,36 @@
-"""The shipped Compose stack, really started: Docker, the exporter, Prometheus. Skipped, in one line, without Docker."""
+"""The Compose stack, really started, once for all tests of this folder. Skipped, in one line, without Docker."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness import Stack, compose, eventually, get, remove_containers, services
+import yaml
+from harness import (
+    ENVIRONMENT,
+    EXAMPLE,
+    GHOSTS,
+    PORTS,
+    ROOT,
+    SECRET,
+    Stack,
+    compose,
+    eventually,
+    get,
+    make_images,
+    remove_containers,
+    replace_classify,
+    services,
+)
 
 
 @functools.cache
@@ -66,23 +86,120 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
-    """`docker compose up` of the shipped file; gone afterwards, with its volumes and networks.
+def _impatient(folder: Path) -> Path:
+    """A Compose file beside the shipped one: seconds for minutes in copies of the rules, a run a second, a webhook."""
+    rules = folder / "rules"
+    shutil.copytree(ROOT / "prometheus/rules", rules)
+    for file in rules.iterdir():
+        text = re.sub(r"\[\d+m\]", "[45s]", file.read_text())
+        file.write_text(re.sub(r"\b(for|keep_firing_for): \d+m", r"\1: 5s", text))
+    alertmanager = folder / "alertmanager.yml"
+    text = (ROOT / "prometheus/alertmanager.yml").read_text()
+    text = re.sub(r"group_wait: \w+", "group_wait: 1s", text)
+    alertmanager.write_text(re.sub(r"group_interval: \w+", "group_interval: 5s", text))
+    (folder / "exporter.yaml").write_text("poll_seconds: 2\n")
+    (folder / "webhook-url").write_text(f"http://alert-webhook:8080/{SECRET}\n")
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    store = ["--store", "/var/lib/infercanary/judge.sqlite"]
+    environment = {
+        "PROBE_INTERVAL_SECONDS": "1",
+        "PROBE_DUTY_CAP": "0.4",  # more would fill a machine of two cores with canaries
+        "MALLOC_ARENA_MAX": "${TEST_ARENAS:-2}",
+    }
+    listens = "import socket; socket.create_connection(('127.0.0.1', 8080)).close()"
+    services = {
+        "prometheus": {"volumes": [f"{rules}:/etc/prometheus/rules:ro"]},
+        "alertmanager": {"volumes": [f"{alertmanager}:/etc/alertmanager/alertmanager.yml:ro"]},
+        "exporter": {
+            "command": ["--config", "/etc/infercanary/exporter.yaml", *store],
+            "volumes": [f"{folder / 'exporter.yaml'}:/etc/infercanary/exporter.yaml:ro"],
+        },
+        "classify": {"environment": environment},
+        "moderate": {"environment": environment},
+        # By the name that the shipped secret has.
+        "alert-webhook": {
+            "image": EXAMPLE,
+            "command": ["python", "/app/webhook.py"],
+            "volumes": [f"{GHOSTS / 'webhook.py'}:/app/webhook.py:ro"],
+            "networks": ["monitoring"],
+            "healthcheck": {"test": ["CMD", "python", "-c", listens], "interval": "2s"},
+            "init": True,
+            "read_only": True,
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "pids_limit": 64,
+            "mem_limit": "64m",
+            "cpus": 0.5,
+        },
+    }
+    override = folder / "compose.yml"
+    override.write_text(yaml.safe_dump({"services": services}))
+    return override
 
-    Each module has its own: what a restart of Docker or of Prometheus left behind is not the next one's.
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """`docker compose up`, once a session; gone afterwards, with its volumes and networks.
+
+    The shipped file but for its patience, and with a webhook that keeps what it receives.
     """
+    folder = tmp_path_factory.mktemp("stack")
+    for path in (folder, folder.parent, folder.parent.parent):
+        path.chmod(0o755)  # containers read in there as other users
     remove_containers()  # they would hold the networks
     compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
+    ENVIRONMENT["COMPOSE_FILE"] = os.pathsep.join(map(str, (ROOT / "docker-compose.yml", _impatient(folder))))
+    ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"] = str(folder / "webhook-url")
     try:
-        compose("build", "--quiet", seconds=600)
+        make_images()
         compose("up", "--detach", "--wait", "--wait-timeout", "180", *services(), seconds=240)
         yield Stack()
     except BaseException:
         print(compose("logs", "--tail", "40"))
         raise
     finally:
+        remove_containers()
         compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
+        del ENVIRONMENT["COMPOSE_FILE"], ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"]
+
+
+@contextmanager
+def _under_load(port: int) -> Iterator[None]:
+    """Two requests a second to the service at this port, meanwhile."""
+    url = f"http://127.0.0.1:{port}/predict"
+    process = subprocess.Popen(
+        [sys.executable, "examples/resnet18/load.py", "--url", url, "--seconds", "600", "--rate", "2"],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="session")
+def upgrade(stack: Stack) -> Iterator[float]:
+    """`classify` gets an image that is several times slower, under load; since when (Unix time)."""
+    for service in PORTS:
+        stack.runs(service, 26)  # the judge's second look is at 24
+    with _under_load(PORTS["moderate"]):
+        replace_classify("slow", 4)
+        since = time.time()
+        with _under_load(PORTS["classify"]):
+            yield since
+
+
+@pytest.fixture(scope="session")
+def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
+    """Times before and after the upgrade, its verdict and its alert."""
+    regressed = {"service": "classify", "verdict": "regressed"}
+    eventually("the verdict", 240, lambda: stack.value("infercanary_verdict", **regressed) == 1)
+    stack.alert("InferCanaryImageRegressed", "classify")
+    minute = 'sum_over_time(infercanary_verdict{service="classify", verdict="regressed"}[1m]) > 2'
+    eventually("Prometheus has it", 60, lambda: stack.query(minute))
+    return upgrade - 60, time.time()
 
 
 @pytest.fixture

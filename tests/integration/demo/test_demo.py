@@ -75,7 +75,7 @@ def buckets_with(url: str, holds: Callable[[dict[str, float]], bool]) -> dict[st
 
 def test_it_shows_latencies_and_ends_by_itself(tmp_path: Path) -> None:
     # As below: a busy machine makes the model slow, and the cap of the duty its runs rare.
-    with demo(tmp_path, "--duration", "40", INFERCANARY_DUTY_CAP="0.5") as child:
+    with demo(tmp_path, "--duration", "30", INFERCANARY_DUTY_CAP="0.5") as child:
         output, _ = child.communicate(timeout=180)
     assert child.returncode == 0, output
     assert re.search(r"demo +resnet18 +(steady|warming) +\d+\.\d\d ms +\d+\.\d\d ms", output), output

@@ -23,7 +23,7 @@ def started() -> Iterator[Callable[..., Any]]:
     targets: list[Any] = []
 
     def start(canaries: dict[str, Any], **settings: Any) -> Probe:
-        quick = {
+        quick: dict[str, Any] = {
             "listen": "127.0.0.1:0", "interval_seconds": 0.1, "duty_cap": 1.0, "samplers": (), "controls": False,
         }  # fmt: skip
         probe = Probe(canaries, **(quick | settings))

@@ -95,9 +95,9 @@ def test_a_control_that_fails_costs_only_itself(
     from infercanary.probe import controls
 
     class Broken(Scripted):
-        work = controls.available_controls("cpu")["cpu_spin"].work
+        work = controls.available_controls("cpu")["cpu_spin"].work  # type: ignore[attr-defined]
 
-    real = controls.available_controls
+    real = controls.available_controls  # type: ignore[attr-defined]
     made = {"broken": Broken(run="raise"), **real("cpu")}
     monkeypatch.setattr(controls, "available_controls", lambda device: made if device == "cpu" else {})
     with caplog.at_level(logging.WARNING):
@@ -254,7 +254,9 @@ def test_a_device_that_is_busy_or_fails_is_not_given_controls_either(
     asked: list[str] = []
     measure = Controls.measure
     monkeypatch.setattr(
-        Controls, "measure", lambda self, device: asked.append(device) or measure(self, device)
+        Controls,
+        "measure",
+        lambda self, device: asked.append(device) or measure(self, device),  # type: ignore[func-returns-value]
     )
     monkeypatch.setattr(runner, "_GIVE_WAY_SECONDS", 0.02)
     target = Shared()

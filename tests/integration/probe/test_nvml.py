@@ -52,6 +52,7 @@ Ask = Callable[..., dict[str, Any]]
 def library(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     def build(*flags: str) -> Path:
         folder = tmp_path_factory.mktemp("nvml")
+        assert CC is not None
         command = [CC, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(FAKE / "nvml.c")]
         subprocess.run([*command, "-o", str(folder / "libnvidia-ml.so.1")], check=True)
         return folder
@@ -115,6 +116,7 @@ def exposition(whole: list[dict[str, Any]]) -> str:
                 kind = CounterMetricFamily if each.kind == "counter" else GaugeMetricFamily
                 family = kind(each.name.removesuffix("_total"), each.help, labels=each.labels)
                 for point in each.points:
+                    assert isinstance(point.value, float)
                     family.add_metric(point.labels, point.value)
                 yield family
 

@@ -42,7 +42,7 @@ def resnet18():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from benchmarks.onnx_profiler import resnet18
+    from onnx_profiler import resnet18
 
     return resnet18(tmp_path_factory.mktemp("model"))
 
@@ -118,7 +118,7 @@ def test_all_outputs_agree(model: Path) -> None:
 
 def test_compute_is_what_onnx_runtimes_profiler_says(model: Path, tmp_path: Path) -> None:
     """Of the very same runs, so that a busy machine is in both; what is measured is what lies between the two."""
-    from benchmarks.onnx_profiler import compare
+    from onnx_profiler import compare
 
     found = compare(tmp_path, model, repeats=50)
     assert len(found.compute) == len(found.model_run) == 50

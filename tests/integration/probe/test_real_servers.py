@@ -137,7 +137,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "models/dense/config.pbtxt").write_text(_TRITON_CONFIG)
     (folder / "models/dense/1/model.py").write_text(_TRITON.format(folders=[str(folder), str(packages)]))
     port = free_port()
-    command = [
+    command: list[str | Path] = [
         home / "bin/tritonserver", f"--model-repository={folder / 'models'}", f"--http-port={port}",
         f"--backend-directory={home / 'backends'}", "--http-address=127.0.0.1", "--allow-grpc=false",
         "--allow-metrics=false",
@@ -155,7 +155,7 @@ def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), **_ONE_THREAD}
     subprocess.run([made / "bin/python", "make.py"], cwd=folder, check=True, capture_output=True, timeout=300)
     port = free_port()
-    command = [
+    command: list[str | Path] = [
         made / "bin/transformers",
         "serve",
         "./tiny",
@@ -199,7 +199,7 @@ def test_the_phases_of_a_stream_are_the_whole(server: Faulty, transformers: str)
     assert {completion.tokens for _, completion in found} == {16}
     assert len({completion.text for _, completion in found}) == 1
     for timing, completion in found:
-        assert 0 < completion.between <= timing.phases["tokens"] / 10
+        assert 0 < completion.between <= timing.phases["tokens"] / 10  # type: ignore[operator]
 
 
 def test_the_same_model_gives_the_same_answer_whatever_the_server_and_the_encoding(

@@ -73,7 +73,8 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.text = [], ""
+        self.open: list[str] = []
+        self.text = ""
         self.feed(text)
         self.close()
         assert self.open == []
@@ -97,7 +98,7 @@ def test_a_regression_is_reported_with_its_cause():
     found = pairs(5, 1.1, torch="2.13.0")
     each = summarize("c", result(found), A, B, 12)
     assert each.compared.verdict == "regressed" and each.compared.exit_code == 1
-    assert each.compared.low > 0.05 and each.compared.high < 0.15
+    assert each.compared.low > 0.05 and each.compared.high < 0.15  # type: ignore[operator]
     assert each.compared.sentence.startswith("regressed +")
     assert "image; torch 2.7.0 → 2.13.0; compute phase; controls flat" in each.compared.sentence
     assert each.compared.restart_sd_from == "measured"
@@ -194,7 +195,7 @@ def test_disturbed_runs_failures_and_a_slow_pace_are_noted():
     assert notes[1] == "B failed to start 2 times and was started again: no run"
     assert notes[2].startswith("a run came every 10 s only: ")
     assert (each.b.failed_starts, each.a.failed_starts, each.a.runs) == (2, 0, 48)
-    assert abs(each.compared.shift) < 0.02
+    assert abs(each.compared.shift) < 0.02  # type: ignore[arg-type]
 
 
 def test_a_canary_of_one_side_is_not_judged():

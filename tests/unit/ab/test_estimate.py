@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def pair(log, se=0.002):
 def experiment(rng, sd, effect=0.0, trend=0.0, bad_luck=0.0, most=MOST):
     """As `infercanary ab` goes on: pairs until it is decided. ``trend`` is what each turn adds, ``bad_luck`` the share
     of starts that something slowed by up to 60 %."""
-    pairs, turn = [], 0
+    pairs: list[Any] = []
+    turn = 0
     while True:
         levels = {}
         for side in "ab" if len(pairs) % 2 == 0 else "ba":

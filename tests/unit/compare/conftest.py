@@ -61,7 +61,7 @@ def journal(tmp_path: Path) -> Callable[..., str]:
             for i in range(count):
                 for canary in canaries:
                     median = level * rng.lognormvariate(0, 0.005)
-                    run = {
+                    run: dict[str, Any] = {
                         "sequence": i, "canary": canary, "scheduled_at": 0.0,
                         "started_at": 1.7e9 + 1e5 * number + 10 * i, "outcome": "ok",
                         "latencies": (0.99 * median, median, 1.5 * median),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,7 +50,8 @@ def test_a_restart_of_another_image_is_reported_with_what_it_changed(journal):
     later = journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")
     recording = read([path, later])
     series = recording.canaries["resnet18"]
-    series = RecordedRuns(*([each[i] for i in (0, 2, 1)] for each in series[:3]))  # in the order of the files
+    parts: list[Any] = [[each[i] for i in (0, 2, 1)] for each in series[:3]]  # in the order of the files
+    series = RecordedRuns(*parts)
     result = scan_runs("resnet18", series, components=recording.components)
     (change,) = result.changes
     assert change.index == 80 and change.start == "new-0"

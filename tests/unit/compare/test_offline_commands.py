@@ -39,7 +39,9 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.open, self.tags, self.text = [], [], ""
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text = ""
         self.feed(text)
         self.close()
         assert self.open == []
@@ -318,7 +320,8 @@ def test_texts_name_the_smallest_effect_in_use(run, journal, tmp_path):
 
 class Out(io.TextIOWrapper):
     def __init__(self, encoding, terminal):
-        super().__init__(io.BytesIO(), encoding)
+        self.written = io.BytesIO()
+        super().__init__(self.written, encoding)
         self.terminal = terminal
 
     def isatty(self):
@@ -326,7 +329,7 @@ class Out(io.TextIOWrapper):
 
     def said(self):
         self.flush()
-        return self.buffer.getvalue().decode()
+        return self.written.getvalue().decode()
 
 
 @pytest.mark.parametrize(

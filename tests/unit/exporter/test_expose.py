@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,7 +47,9 @@ def theirs(families: list[tuple[tuple[str, str], Family]]) -> list[Metric]:
             "gauge": GaugeMetricFamily,
             "histogram": HistogramMetricFamily,
         }
-        metric = metrics.setdefault(family.name, kinds[family.kind](family.name, family.help, labels=names))
+        metric: Any = metrics.setdefault(
+            family.name, kinds[family.kind](family.name, family.help, labels=names)
+        )
         for point in family.points:
             if isinstance(point.value, HistogramValue):
                 bounds = [*map(floatToGoString, LADDER), "+Inf"]
@@ -98,7 +101,7 @@ def some_families(draw: st.DrawFn) -> list[Family]:
     ):
         labels = ("canary", "percent")[: draw(st.integers(0, 2))]
         values = draw(st.lists(st.tuples(*[printable] * len(labels)), unique=True, max_size=3))
-        value = {
+        value: Any = {
             "counter": finite.map(abs),
             "gauge": finite,
             "histogram": st.builds(HistogramValue, counts, finite.map(abs)),

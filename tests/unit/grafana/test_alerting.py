@@ -137,7 +137,7 @@ def test_a_long_name() -> None:
 
 def test_provisioning_is_what_the_dashboards_ask_for() -> None:
     [source] = _read(PROVISIONING / "datasources/prometheus.yml")["datasources"]
-    assert source["uid"] == alerting.UID
+    assert source["uid"] == alerting.UID  # type: ignore[attr-defined]
     assert source["editable"] is False
     [provider] = _read(PROVISIONING / "dashboards/infercanary.yml")["providers"]
     assert provider["allowUiUpdates"] is False

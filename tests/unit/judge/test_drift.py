@@ -78,6 +78,7 @@ def test_a_step_is_found_with_its_onset() -> None:
     assert found.shift == pytest.approx(0.08, abs=0.01)
     assert (
         found.low is not None
+        and found.shift is not None
         and found.high is not None
         and 0.04 < found.low < found.shift < found.high < 0.12
     )

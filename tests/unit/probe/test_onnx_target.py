@@ -32,9 +32,9 @@ def save(
     path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], *, opset: int = OPSET, ir: int = IR
 ) -> str:
     """A model of that file."""
-    values = [[helper.make_tensor_value_info(*each) for each in side] for side in (inputs, outputs)]
+    given, made = ([helper.make_tensor_value_info(*each) for each in side] for side in (inputs, outputs))
     weights = helper.make_tensor("w", Type.FLOAT, [4, 3], np.arange(12.0))
-    graph = helper.make_graph(nodes, "tiny", *values, [weights])
+    graph = helper.make_graph(nodes, "tiny", given, made, [weights])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="the test")
     model.ir_version = ir
     path.write_bytes(model.SerializeToString())

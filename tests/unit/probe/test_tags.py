@@ -7,7 +7,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -160,11 +160,11 @@ def test_a_metric_that_is_missing_is_silence(tag: str) -> None:
     for metric in {*fires.before, *fires.after}:
         if metric in (CPUS, CPU_LIST):
             continue  # either of them is enough
-        without = {
+        without: dict[str, Any] = {
             field: {name: points for name, points in getattr(fires, field).items() if name != metric}
             for field in ("first", "previous", "quiet", "before", "after")
         }
-        after = {"after": without.pop("after")}
+        after: dict[str, Any] = {"after": without.pop("after")}
         assert tags(fires._replace(**without, **after)) == ()
         if tag != "gpu_clock_low":  # it looks at the sample after the run alone
             assert tags(fires._replace(**without)) == ()
@@ -258,7 +258,8 @@ def test_a_cpuset_is_compared_with_the_first() -> None:
 
 def test_what_a_gpu_is_busy_with_within_the_round_is_the_probes_own() -> None:
     """The driver looks back by up to a second: at the canary that ran just before."""
-    idle, busy = {UTILIZATION: {("0",): 0.0}}, {UTILIZATION: {("0",): 0.9}}
+    idle: Sample = {UTILIZATION: {("0",): 0.0}}
+    busy: Sample = {UTILIZATION: {("0",): 0.9}}
     assert tags(around(busy, busy, quiet=idle)) == ()
     assert tags(around(idle, idle, quiet=busy)) == ("gpu_busy",)
 

@@ -105,7 +105,7 @@ class FakeCuda:
         return Event(self.line, enable_timing)
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: Stream) -> Iterator[None]:  # type: ignore[valid-type]
         self.entered.append(stream)
         yield
 

@@ -65,7 +65,7 @@ ONE = [{"shape": [2, 4]}]
 
 
 def test_a_model_object_is_run_in_inference_mode_and_left_as_it_is() -> None:
-    class Model(torch.nn.Module):
+    class Model(torch.nn.Module):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:
             super().__init__()
             self.weight = torch.nn.Parameter(torch.eye(4))

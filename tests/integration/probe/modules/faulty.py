@@ -120,7 +120,8 @@ class Faulty:
         if headers.get("authorization") == "Bearer wrong":
             return self._json(connected, {"error": f"no user has {headers['authorization']}"}, 401)
         if (broken := getattr(self, f"_{fault}", None)) is not None:
-            return broken(connected)
+            broken(connected)
+            return None
         if path.endswith("completions"):
             return self._stream(connected, path.endswith("chat/completions"))
         if path.endswith("/infer"):

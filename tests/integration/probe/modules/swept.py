@@ -14,7 +14,7 @@ def layers() -> torch.nn.Module:
     return torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8)))
 
 
-class Fussy(torch.nn.Module):
+class Fussy(torch.nn.Module):  # type: ignore[misc]
     """Does ``act`` at each batch of 4."""
 
     def __init__(self, act: Callable[[], Any]) -> None:

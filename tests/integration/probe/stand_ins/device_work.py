@@ -8,8 +8,9 @@ from ctypes import c_uint64, c_void_p
 from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.controls.cuda import PTX
 
-library = cuda_library()
-assert library is not None, "the stand-ins need a libcuda.so.1"
+_library = cuda_library()
+assert _library is not None, "the stand-ins need a libcuda.so.1"
+library = _library
 
 
 def check(code: int) -> None:

@@ -1,4 +1,4 @@
-"""The shipped Compose stack as a person would drive and read it: commands, the exporter, Prometheus, the probes."""
+"""The Compose stack as a person would drive and read it: commands, the exporter, Prometheus, the probes, the alerts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,6 +21,11 @@ PROJECT = "infercanary-test"
 EXPORTER = "http://127.0.0.1:9797"
 PROMETHEUS = "http://127.0.0.1:9090"
 ALERTMANAGER = "http://127.0.0.1:9093"
+EXAMPLE = "infercanary-example:dev"
+PORTS = {"classify": 8001, "moderate": 8002}
+GHOSTS = ROOT / "tests/stack/ghosts"
+# In the webhook's address, and in the environment of a container that is watched: it is to be found nowhere else.
+SECRET = "s3cr3t-t0k3n-0f-a-t3st"
 OWN_LABEL = "infercanary.test=beside-the-stack"
 # The legacy builder is in every Docker; BuildKit's needs a plug-in that Debian does not ship.
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
@@ -39,6 +44,17 @@ def run(*command: str, seconds: float = 120, text: str | None = None, **environm
 def compose(*arguments: str, seconds: float = 120, **environment: str) -> str:
     """`docker compose` on the shipped file."""
     return run("docker", "compose", *arguments, seconds=seconds, **environment)
+
+
+def replace_classify(tag: str, arenas: int) -> None:
+    """The service `classify` gets another image, and another setting of its allocator."""
+    up = ("up", "--detach", "--no-build", "--no-deps", "--wait")
+    compose(*up, "classify", EXAMPLE_TAG=tag, TEST_ARENAS=str(arenas))
+
+
+def make_images() -> None:
+    """Those of the Compose file, as `make images` builds them; one after the other, for they share layers."""
+    run("make", "images", seconds=900)
 
 
 def build(tag: str, dockerfile: str) -> None:
@@ -66,6 +82,20 @@ def get(url: str) -> bytes:
 
 
 Series = dict[str, str]
+
+
+class Alert(NamedTuple):
+    """One that the webhook received."""
+
+    status: str
+    labels: dict[str, str]
+    text: str
+    """Summary and description."""
+    received_at: float
+
+    @property
+    def name(self) -> str:
+        return self.labels["alertname"]
 
 
 class Stack:
@@ -100,6 +130,63 @@ class Stack:
         result = json.loads(get(url))["data"]["result"]
         return [(item["metric"], float(item["value"][1])) for item in result]
 
+    def runs(self, service: str, runs: int, seconds: float = 240) -> None:
+        """Wait until every start of the service that is under way has given so many runs."""
+        name = "infercanary_runs_total"
+
+        def enough() -> bool:
+            counts = [value for _, value in self.samples(name, service=service, outcome="ok")]
+            return bool(counts) and min(counts) >= runs
+
+        eventually(f"{runs} runs of {service}", seconds, enough)
+
+    def starts(self, service: str) -> set[float]:
+        """When the probes of its containers were started (Unix time)."""
+        return {
+            value for _, value in self.samples("infercanary_probe_start_timestamp_seconds", service=service)
+        }
+
+    def verdicts(self, service: str) -> set[str]:
+        """Those that hold for its canaries."""
+        return {
+            labels["verdict"] for labels, on in self.samples("infercanary_verdict", service=service) if on
+        }
+
+    def received(self, service: str = "", name: str = "", status: str = "firing") -> list[Alert]:
+        """What the webhook received so far, of a service, of an alert."""
+        lines = run("docker", "logs", self.container("alert-webhook")).splitlines()
+        messages = [json.loads(line) for line in lines if line.startswith("{")]
+        alerts = [
+            Alert(
+                each["status"], each["labels"], " ".join(each["annotations"].values()), message["received_at"]
+            )
+            for message in messages
+            for each in message["alerts"]
+        ]
+        return [
+            alert
+            for alert in alerts
+            if service in ("", alert.labels.get("service"))
+            and name in ("", alert.name)
+            and alert.status == status
+        ]
+
+    def alert(
+        self, name: str, service: str, status: str = "firing", seconds: float = 120, **labels: str
+    ) -> Alert:
+        """The first with these labels that the webhook received, once it did."""
+        [first, *_] = eventually(
+            f"{name} of {service}, {status}",
+            seconds,
+            lambda: [
+                alert
+                for alert in self.received(service, name, status)
+                if labels.items() <= alert.labels.items()
+            ],
+        )
+        print(f"{first.text}\n")
+        return first
+
     def probe_report(self, service: str) -> dict[str, object]:
         """The probe's own report, asked for inside its container."""
         code = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9798/report').read().decode())"
@@ -118,5 +205,5 @@ def eventually(what: str, seconds: float, check: Callable[[], T]) -> T:
             seen = result
         except (OSError, ValueError) as error:
             seen = error
-        time.sleep(0.5)
+        time.sleep(0.3)
     raise AssertionError(f"not within {seconds:g} s: {what}; last seen: {seen!r}")

@@ -1,0 +1,175 @@
+"""What is stopped, restarted or replaced comes back, costs nothing else, and is counted once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import statistics
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from harness import EXPORTER, PORTS, Stack, build, compose, eventually, get, run
+
+
+def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
+    service = "moderate"
+    name = stack.container(service)
+    counted = stack.value("infercanary_latency_seconds_count", service=service)
+    [(before, _)] = stack.samples("infercanary_container_info", service=service)
+    assert counted
+
+    run("docker", "rm", "--force", name)
+    # Two polls of five seconds.
+    eventually(
+        "its series are gone",
+        10,
+        lambda: f'container="{name}"' not in get(f"{EXPORTER}/metrics").decode(),
+    )
+    assert stack.value("infercanary_up", service="classify") == 1
+
+    build("infercanary-example:next", "FROM infercanary-example:dev\nENV UPGRADED=1\n")
+    compose("up", "--detach", "--no-build", "--no-deps", "--wait", service, EXAMPLE_TAG="next")
+    eventually("it is up again", 30, lambda: stack.value("infercanary_up", service=service) == 1)
+    [(after, _)] = stack.samples("infercanary_container_info", service=service)
+    assert after["container"] == before["container"]
+    assert after["image"] == "infercanary-example:next"
+    assert after["image_id"] != before["image_id"]
+    assert after["container_id"] != before["container_id"]
+    # The probe's counters started anew; to Prometheus it is the same series with a reset.
+    assert (stack.value("infercanary_latency_seconds_count", service=service) or 0) < counted
+    eventually(
+        "the series goes on in Prometheus",
+        120,
+        lambda: [
+            labels
+            for labels, _ in stack.query(
+                f'resets(infercanary_latency_seconds_count{{container="{name}"}}[15m]) > 0'
+            )
+            if labels["service"] == service
+        ],
+    )
+
+
+def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack, registry: str) -> None:
+    """The tag may stay the same: it is the digest that tells one image from the next."""
+    service = "moderate"
+
+    def push(image: str, tag: str) -> str:
+        """The digest that the registry gives it."""
+        reference = f"{registry}/infercanary-example:{tag}"
+        run("docker", "tag", image, reference)
+        pushed.append(reference)
+        run("docker", "push", reference, seconds=300)
+        digests = run("docker", "inspect", "--format", "{{.RepoDigests}}", reference)
+        [digest] = re.findall(rf"{registry}/infercanary-example@(sha256:[0-9a-f]{{64}})", digests)
+        return str(digest)
+
+    def shown(digest: str) -> bool:
+        """By the exporter, and to Prometheus."""
+        found = stack.samples("infercanary_container_info", service=service)
+        selector = f'{{service="{service}", image_digest="{digest}"}}'
+        return [labels["image_digest"] for labels, _ in found] == [digest] and bool(
+            stack.query(f"infercanary_container_info{selector}")
+        )
+
+    pushed: list[str] = []
+    try:
+        now = run("docker", "inspect", "--format", "{{.Image}}", stack.container(service)).strip()
+        first = push(now, "now")
+        eventually("the digest that the registry gave", 60, lambda: shown(first))
+
+        build("infercanary-example:next", "FROM infercanary-example:dev\nENV UPGRADED=2\n")
+        second = push("infercanary-example:next", "next")
+        assert second != first
+        up = ("up", "--detach", "--no-build", "--no-deps", "--force-recreate", "--wait", service)
+        compose(*up, EXAMPLE_TAG="next")
+        eventually("the next one's", 60, lambda: shown(second))
+        eventually("it is up", 60, lambda: stack.value("infercanary_up", service=service) == 1)
+    finally:
+        for reference in pushed:
+            run("docker", "rmi", reference)
+
+
+def test_a_stopped_probe_costs_only_itself(stack: Stack) -> None:
+    # The server itself: process 1 is Docker's init.
+    code = """
+import os, pathlib, signal, sys
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if (process / "cmdline").read_bytes() == b"python\\0server.py\\0":
+        os.kill(int(process.name), signal.Signals[sys.argv[1]])
+"""
+
+    def send(signal: str) -> None:
+        compose("exec", "-T", "classify", "python", "-c", code, signal)
+
+    send("SIGSTOP")
+    try:
+        eventually("it is reported down", 20, lambda: stack.value("infercanary_up", service="classify") == 0)
+        assert not stack.samples("infercanary_run_median_seconds", service="classify")
+        took = []
+        for _ in range(5):
+            begin = time.monotonic()
+            assert stack.value("infercanary_up", service="moderate") == 1
+            took.append(time.monotonic() - begin)
+            age = stack.value("infercanary_report_age_seconds", service="moderate")
+            assert age is not None and age < 12
+            time.sleep(1)
+        assert statistics.median(took) < 1
+    finally:
+        send("SIGCONT")
+    eventually("it is up again", 75, lambda: stack.value("infercanary_up", service="classify") == 1)
+
+
+@pytest.mark.parametrize("what", ["exporter", "prometheus", "docker"])
+def test_everything_comes_back_and_nothing_is_counted_twice(stack: Stack, what: str) -> None:
+    def counts(report: dict[str, object]) -> float:
+        families: Any = report["families"]
+        latency = next((f for f in families if f["name"] == "infercanary_latency_seconds"), None)
+        return sum(sum(point[1][0]) for point in latency["points"]) if latency else 0
+
+    before = counts(stack.probe_report("classify"))
+    if what == "docker":
+        restart = os.environ.get("INFERCANARY_RESTART_DOCKER")
+        if not restart:
+            pytest.skip(
+                "set INFERCANARY_RESTART_DOCKER to the command that restarts this machine's Docker daemon"
+            )
+        run(*shlex.split(restart), seconds=180)
+        eventually(
+            "Docker answers",
+            60,
+            lambda: subprocess.run(["docker", "info"], capture_output=True).returncode == 0,
+        )
+    else:
+        compose("restart", "--timeout", "5", what)
+
+    def exact() -> bool:
+        """Between two looks at the probe itself, the exporter's count lies between theirs."""
+        low = counts(stack.probe_report("classify"))
+        shown = stack.value("infercanary_latency_seconds_count", service="classify")
+        high = counts(stack.probe_report("classify"))
+        return shown is not None and before <= shown <= high and shown >= low - 10
+
+    eventually("the exporter counts what the probe counts", 90, exact)
+    eventually("discovery works", 60, lambda: stack.value("infercanary_discovery_up") == 1)
+    eventually(
+        "Prometheus scrapes the exporter and both probes are up",
+        90,
+        lambda: (
+            [v for _, v in stack.query('up{job="infercanary"}')] == [1.0]
+            and {labels["service"] for labels, up in stack.query("infercanary_up") if up} == set(PORTS)
+        ),
+    )
+    for service in PORTS:
+        [(_, series)] = stack.query(f'count(infercanary_latency_seconds_count{{service="{service}"}})')
+        assert series == 1
+    # Over the restart Prometheus saw no more than the probe did since it was started.
+    [started] = stack.starts("classify")
+    since = f"{time.time() - started:.0f}s"
+    [(_, increase)] = stack.query(
+        f'max(increase(infercanary_latency_seconds_count{{service="classify"}}[{since}]))'
+    )
+    assert increase <= counts(stack.probe_report("classify")) * 1.2 + 10

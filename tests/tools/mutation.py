@@ -1,0 +1,150 @@
+"""Mutation testing of the judge: change one thing in its code, and see whether a test fails.
+
+``make mutation`` tries a sample of all mutants of `judge/`, drawn once by a seed, and records the score in
+benchmarks/results/mutation.md. Results are kept in build/mutation until the judge or its tests change, so a larger
+``--sample``, or a run after an interruption, tries only the rest. ``--module upgrade`` takes mutants of one module.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from cosmic_ray.commands import init
+from cosmic_ray.mutating import mutate_and_test
+from cosmic_ray.work_db import WorkDB, use_db
+from cosmic_ray.work_item import WorkItem
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build/mutation"
+TREE = BUILD / "tree"
+JUDGE = "exporter/infercanary/judge"
+TESTS = "tests/unit/judge"
+TABLE = ROOT / "benchmarks/results/mutation.md"
+HEAD = """# Mutation testing of the judge
+
+A mutant is the judge with one change: a sign, a number, a condition, a statement. It is killed where a test of
+`tests/unit/judge` fails. `make mutation` draws a sample by a seed and writes this table; a survivor is either a missing
+test or a change that makes no difference.
+
+"""
+# `X | None` in a signature is never evaluated, and no test can see it.
+LEFT_OUT = ("core/ReplaceBinaryOperator_BitOr_",)
+SECONDS = 120  # for the tests of one mutant; without a mutation they take a quarter of it
+
+
+def copy() -> Path:
+    """A copy of the tree to mutate; the session of results that belongs to these sources."""
+    listed = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, text=True)
+    files = [name for name in listed.splitlines() if (ROOT / name).is_file()]
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        if name.startswith((JUDGE, TESTS, "tests/golden")):
+            digest.update(name.encode() + (ROOT / name).read_bytes())
+    shutil.rmtree(TREE, ignore_errors=True)
+    for name in files:
+        if name.startswith(("probe/", "exporter/", "tests/", "pyproject.toml", "prometheus/", "benchmarks/")):
+            (TREE / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, TREE / name)
+    return BUILD / f"{digest.hexdigest()[:16]}.sqlite"
+
+
+def mutants(database: WorkDB, module: str, seed: int) -> list[WorkItem]:
+    """All that a test could see, of one module where one is named, in an order drawn by the seed."""
+    found = [
+        item
+        for item in database.work_items
+        if not item.mutations[0].operator_name.startswith(LEFT_OUT)
+        and module in ("", item.mutations[0].module_path.stem)
+    ]
+    # Ids are new in each session; where and what a mutation is, is not.
+    found.sort(key=lambda item: str(item.mutations[0]))
+    random.Random(seed).shuffle(found)
+    return found
+
+
+def score(database: WorkDB, chosen: list[WorkItem]) -> tuple[Counter[str], list[str]]:
+    """Module → mutants tried; module + " killed" → those that a test saw. And where the survivors are."""
+    results = dict(database.results)
+    counts: Counter[str] = Counter()
+    survivors = []
+    for item in chosen:
+        result = results.get(item.job_id)
+        if result is None or result.test_outcome is None:
+            continue
+        mutation = item.mutations[0]
+        for name in (mutation.module_path.stem, "all"):
+            counts[name] += 1
+            counts[f"{name} killed"] += result.is_killed
+        if not result.is_killed:
+            line = mutation.start_pos[0]
+            survivors.append(
+                f"{mutation.module_path.name}:{line} {mutation.operator_name.removeprefix('core/')}"
+            )
+    return counts, sorted(survivors)
+
+
+def table(counts: Counter[str], possible: Counter[str], survivors: list[str], sampled: str) -> str:
+    """The page, in Markdown."""
+    lines = [
+        f"{HEAD}Sampled: {sampled}.",
+        "",
+        "| module | mutants | tried | killed | score |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name in sorted(possible, key=lambda name: (name == "all", name)):
+        tried, killed = counts[name], counts[f"{name} killed"]
+        share = f"{100 * killed / tried:.0f} %" if tried else "–"
+        lines.append(f"| {name} | {possible[name]} | {tried} | {killed} | {share} |")
+    lines += ["", "Survivors:", "", *(f"- `{each}`" for each in survivors), ""]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Try the sample's mutants that were not tried yet, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--sample", type=int, default=100, help="how many mutants (default: %(default)s); 0: all"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--module", default="", help="of the judge; all, where none is named")
+    arguments = parser.parse_args()
+    session = copy()
+    os.chdir(TREE)
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(TREE / "probe"), str(TREE / "exporter")))
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may be as old, and as long, as its original
+    command = f"{sys.executable} -m pytest -q -x -n 0 -p no:cacheprovider {TESTS}"
+    subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
+    sources = [path for path in sorted(Path(JUDGE).rglob("*.py")) if path.name != "__init__.py"]
+    with use_db(str(session), WorkDB.Mode.create) as database:
+        if not database.num_work_items:
+            init(sources, database, {})
+        every = mutants(database, arguments.module, arguments.seed)
+        chosen = every[: arguments.sample or None]
+        tried = {job for job, _ in database.results}
+        for number, item in enumerate(chosen, 1):
+            if item.job_id not in tried:
+                result = mutate_and_test(item.mutations, command, SECONDS)
+                database.set_result(item.job_id, result)
+                mutation = item.mutations[0]
+                place = f"{mutation.module_path.name}:{mutation.start_pos[0]} {mutation.operator_name}"
+                print(f"{number}/{len(chosen)} {place}: {result.test_outcome}", flush=True)
+        counts, survivors = score(database, chosen)
+    possible = Counter(name for item in every for name in (item.mutations[0].module_path.stem, "all"))
+    sampled = (
+        f"{len(chosen)} of {len(every)} mutants of {arguments.module or 'all modules'}, seed {arguments.seed}"
+    )
+    TABLE.write_text(table(counts, possible, survivors, sampled))
+    print(f"{counts['all killed']} of {counts['all']} mutants killed; {TABLE.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
