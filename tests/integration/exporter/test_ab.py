@@ -29,6 +29,7 @@ from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Needed, StartFailed, take
 from infercanary.command.settings import UsageError
 
+FAST = {"INFERCANARY_INTERVAL_SECONDS": "0.1"}  # not the half second of an experiment
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = Path(__file__).parents[2] / "stack/alone/ab"
 
@@ -46,7 +47,7 @@ def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]
     monkeypatch.chdir(WORK)
 
     def host(**variables: str) -> Host:
-        return Host(sys.executable, SETTINGS, "probe.yaml", Conditions(environment=variables), reaper)
+        return Host(sys.executable, SETTINGS, "probe.yaml", Conditions(environment={**FAST, **variables}), reaper)
 
     return host
 

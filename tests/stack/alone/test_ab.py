@@ -21,7 +21,9 @@ HERE = Path(__file__).parent / "ab"
 REPOSITORY = "infercanary-ab-test"
 BASE = f"{REPOSITORY}:base"
 LABEL = "infercanary.ab"
-QUICK = ("--restarts", "3", "--runs", "8", "--start-timeout", "60")
+SHORT = ("--restarts", "3", "--runs", "8", "--start-timeout", "60")
+FAST = ("--env", "INFERCANARY_INTERVAL_SECONDS=0.1")  # not the half second of an experiment
+QUICK = (*SHORT, *FAST)
 
 
 class Ended(NamedTuple):
@@ -167,6 +169,7 @@ def test_a_slower_image_ends_with_1_and_says_why(
         "6",
         "--runs",
         "8",
+        *FAST,
         "--html",
         str(page),
         "--cpus",
@@ -186,7 +189,7 @@ def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
 ) -> None:
     """It runs every 30 s at 1 % by its own settings: 8 runs of 6 starts would take 24 minutes."""
     begin = time.monotonic()
-    ended = ab(BASE, images("again", "LABEL again=1"), *QUICK, "--json", "--env", "WORK_BYTES=4e6")
+    ended = ab(BASE, images("again", "LABEL again=1"), *SHORT, "--json", "--env", "WORK_BYTES=4e6")
     assert ended.code in (0, 3), ended
     assert time.monotonic() - begin < 400
     assert ended.json["a"]["runs"] >= 24 or ended.json["notes"]
