@@ -229,7 +229,9 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, judged: tuple[float, 
     changed = r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: (image;|host \+.* image \+)"
     assert re.search(changed, alert.text), alert.text
     compared = stack.samples("infercanary_upgrade_info", service="classify")
-    assert {labels["candidate_image"].partition(" ")[0] for labels, _ in compared} == {"infercanary-example:slower"}
+    assert {labels["candidate_image"].partition(" ")[0] for labels, _ in compared} == {
+        "infercanary-example:slower"
+    }
     assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", alert.text), alert.text
     # Which control feels it a little differs from machine to machine.
     assert "; compute phase; controls " in alert.text, alert.text

@@ -47,7 +47,9 @@ def host(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]
     monkeypatch.chdir(WORK)
 
     def host(**variables: str) -> Host:
-        return Host(sys.executable, SETTINGS, "probe.yaml", Conditions(environment={**FAST, **variables}), reaper)
+        return Host(
+            sys.executable, SETTINGS, "probe.yaml", Conditions(environment={**FAST, **variables}), reaper
+        )
 
     return host
 
