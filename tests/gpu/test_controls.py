@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pynvml
 import pytest
 
-from benchmarks.gpu import ceilings, measure, why_not
+from gpu import ceilings, measure, why_not
 from infercanary.probe.gpu.cuda_driver import pci_bus_id
 from infercanary.probe.targets.controls import available_controls, working_seconds
 from infercanary.probe.targets.controls.cuda import CudaControl, cuda_controls

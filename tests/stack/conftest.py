@@ -203,7 +203,7 @@ def upgrade(stack: Stack) -> Iterator[float]:
 def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
     """Times before and after the upgrade, its verdict and its alert."""
     regressed = {"service": "classify", "verdict": "regressed"}
-    eventually("the verdict", 240, lambda: stack.value("infercanary_verdict", **regressed) == 1)
+    eventually("the verdict", 400, lambda: stack.value("infercanary_verdict", **regressed) == 1)
     stack.alert("InferCanaryImageRegressed", "classify")
     minute = 'sum_over_time(infercanary_verdict{service="classify", verdict="regressed"}[1m]) > 2'
     eventually("Prometheus has it", 60, lambda: stack.query(minute))

@@ -130,7 +130,7 @@ class Stack:
         result = json.loads(get(url))["data"]["result"]
         return [(item["metric"], float(item["value"][1])) for item in result]
 
-    def runs(self, service: str, runs: int, seconds: float = 240) -> None:
+    def runs(self, service: str, runs: int, seconds: float = 400) -> None:
         """Wait until every start of the service that is under way has given so many runs."""
         name = "infercanary_runs_total"
 
