@@ -24,17 +24,15 @@ _MAX_BODY_BYTES = 64 << 20
 
 
 class Expect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the answer must be: its status, and what is given of the rest.
-
-    ``body``    the whole body, exactly.
-    ``json``    a part of the JSON in it: of a mapping the keys that are here, of a list every entry.
-    ``values``  JSON pointers (RFC 6901) to numbers, or to lists of numbers: those that the output check compares.
-    """
+    """What the answer must be."""
 
     status: Annotated[int, Meta(ge=200, le=599)] = 200
     body: str | None = None
+    """The whole body, exactly."""
     json: Any | UnsetType = UNSET
+    """A part of the JSON in the body: the keys of a mapping that are given here, and every entry of a list."""
     values: str | tuple[str, ...] = ()
+    """JSON pointers (RFC 6901) to numbers, or to lists of numbers: those that the output check compares."""
 
 
 class HttpOptions(ServerOptions, frozen=True, kw_only=True):
@@ -85,7 +83,12 @@ class HttpTarget(ServerTarget):
         self._headers = recent_headers()
 
     def open(self) -> None:
-        """Read the body, and wait until the server can be connected to."""
+        """Read the body, and wait until the server can be connected to.
+
+        Raises:
+            UsageError: A file cannot be read.
+            Failure: The server cannot be reached, or is not ready in time.
+        """
         self._body = self._read_body()
         self._server.open()
         self._server.until_ready(self._server.connection.reach)

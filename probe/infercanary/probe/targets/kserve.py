@@ -136,7 +136,12 @@ class KserveTarget(ServerTarget):
         self._headers = recent_headers()
 
     def open(self) -> None:
-        """Wait until the model is ready, read its metadata, and make the request."""
+        """Wait until the model is ready, read its metadata, and make the request.
+
+        Raises:
+            UsageError: A file cannot be read, or the inputs do not fit the model.
+            Failure: The server cannot be reached, or is not ready in time.
+        """
         server = self._server
         server.open()
         server.until_ready(self._require_ready)

@@ -124,7 +124,12 @@ class OnnxTarget:
         return self._loaded.session
 
     def open(self) -> None:
-        """Import ONNX Runtime, load the model on its providers, draw the inputs and bind them."""
+        """Import ONNX Runtime, load the model on its providers, draw the inputs and bind them.
+
+        Raises:
+            UsageError: ONNX Runtime, the model or a provider cannot be loaded, or an input does not fit.
+            NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
+        """
         try:
             import onnxruntime
         except ImportError as error:
@@ -244,12 +249,10 @@ class OnnxTarget:
         options.graph_optimization_level = getattr(
             ort.GraphOptimizationLevel, _OPTIMIZATION[self._graph_optimization]
         )
-        options.log_severity_level = (
-            _ERRORS  # that some nodes are left to the CPU is reported by `onnx_nodes`
-        )
-        options.add_session_config_entry(
-            "session.record_ep_graph_assignment_info", "1"
-        )  # ignored by older versions
+        # `onnx_nodes` reports the nodes that are left to the CPU: no warnings about them.
+        options.log_severity_level = _ERRORS
+        # Older versions ignore it.
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         for key, value in self._session_config.items():
             options.add_session_config_entry(key, value)
         return options
@@ -275,9 +278,9 @@ def _require_one_of(key: str, value: object, known: Mapping[str, str]) -> None:
 
 
 def _physical_cores() -> int:
-    """How many threads ONNX Runtime has by default: one for each core of the host, whatever the container's limits.
+    """Return ONNX Runtime's default number of threads: one for each core of the host, whatever the container's limits.
 
-    0 where that is not known. https://onnxruntime.ai/docs/performance/tune-performance/threading.html
+    It is 0 where that is not known. https://onnxruntime.ai/docs/performance/tune-performance/threading.html
     """
     cores = set()
     for cpu in _TOPOLOGY.glob("cpu[0-9]*/topology"):
@@ -291,7 +294,7 @@ def _listed(options: Mapping[str, str]) -> str:
 
 
 def _digest(path: str) -> str:
-    """The file's name and the start of its SHA-256: another model is another latency."""
+    """Return the file's name and the start of its SHA-256: another model has another latency."""
     digest = hashlib.sha256()
     with Path(path).open("rb") as file:
         while block := file.read(1 << 20):

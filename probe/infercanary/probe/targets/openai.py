@@ -141,7 +141,12 @@ class OpenaiTarget(ServerTarget):
         self._seen: list[Completion] = []
 
     def open(self) -> None:
-        """Wait until the server can be connected to and does not say that it still loads."""
+        """Wait until the server can be connected to and does not say that it still loads.
+
+        Raises:
+            UsageError: A file cannot be read.
+            Failure: The server cannot be reached, or is not ready in time.
+        """
         self._server.open()
         self._server.until_ready(self._require_ready)
         self._make_request()

@@ -92,7 +92,12 @@ class TensorRtTarget:
         self._drop()
 
     def open(self) -> None:
-        """Import TensorRT, load the engine, draw the inputs and bind all tensors to memory on the device."""
+        """Import TensorRT, load the engine, draw the inputs and bind all tensors to memory on the device.
+
+        Raises:
+            UsageError: TensorRT or the engine cannot be loaded, or an input does not fit.
+            NoCuda: There is no GPU or no driver; :attr:`cuda_missing` says so.
+        """
         try:
             import tensorrt
         except ImportError as error:

@@ -101,7 +101,12 @@ class TorchTarget:
         self._host_outputs: list[Any] = []
 
     def open(self) -> None:
-        """Import torch, load the model, make the inputs."""
+        """Import torch, load the model, make the inputs.
+
+        Raises:
+            UsageError: torch or the model cannot be loaded, or an input cannot be made.
+            NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
+        """
         try:
             import torch
         except ImportError as error:
@@ -135,7 +140,7 @@ class TorchTarget:
         """Return evenly spread places of all tensors in the result, and NaN if anything in them is not finite."""
         torch = self._torch
         tensors = [t.detach() for t in torch_model.tensors(torch, result)]
-        # Not one large tensor of them all: a language model's logits are gigabytes as doubles.
+        # They are not joined to one tensor: a language model's logits are gigabytes as doubles.
         flat = [(torch.view_as_real(t) if t.is_complex() else t).reshape(-1) for t in tensors]
         step = max(1, -(-sum(t.numel() for t in flat) // _MAX_VALUES))
         chosen: list[float] = []
@@ -156,7 +161,7 @@ class TorchTarget:
         self._model = self._captured_model = None
         self._device_inputs = self._host_inputs = self._host_outputs = []
         if self._is_copy and self._device.type == "cuda":
-            # What the largest batch took on a stream that is gone: nobody else's allocations can use it.
+            # The allocator keeps what the largest batch took for its stream, which is gone: nobody else can use it.
             self._torch.cuda.empty_cache()
 
     @property
@@ -191,7 +196,7 @@ class TorchTarget:
         inputs = self._host_inputs if self._device.type == "cuda" else self._device_inputs
         times = -(-batch // (common or 1))
         with self._torch.no_grad():
-            # Memory of their own: inputs that are shared would stay in the caches.
+            # Each copy has memory of its own: shared inputs would stay in the caches.
             other._place(
                 [
                     torch_model.repeated(t, times)[:batch].clone() if common and t.dim() else t.clone()
@@ -224,7 +229,7 @@ class TorchTarget:
             return
         self.clock = CudaClock(self._torch.cuda, self._device)
         self._host_inputs = [t.cpu().pin_memory() for t in host_inputs]
-        # On that stream: memory of the host's own may still be read by work that it has enqueued. And filled, because
+        # On the probe's stream, because work of the host's may still use memory of its own stream; and filled, because
         # a graph is captured from runs before the first copy.
         with self._torch.cuda.stream(self.clock.stream):
             self._device_inputs = [t.to(self._device, non_blocking=True) for t in self._host_inputs]
@@ -245,9 +250,9 @@ class TorchTarget:
             self.clock.batch = inferences_of_100_us(self.clock, self.run)
 
     def _captured(self, model: Callable[..., Any], stream: Any) -> Callable[..., Any]:
-        """``model`` on the device inputs as a CUDA graph; its call replays it."""
+        """Capture the model on the device inputs as a CUDA graph; return what replays it."""
         torch = self._torch
-        # As PyTorch's notes on CUDA graphs have it: warm up on a side stream first, then capture there.
+        # Warm up on a side stream first, then capture there: https://pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
         with torch.inference_mode(), torch.cuda.stream(stream):
             for _ in range(_CAPTURE_WARM_UPS):
                 model(*self._device_inputs)

@@ -37,9 +37,8 @@ T = TypeVar("T")
 # Each takes 0.2 to 1 ms on a server's CPU: long against the clock's reading, short against what it measures beside.
 _SPINS, _SPIN_CHAINS, _SPIN_FLOPS = 100_000, 16, 32
 _PYTHON_SPINS = 10_000
-_COPY_BYTES = (
-    8 << 20
-)  # more than a core's own caches, and less than the last level that it shares on most servers
+# More than a core's own caches, and less than the last level that it shares on most servers.
+_COPY_BYTES = 8 << 20
 _FILE_BYTES, _FILE_TIMES = 1 << 20, 2
 _WAKES, _MESSAGE_BYTES = 64, 8
 _FOREVER = 1 << 62
