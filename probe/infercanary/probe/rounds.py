@@ -85,7 +85,7 @@ class Rounds:
             started_at = time.time()
             if (done := canary.round(repeats, lateness)) is not None:
                 if self._controls is not None:
-                    # Where it gave way or hangs, the GPU is to be left alone. The CPU's say how the host does.
+                    # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
                     device = canary.device if done.latencies else "cpu"
                     done = done._replace(controls=self._controls.measure(device))
                 self.worked_until = time.monotonic()

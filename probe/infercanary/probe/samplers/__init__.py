@@ -64,7 +64,7 @@ class KnowsLocalCpus(Protocol):
 
 
 class Unavailable(Exception):
-    """What the sampler watches is not here (no GPU, no driver): expected in places, so it is said once, quietly."""
+    """What the sampler watches is not here (no GPU, no driver): expected on some hosts, so it is only logged once."""
 
 
 class SampleFailed(Exception):

@@ -109,7 +109,7 @@ MIGRATIONS = Metric(
 RUN_QUEUE = Metric(
     "infercanary_process_run_queue_seconds_total",
     "counter",
-    "Time that its threads, summed, were could run and waited for a CPU; missing where the kernel does not count it.",
+    "Time in which its threads, summed, could run and waited for a CPU; missing where the kernel does not count it.",
     reading="`rate(…[5m])` is how many of its threads wait for a CPU on average; near 0 is healthy. Time under "
     "a quota's throttling is in it: see `infercanary_cgroup_cpu_throttled_seconds_total`.",
 )

@@ -68,9 +68,9 @@ POWER_LIMIT = Metric(
 POWER_LIMIT_DEFAULT = Metric(
     "infercanary_gpu_power_limit_default_watts",
     "gauge",
-    "Power limit of the GPU when nobody set one.",
+    "Power limit of the GPU unless another was set.",
     _GPU,
-    reading="What `infercanary_gpu_power_limit_watts` should be where nobody meant otherwise.",
+    reading="What `infercanary_gpu_power_limit_watts` should be unless another limit was set on purpose.",
 )
 LINK_GENERATION_MAX = Metric(
     "infercanary_gpu_pcie_link_generation_max",
@@ -117,7 +117,7 @@ COMPUTE_MODE = Metric(
     "1 for the compute mode that the GPU is in, else 0.",
     ("gpu", "mode"),
     reading="`default` lets several processes in. With `exclusive_process` a probe beside the server cannot "
-    "open the GPU; `prohibited` lets nobody.",
+    "open the GPU; `prohibited` lets none.",
 )
 ECC_ERRORS = Metric(
     "infercanary_gpu_ecc_errors_total",

@@ -14,7 +14,7 @@ from infercanary.probe.samplers.nvml.calls import Found, Nvml
 XIDS = Metric(
     "infercanary_gpu_xid_errors_total",
     "counter",
-    "XIDs (GPU errors) that the driver reported since the probe started, by their number; there from its first on.",
+    "XIDs (GPU errors) that the driver reported since the probe started, by number; each from its first error on.",
     ("gpu", "xid"),
     reading="13, 31 and 43 are mostly the application's, 48, 63, 64, 94 and 95 memory, 74 NVLink, 79 a GPU off "
     "the bus ([all of them](https://docs.nvidia.com/deploy/xid-errors/)). A series begins with its first "
