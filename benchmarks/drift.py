@@ -14,8 +14,8 @@ times, all independent and all as ratios,
 An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.judge.statistics``;
 all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
 learn from; only ours does. A month has a run a minute, and no judge knows of any event in it: ours is asked every two
-hours, as in the exporter; the others see the medians of half hours, and those that need an event are asked about each
-30 half hours beside the 30 before.
+hours, as in the exporter; the others see the medians of half hours, and those that need an event compare each 30 half
+hours with the 30 before.
 
 The peers:
 
@@ -356,7 +356,7 @@ def first_day(month: Month) -> list[int]:
 
 
 def windows(rule: Rule) -> Scan:
-    """Where ``rule`` alarms when each 30 points are set beside the 30 before."""
+    """Return where ``rule`` alarms when each 30 points are compared with the 30 before."""
 
     def at_windows(month: Month) -> list[int]:
         y = month.half_hours

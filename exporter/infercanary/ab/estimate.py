@@ -72,7 +72,7 @@ def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
 
 
 def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:
-    """The verdict after these pairs, of an experiment that has ``most`` of them planned.
+    """Return the decision after these pairs, of an experiment that has ``most`` of them planned.
 
     Each look is replayed on the pairs that were there then, so that the same pairs give the same verdict. It is done
     when a change is confirmed, when both are equivalent, or when all pairs are there; but a change that the last look

@@ -43,7 +43,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_holds_every_file_of_both_trees(wheel: Path) -> None:
-    """Of code, marks of types and what is drawn or read beside it."""
+    """Code, `py.typed` and data files."""
     names = {*zipfile.ZipFile(wheel).namelist()}
     wanted = {
         str(file.relative_to(tree))

@@ -1,4 +1,4 @@
-"""`infercanary ab` as a person runs it, with real containers; and that nothing of it is left, however it ends."""
+"""`infercanary ab` as a person runs it, with real containers; it leaves nothing, however it ends."""
 
 from __future__ import annotations
 

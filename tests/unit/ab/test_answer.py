@@ -1,4 +1,4 @@
-"""What an experiment says of its starts: the answer, as text, as JSON and as a page."""
+"""The answer of an experiment, as text, as JSON and as a page."""
 
 from __future__ import annotations
 

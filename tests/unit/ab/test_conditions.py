@@ -1,4 +1,4 @@
-"""What a person may ask for: each mistake is one line, before anything starts."""
+"""Options of an experiment: each mistake is one line, before anything starts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from infercanary.command import cli as cli
 
 @pytest.fixture
 def mistake(monkeypatch, capsys, tmp_path):
-    """What `infercanary ab` says of wrong use: one line, and exit code 2. Docker must not be needed for it."""
+    """What `infercanary ab` prints on wrong use: one line, and exit code 2. Docker must not be needed for it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
 

@@ -32,7 +32,7 @@ def labels(of: str, until: float = NOW + 60) -> dict[str, str]:
     return {OWNER_LABEL: of, UNTIL_LABEL: f"{until:.0f}"}
 
 
-def test_what_goes_on_is_not_stale() -> None:
+def test_a_running_experiment_is_not_stale() -> None:
     assert not is_stale(labels(owner(os.getpid())), NOW)
 
 
@@ -52,7 +52,7 @@ def test_what_a_process_left_that_ended_is_stale() -> None:
     assert is_stale(labels(f"{host} {pid} {int(started) - 1}"), NOW)
 
 
-def test_who_cannot_be_seen_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_process_counts_as_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a host whose /proc hides others' processes (hidepid), with somebody else's experiment."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     theirs = owner(child.pid)
@@ -69,7 +69,7 @@ def test_who_cannot_be_seen_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("of", ["", "x", "x y", "x -1 3"])
-def test_what_nobody_wrote_is_left_alone(of: str) -> None:
+def test_labels_of_another_form_are_left_alone(of: str) -> None:
     assert not is_stale(labels(of), NOW)
     assert not is_stale({}, NOW)
     assert not is_stale({UNTIL_LABEL: "²"}, NOW)

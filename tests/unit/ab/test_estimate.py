@@ -1,4 +1,4 @@
-"""The statistics of an experiment: what they promise on simulated starts, where the truth is known."""
+"""The statistics of an experiment: what they hold on simulated starts, where the truth is known."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def rates(count, seed=1, **kwargs):
 
 @pytest.mark.parametrize("sd", [0.002, 0.01, 0.02, 0.03, 0.06, 0.15])
 def test_the_same_image_is_hardly_ever_called_slower_or_faster(sd):
-    """Whatever starts scatter by: nothing is assumed of it."""
+    """However much starts scatter: nothing is assumed about it."""
     assert rates(600, sd=sd)["called"] <= 0.008
 
 
-def test_bad_luck_of_some_starts_and_a_trend_are_not_the_images():
+def test_slow_starts_and_a_trend_are_not_attributed_to_the_image():
     assert rates(400, sd=0.01, bad_luck=0.15)["called"] <= 0.005
     assert rates(400, sd=0.01, trend=0.01)["called"] <= 0.005
 
@@ -83,7 +83,7 @@ def test_thirty_percent_is_found_soon():
     assert found["pairs"] <= 5.5
 
 
-def test_the_same_is_found_the_same():
+def test_the_same_image_is_equivalent():
     same = rates(150, sd=0.01)
     assert same["equivalent"] >= 0.95
     assert same["pairs"] <= 8
@@ -99,7 +99,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         assert inside / 1000 == pytest.approx(0.95, abs=0.02), n
 
 
-def test_one_wild_pair_of_eight_neither_makes_nor_hides_a_change():
+def test_one_outlying_pair_of_eight_neither_makes_nor_hides_a_change():
     rng = random.Random(5)
     quiet = [pair(math.log(1.1) + rng.gauss(0, 0.005)) for _ in range(7)]
     assert decide([*quiet[:3], pair(1.5), *quiet[3:]], 8).looks[-1].seen.verdict == "regressed"
@@ -139,7 +139,7 @@ def test_what_the_runs_leave_open_stays_open():
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
 
 
-def test_two_pairs_tell_nothing():
+def test_two_pairs_are_not_enough():
     assert estimate([]).se == math.inf
     assert estimate([pair(0.3)] * 2).se == math.inf
     assert decide([pair(0.3)] * 2, MOST) == ("inconclusive", [], False)
@@ -160,7 +160,7 @@ def test_a_change_counts_when_two_looks_show_it():
     assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True)
 
 
-def test_looks_cost():
+def test_more_looks_need_a_higher_confidence_each():
     """Each look is at a higher confidence than one alone would be, and the more are planned the higher."""
     pairs = [pair(x / 1000) for x in range(8)]
     assert min(look.level for look in decide(pairs, MOST).looks) > 0.95

@@ -1,4 +1,4 @@
-"""Which runs count where others on the host came and went."""
+"""Which runs count when other work on the host came and went."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_in_a_log_each_start_is_a_line() -> None:
     assert stream.getvalue() == "start 1: starting\nstart 2: starting ?[2J\n"
 
 
-def test_nobody_to_tell_is_no_reason_to_end() -> None:
+def test_a_closed_standard_error_does_not_end_it() -> None:
     stream = io.TextIOWrapper(open("/dev/full", "wb", buffering=0), encoding="ascii", write_through=True)  # noqa: SIM115
     progress = Progress(stream)
     progress.show("a", "± µ")

@@ -1,4 +1,4 @@
-"""Where a start is asked for its report."""
+"""Where the report of a start is read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Started:
 def test_an_address_from_which_nothing_comes_back_does_not_hold_up_the_first_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where Docker runs in a machine of its own: a container's own address is nowhere from here."""
+    """If Docker runs in a virtual machine, a container's own address does not answer here."""
     asked: list[str] = []
 
     async def fetched(url: str, cursor: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What scan says of a series."""
+"""The result of a scan of a series."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_what_is_too_short(numbers):
     assert scan_runs("", RecordedRuns([])).exit_code == 3
 
 
-def test_a_restart_of_another_image_is_reported_with_what_it_changed(journal):
+def test_a_restart_of_another_image_is_reported_with_its_changes(journal):
     path = journal("a", [0.02, 0.02])
     later = journal("b", [0.03], torch="2.13.0", scheduled_at=0.0, boot="new")
     recording = read([path, later])

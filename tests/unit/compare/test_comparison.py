@@ -1,4 +1,4 @@
-"""What compare says: verdicts, what they rest on, why, and what would settle them."""
+"""Results of compare: verdicts, evidence, causes and next actions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_restarts_do_is_assumed_until_they_are_seen(numbers):
 
 
 def test_restarts_that_differ_much_are_no_regression(numbers):
-    """The same image, started again and again: a level of its own each time."""
+    """The same image, started repeatedly, with another level each time."""
     rng = np.random.default_rng(3)
     for _ in range(20):
         levels = 0.02 * np.exp(rng.normal(0, 0.03, 6))

@@ -1,4 +1,4 @@
-"""Journals: which runs count, which start each is of, and what a crash may leave."""
+"""Journals: which runs count, to which start each belongs, and what a crash may leave."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ def test_scan_as_text_and_json(run, write, numbers):
     assert run("scan", write("u", [1, 2]), code=3).startswith("inconclusive: 2 runs are too few")
 
 
-def test_scan_of_a_journal_tells_the_time_and_the_boot(run, journal):
+def test_scan_of_a_journal_shows_the_time_and_the_boot(run, journal):
     journal("a", [0.02, 0.026])
     out = run("scan", "a", code=1)
     assert re.search(

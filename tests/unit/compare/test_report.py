@@ -1,4 +1,4 @@
-"""One model across images and hosts, out of real stores."""
+"""One model across images and hosts, from real stores."""
 
 from __future__ import annotations
 

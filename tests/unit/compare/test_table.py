@@ -1,4 +1,4 @@
-"""Numbers out of text, whatever its format; each mistake is one line that says where."""
+"""Numbers from text of any format; each mistake is one line with its place."""
 
 from __future__ import annotations
 

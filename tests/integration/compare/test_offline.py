@@ -90,7 +90,7 @@ def test_a_broken_candidate_does_not_pass(folder: Path) -> None:
 
 
 def test_journals_of_constant_values_have_an_answer(folder: Path) -> None:
-    """A shift of exactly nothing, and controls without any scatter: no share of it can be laid to the host."""
+    """A shift of exactly nothing, and controls without any scatter: no share of it can be attributed to the host."""
     for name in ("one", "other"):
         journal = Journal(folder / name, name, 1 << 20)
         runs = [Run(i, "x", 0.0, float(i), "ok", (0.02,) * 3, controls={"cpu_spin": 4e-4}) for i in range(12)]
@@ -117,7 +117,7 @@ def test_an_encoding_without_signs(folder: Path) -> None:
     assert "old → new" in json.loads(result.stdout)["sentence"]
 
 
-def test_a_reader_that_has_seen_enough(folder: Path) -> None:
+def test_a_reader_that_closes_the_pipe_early(folder: Path) -> None:
     command = " ".join([*COMMAND, "compare", "old", "new"])
     done = subprocess.run(
         ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
