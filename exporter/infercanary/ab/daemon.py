@@ -107,11 +107,7 @@ class Daemon:
         return InspectedImage(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
 
     def check(self, mounts: Sequence[Mount]) -> None:
-        """Check that the volumes exist: Docker would create a missing one, and leave it.
-
-        Raises:
-            UsageError: One does not exist.
-        """
+        """Raise :class:`UsageError` if a volume is missing: Docker would create it, and leave it."""
         for mount in mounts:
             if not mount.is_volume:
                 continue
