@@ -120,7 +120,7 @@ def main() -> int:
     os.chdir(TREE)
     os.environ["PYTHONPATH"] = os.pathsep.join((str(TREE / "probe"), str(TREE / "exporter")))
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a mutant may be as old, and as long, as its original
-    command = f"{sys.executable} -m pytest -q -x -n 0 -p no:cacheprovider {TESTS}"
+    command = f"{sys.executable} -m pytest -q -x -n 0 {TESTS}"
     subprocess.run(command.split(), check=True, stdout=subprocess.DEVNULL)
     sources = [path for path in sorted(Path(JUDGE).rglob("*.py")) if path.name != "__init__.py"]
     with use_db(str(session), WorkDB.Mode.create) as database:

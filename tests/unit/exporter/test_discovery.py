@@ -116,5 +116,5 @@ def test_the_list_can_be_replaced_while_running_and_docker_cannot(tmp_path: Path
 
 
 def test_a_discovery_that_is_off_is_not_made() -> None:
-    config = file_type()(docker={kind.key: kind for kind in registered()}["docker"].settings(enabled=False))
+    config = file_type()(docker={kind.key: kind for kind in registered()}["docker"].settings(enabled=False))  # type: ignore[call-arg]
     assert [*map(type, Exporter(config, None).discoveries.values())] == [StaticDiscovery]

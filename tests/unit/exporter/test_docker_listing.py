@@ -96,7 +96,7 @@ def test_the_service_is_labelled_or_composes_or_the_name() -> None:
 
 def test_one_service_name_in_two_compose_projects_is_found() -> None:
     def of(project: str, **labels: str) -> ListedContainer:
-        entry = listed(**labels)
+        entry = listed(1, **labels)
         entry["Labels"]["com.docker.compose.project"] = project
         return msgspec.convert(entry, ListedContainer)
 

@@ -129,9 +129,9 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     judging.turn()
     judged: list[int] = []
     drifts: list[int] = []
-    verdict, look = findings.judge, findings.drift.detect
-    monkeypatch.setattr(findings, "judge", lambda *given: judged.append(number) or verdict(*given))
-    monkeypatch.setattr(findings.drift, "detect", lambda *given: drifts.append(number) or look(*given))
+    verdict, look = findings.judge, findings.drift.detect  # type: ignore[attr-defined]
+    monkeypatch.setattr(findings, "judge", lambda *given: judged.append(number) or verdict(*given))  # type: ignore[func-returns-value, has-type]
+    monkeypatch.setattr(findings.drift, "detect", lambda *given: drifts.append(number) or look(*given))  # type: ignore[attr-defined, func-returns-value, has-type]
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()
@@ -194,7 +194,7 @@ def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
 ) -> None:
     """After a restart of the exporter every probe hands over its ring, and every canary is to be judged."""
     monkeypatch.setattr(queue, "MAX_RUNS", 100)
-    real, more = findings.judge, [runs(60, first) for first in range(100, 400, 60)]
+    real, more = findings.judge, [runs(60, first) for first in range(100, 400, 60)]  # type: ignore[attr-defined]
 
     def judge(starts: object, siblings: object, canary: str, policy: object) -> object:
         if more:  # while one canary is judged, probes go on
@@ -248,7 +248,7 @@ def test_a_service_that_stands_still_is_not_removed(
 def test_a_canary_that_cannot_be_judged_costs_no_other(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = findings.judge
+    real = findings.judge  # type: ignore[attr-defined]
 
     def judge(starts: object, siblings: object, canary: str, policy: object) -> object:
         if canary == "bad":
@@ -297,7 +297,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Judging]:
 def pass_days(judging: Judging) -> None:
     now = time.time()
     for day in range(4):  # a longer step would be none that passed here
-        thread.open_store(None).thin(now + 86_400 * day)
+        thread.open_store(None).thin(now + 86_400 * day)  # type: ignore[attr-defined]
     judging.turn()
 
 

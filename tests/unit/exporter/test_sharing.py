@@ -227,7 +227,7 @@ async def test_a_fault_in_showing_one_probe_costs_that_one_and_is_counted(
 ) -> None:
     host.collector.follow([found("a"), found("b")])
     await host.says("b", "0-7")
-    real = collect.write
+    real = collect.write  # type: ignore[attr-defined]
     faults = iter([ZeroDivisionError("ours")])
 
     def faulty(*arguments: object) -> object:

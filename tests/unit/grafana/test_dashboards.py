@@ -58,10 +58,10 @@ def test_nothing_else_is_there() -> None:
 
 
 @every_board
-def test_a_dashboard_is_one_to_the_sdk(board: dict[str, Any]) -> None:
+def test_a_dashboard_is_one_to_the_sdk(board: Mapping[str, Any]) -> None:
     """Its types read the file, and write the same: there is nothing in it that they do not know."""
     register_default_plugins()
-    again = json.loads(json.dumps(Dashboard.from_json(board), cls=JSONEncoder))
+    again = json.loads(json.dumps(Dashboard.from_json(dict(board)), cls=JSONEncoder))
     assert _without_defaults(again) == _without_defaults(board)
 
 
@@ -180,7 +180,7 @@ def test_legends_and_columns_are_labels(at: tuple[str, Mapping[str, Any]]) -> No
 
 
 @every_board
-def test_the_data_source_is_a_variable(board: dict[str, Any]) -> None:
+def test_the_data_source_is_a_variable(board: Mapping[str, Any]) -> None:
     """template-datasource-rule, panel-datasource-rule."""
     first, *others = board["templating"]["list"]
     assert (first["name"], first["type"], first["query"], first["label"]) == (
@@ -211,7 +211,7 @@ def test_what_is_chosen_is_selected(query: Query) -> None:
 
 
 @every_board
-def test_variables(board: dict[str, Any]) -> None:
+def test_variables(board: Mapping[str, Any]) -> None:
     """template-label-promql-rule, template-on-time-change-reload-rule, and that each is narrowed by those before it."""
     variables = {variable["name"]: variable for variable in board["templating"]["list"]}
     text = json.dumps([board["panels"], board["annotations"], board["templating"]])
@@ -279,7 +279,7 @@ def test_quantiles_keep_the_ladder(query: Query) -> None:
 
 
 @every_board
-def test_the_dashboard_itself(board: dict[str, Any]) -> None:
+def test_the_dashboard_itself(board: Mapping[str, Any]) -> None:
     """uneditable-rule, and what readers rely on: time zone, refresh, one crosshair, links that keep what is chosen."""
     assert board["editable"] is False
     assert board["timezone"] == "browser"
@@ -306,7 +306,7 @@ def test_addresses_stay() -> None:
 
 
 @every_board
-def test_links_lead_somewhere(board: dict[str, Any]) -> None:
+def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
     for uid, rest in re.findall(r'"/d/([\w-]+)\?([^"]*)"', json.dumps(board)):
         [there] = [other for other in BOARDS.values() if other["uid"] == uid]
         names = {variable["name"] for variable in there["templating"]["list"]}
@@ -315,7 +315,7 @@ def test_links_lead_somewhere(board: dict[str, Any]) -> None:
 
 
 @every_board
-def test_places(board: dict[str, Any]) -> None:
+def test_places(board: Mapping[str, Any]) -> None:
     """Ids are unique; panels lie within the 24 columns, on nobody else, and fill their lines."""
     items = [item for panel in board["panels"] for item in (panel, *(panel.get("panels") or ()))]
     ids = [item["id"] for item in items]
@@ -332,7 +332,7 @@ def test_places(board: dict[str, Any]) -> None:
 
 
 @every_board
-def test_upgrades_are_marked(board: dict[str, Any]) -> None:
+def test_upgrades_are_marked(board: Mapping[str, Any]) -> None:
     marks = {annotation["name"]: annotation for annotation in board["annotations"]["list"]}
     assert {"Upgrades", "Images"} <= marks.keys()
     assert "infercanary_upgrade_timestamp_seconds" in marks["Upgrades"]["expr"]
@@ -342,7 +342,7 @@ def test_upgrades_are_marked(board: dict[str, Any]) -> None:
 
 
 @every_board
-def test_everybody_can_distinguish_the_colours(board: dict[str, Any]) -> None:
+def test_everybody_can_distinguish_the_colours(board: Mapping[str, Any]) -> None:
     text = json.dumps(board)
     palette = {
         getattr(colours, name)

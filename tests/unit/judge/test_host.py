@@ -139,15 +139,15 @@ def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
         assert found.cause == "image" and found.image is not None
         assert found.image.shift == pytest.approx(math.expm1(0.2))
     # What people are shown is what was measured.
-    found = judge(own, siblings, "c")
+    shown = judge(own, siblings, "c")
     new = [s.median for each in own for s in each.samples if each.generation.image_id == "new" and s.median]
-    assert found.current_seconds == median(new) == beside.current_seconds
-    assert set(found.medians[1]) <= set(new)
+    assert shown.current_seconds == median(new) == beside.current_seconds
+    assert set(shown.medians[1]) <= set(new)
 
 
 @pytest.mark.parametrize("change", [0.0, 0.08, -0.08])
 def test_most_are_right_and_none_is_wrong(change: float) -> None:
-    said = Counter(
+    said: Counter[str] = Counter(
         judged(host := variation(seed, 0.12), change, seed, [host, host, host]).state for seed in range(20)
     )
     right = {0.0: "equivalent", 0.08: "regressed", -0.08: "improved"}[change]

@@ -280,8 +280,9 @@ def test_more_starts_of_a_replica_narrow_it_and_replicas_that_disagree_widen_it(
 def test_points_that_were_compared_before_give_the_same():
     ((old, new),) = restarted(5, 0.05, 1)
     kept = [[Series.of(points) for points in side] for side in (old, new)]
+    before, after = kept
     for _ in range(2):
-        assert pool([tuple(kept)], prior()) == pool([(old, new)], prior())
+        assert pool([(before, after)], prior()) == pool([(old, new)], prior())
     assert learn([kept[0]]) == learn([old])
     assert [len(series) for series in kept[0]] == [len(points) for points in old]
     with pytest.raises(ValueError, match=r"baseline\[1\] is -1.0"):
