@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 import uuid
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from infercanary.ab import answer, conditions, experiment, page, process, text
 from infercanary.ab.answer import ArmSummary, CanaryAnswer
@@ -334,27 +332,19 @@ def _alone(pairs: Sequence[TurnPair]) -> list[str]:
 
 
 def _json(answers: Sequence[CanaryAnswer], result: Result, code: int, notes: Sequence[str]) -> str:
-    """Return the worst canary's answer as a JSON object, with the answers of all under `canaries`; in ASCII."""
-    whole: dict[str, Any] = {"verdict": "inconclusive", "notes": []}
-    canaries = [_plain(each) for each in answers]
-    if answers:
-        order = [each.compared.exit_code for each in answers]
-        whole = canaries[order.index(worst(order))]
-    whole = {
-        **whole,
-        "exit_code": code,
-        "ended": result.ended,
-        "seconds": result.seconds,
-        "finished_at": time.time(),
-        "failures": [failure._asdict() for failure in result.failures],
-        "notes": [*whole["notes"], *notes],
-        "canaries": canaries,
-    }
-    return json.dumps(whole) + "\n"
+    """Return what `infercanary compare --json` prints, and what the experiment adds."""
+    return options.answer(
+        [_plain(each) for each in answers],
+        notes,
+        exit_code=code,
+        ended=result.ended,
+        seconds=result.seconds,
+        finished_at=time.time(),
+        failures=[failure._asdict() for failure in result.failures],
+    )
 
 
 def _plain(one: CanaryAnswer) -> dict[str, Any]:
     """Return the fields of `infercanary compare --json`, and those that the experiment adds."""
-    both = msgspec.json.decode(msgspec.json.encode(one))
-    flat: dict[str, Any] = {**both.pop("compared"), **both}
-    return flat
+    fields = options.plain(one)
+    return {**fields.pop("compared"), **fields}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -15,8 +15,6 @@ import msgspec
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
 from infercanary.compare import text
-from infercanary.compare.changes import ScanResult
-from infercanary.compare.comparison import ComparisonResult
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import Policy
 
@@ -146,9 +144,23 @@ def between(name: str, number: float, low: float, high: float, advice: str) -> N
         raise UsageError(f"{name} {number:g}: {advice}")
 
 
-def answer(results: Sequence[ComparisonResult | ScanResult], notes: Sequence[str]) -> str:
-    """Return the worst canary's result as a JSON object, with the results of all under `canaries`; in ASCII."""
-    code = worst([each.exit_code for each in results])
-    first: dict[str, Any] = msgspec.to_builtins(next(each for each in results if each.exit_code == code))
-    whole = {**first, "notes": [*first["notes"], *notes], "canaries": results}
-    return json.dumps(msgspec.json.decode(msgspec.json.encode(whole))) + "\n"
+def plain(result: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields of ``result`` as JSON has them, without infinity and NaN."""
+    fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
+    return fields
+
+
+def answer(results: Sequence[Mapping[str, Any]], notes: Sequence[str], **more: Any) -> str:
+    """Return the worst canary's result as a JSON object, with the results of all under `canaries`; in ASCII.
+
+    Args:
+        results: The fields of each result; there may be none, which is inconclusive.
+        notes: Remarks on all of them.
+        more: Further fields, which replace those of the worst result.
+    """
+    first: Mapping[str, Any] = {"verdict": "inconclusive", "notes": []}
+    if results:
+        code = worst(each["exit_code"] for each in results)
+        first = next(each for each in results if each["exit_code"] == code)
+    whole = {**first, **more, "notes": [*first["notes"], *notes], "canaries": results}
+    return json.dumps(whole) + "\n"

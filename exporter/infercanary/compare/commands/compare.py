@@ -108,7 +108,7 @@ def command(
         articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
         page.write(report, page.page(title, articles, notes))
     if as_json:
-        say(options.answer([*results.values()], notes))
+        say(options.answer([*map(options.plain, results.values())], notes))
         return code
     options.show(
         ((each.verdict, text.comparison(each, *pictured[name], width())) for name, each in results.items()),

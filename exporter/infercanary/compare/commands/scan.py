@@ -51,7 +51,7 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
             page.page(" + ".join(recording.places), articles, recording.notes),
         )
     if as_json:
-        say(options.answer([*results.values()], recording.notes))
+        say(options.answer([*map(options.plain, results.values())], recording.notes))
         return code
     options.show(
         ((each.verdict, text.scan(each, series[name], width())) for name, each in results.items()),
