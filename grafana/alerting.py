@@ -1,8 +1,8 @@
 """Prometheus' alert rules as Grafana's own, for those who page by Grafana and run no Alertmanager.
 
 As Grafana itself converts them: a query, then 1 for any value that it gives, since Prometheus fires for a series that
-is there, also where its value is 0; and an absent series is well. Off by default, since both would page twice: what is
-mounted by default only takes the rules away again, should they have been on.
+is there, also where its value is 0; and no series is no alert. Off by default, since both would page twice: what is
+mounted by default only removes the rules again, if they were on.
 """
 
 from __future__ import annotations

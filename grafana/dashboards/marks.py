@@ -1,4 +1,4 @@
-"""What is marked on every time axis: upgrades, by the judge's clock and by Docker's word, and new versions of parts."""
+"""What is marked on every time axis: upgrades, by the judge and by Docker, and new versions of components."""
 
 from __future__ import annotations
 

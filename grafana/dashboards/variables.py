@@ -52,7 +52,7 @@ def container(*matchers: str) -> Variable:
 
 
 def canary(*matchers: str, multi: bool = True) -> Variable:
-    """The models that are tried."""
+    """The canaries."""
     text = "The fixed inference, as the probe's settings name it."
     return _labels("canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi)
 

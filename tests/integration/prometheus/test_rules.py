@@ -1,4 +1,4 @@
-"""The rules: promtool accepts them and their tests, each has tests in which it speaks and in which it is silent, what
+"""The rules: promtool accepts them and their tests, each has tests in which it fires and in which it is silent, what
 they name exists, and each alert says what a person needs at night."""
 
 from __future__ import annotations

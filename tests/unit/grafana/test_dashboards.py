@@ -200,7 +200,7 @@ def test_the_data_source_is_a_variable(board: Mapping[str, Any]) -> None:
 
 @every_query
 def test_what_is_chosen_is_selected(query: Query) -> None:
-    """target-job-rule and target-instance-rule, for a target that speaks for many: by service, or by the exporter."""
+    """target-job-rule and target-instance-rule, for a target of many containers: by service or exporter."""
     for name, matchers, before in selectors(query.raw.removeprefix("label_values(")):
         if query.raw.startswith("label_values") or name.startswith("infercanary:threshold:"):
             continue
