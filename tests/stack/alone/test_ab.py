@@ -133,8 +133,8 @@ def begun() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         child.communicate()
 
 
-@pytest.mark.quiet
-def test_the_same_image_is_not_called_slower(images: Callable[..., str], settings: str) -> None:
+@pytest.mark.parametrize("trial", [1, *(pytest.param(n, marks=pytest.mark.campaign) for n in range(2, 12))])
+def test_the_same_image_is_not_called_slower(images: Callable[..., str], settings: str, trial: int) -> None:
     ended = ab(BASE, BASE, "--config", settings, *QUICK, "--json", "--cpus", "1", "--memory", "512m")
     assert ended.code in (0, 3), ended
     result = ended.json
@@ -255,7 +255,9 @@ def test_the_budget_is_kept(images: Callable[..., str], settings: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.campaign)]
+)
 def test_ctrl_c_cleans_up_and_prints_what_is_known(
     images: Callable[..., str],
     settings: str,

@@ -297,7 +297,10 @@ def test_a_memory_limit(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("stop", "resume"),
-    [(("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")), (("pause",), ("unpause",))],
+    [
+        (("kill", "--signal", "STOP"), ("kill", "--signal", "CONT")),
+        pytest.param(("pause",), ("unpause",), marks=pytest.mark.campaign),
+    ],
     ids=["signal", "freezer"],
 )
 def test_a_stop_of_two_seconds(start: Start, stop: tuple[str, ...], resume: tuple[str, ...]) -> None:
