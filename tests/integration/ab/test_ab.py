@@ -29,6 +29,8 @@ from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Needed, StartFailed, take
 from infercanary.command.settings import UsageError
 
+pytestmark = pytest.mark.takes(40)
+
 FAST = {"INFERCANARY_INTERVAL_SECONDS": "0.1"}  # not the half second of an experiment
 SETTINGS = {"canaries": {"work": {"target": "work:Work"}}}
 WORK = Path(__file__).parents[2] / "stack/alone/ab"

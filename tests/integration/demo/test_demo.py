@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.takes(100)
+
 
 @contextmanager
 def demo(temporary: Path, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:

@@ -22,6 +22,8 @@ from infercanary.store import database
 from infercanary.store.base import StoreError
 from infercanary.store.sqlite import SqliteStore
 
+pytestmark = pytest.mark.takes(30)
+
 T = 1_790_000_000.0
 
 

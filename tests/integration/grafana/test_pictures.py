@@ -17,6 +17,8 @@ from PIL import Image
 
 from grafana.pictures.__main__ import main
 
+pytestmark = pytest.mark.takes(50)
+
 ROOT = Path(__file__).parents[3]
 
 

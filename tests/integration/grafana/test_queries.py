@@ -12,6 +12,8 @@ from grafana.prometheus import Prometheus, Result
 from grafana.queries import Query, queries
 from tests.for_each import for_each
 
+pytestmark = pytest.mark.takes(30)
+
 
 def _ask(hour: Any, query: Query, at: float = 0.0) -> Sequence[Result]:
     """What Prometheus answers, over time for what Grafana asks over time."""

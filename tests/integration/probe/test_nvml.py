@@ -30,9 +30,10 @@ FAKE = Path(__file__).parents[2] / "fake_nvml"
 GOLDEN = Path(__file__).parents[2] / "golden"
 CC = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
 
-pytestmark = pytest.mark.skipif(
-    CC is None, reason="the stand-in for NVML needs a C compiler: apt-get install gcc"
-)
+pytestmark = [
+    pytest.mark.takes(60),
+    pytest.mark.skipif(CC is None, reason="the stand-in for NVML needs a C compiler: apt-get install gcc"),
+]
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 1, 2, 3, 4, 9
 LOST, RESET_REQUIRED, MISMATCH, DEPRECATED, UNKNOWN = 15, 16, 18, 26, 999

@@ -18,6 +18,8 @@ from infercanary.probe import TorchTarget
 from infercanary.probe.targets.engines.tensors import Input, drawn
 from infercanary.probe.targets.onnx import OnnxTarget
 
+pytestmark = pytest.mark.takes(40)
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 

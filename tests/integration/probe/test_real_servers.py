@@ -22,6 +22,8 @@ from infercanary.probe import HostClock
 from infercanary.probe.targets import Failure, parameters, registered
 from infercanary.probe.targets.kserve import PARTS
 
+pytestmark = pytest.mark.takes(110)
+
 _REPEATS = 100
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # this machine has other work
 

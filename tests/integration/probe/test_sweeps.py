@@ -19,6 +19,8 @@ import yaml
 from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
+pytestmark = pytest.mark.takes(120)
+
 torch = pytest.importorskip("torch")
 
 DOCS = Path(__file__).parents[3] / "docs/sweeps.md"
