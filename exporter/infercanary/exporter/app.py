@@ -6,13 +6,13 @@ import asyncio
 import platform
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
 
+import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
@@ -47,7 +47,7 @@ METRICS = (
     *(metric for kind in registered() for metric in kind.metrics),
 )
 
-VERSION = version("infercanary")
+VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "")  # the key of the exporter's own series, which have no service and no container
 _TICK_SECONDS = 0.1
