@@ -172,7 +172,7 @@ def test_no_secret_is_shown(ghosts: Ghosts) -> None:
 
 
 @pytest.fixture(scope="module")
-def upgrades(ghosts: Ghosts, upgrade: float) -> float:
+def upgrades(ghosts: Ghosts, request: pytest.FixtureRequest) -> float:
     """When `classify` was upgraded; beside it another service is rebuilt, and a neighbour comes just then."""
     # Their alerts were received, and the CPUs are needed.
     run(
@@ -181,6 +181,8 @@ def upgrades(ghosts: Ghosts, upgrade: float) -> float:
         "--force",
         *(f"{PROJECT}-{service}" for service in ("limited", "faulty", "wheel", "unnamed")),
     )
+    # Not an argument: a fixture of the session would come before those of the module.
+    since: float = request.getfixturevalue("upgrade")
     ghosts.stack.runs("crowded", 26)
     options = (
         "--name",
@@ -194,7 +196,7 @@ def upgrades(ghosts: Ghosts, upgrade: float) -> float:
     busy = ("sh", "-c", "while :; do :; done")
     run("docker", "run", "--detach", *options, "--cpuset-cpus", "0", EXAMPLE, *busy)
     crowded(ghosts, REBUILT)
-    return upgrade
+    return since
 
 
 def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
@@ -213,8 +215,9 @@ def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
     assert {alert.name for alert in stack.received("steady")} <= BY_CHANCE
 
 
-def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, judged: tuple[float, float]) -> None:
+def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.FixtureRequest) -> None:
     stack = ghosts.stack
+    request.getfixturevalue("judged")
     alert = stack.alert("InferCanaryImageRegressed", "classify")
     runs = stack.value("infercanary_judged_runs", service="classify")
     print(
