@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack campaign coverage mutation lint format docs dashboards images bench clean
+.PHONY: help demo venv test test-stack campaign coverage mutation lint format docs dashboards images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +59,9 @@ images: ## the images of the Compose file, which test-stack builds otherwise
 	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers
 	DOCKER_BUILDKIT=0 docker compose --profile broken build --quiet exporter broken-upgrade
 	DOCKER_BUILDKIT=0 docker build --quiet --tag infercanary-probe:dev --file probe/Dockerfile .
+
+servers: .venv/dev ## the real inference servers that tests start, which install them otherwise
+	.venv/bin/python tests/integration/probe/modules/real_servers.py
 
 bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/exposition.py

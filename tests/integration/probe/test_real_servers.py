@@ -96,7 +96,7 @@ tokenizer.save_pretrained("tiny")
 
 @pytest.fixture(scope="module")
 def mlserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    made = environment("mlserver", "mlserver==1.7.1")
+    made = environment("mlserver")
     folder = tmp_path_factory.mktemp("mlserver")
     (folder / "dense_model.py").write_text(_MODEL)
     (folder / "dense").mkdir()
@@ -124,7 +124,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("the numpy that Triton's Python backend needs is not made for this Python")
     if sys.platform != "linux":
         pytest.skip("Triton is there for Linux only")
-    made = environment("triton", "nvidia-pytriton==0.7.0", "numpy==1.26.4", dependencies=False)
+    made = environment("triton")
     packages = next(made.glob("lib/python*/site-packages"))
     home = packages / "pytriton/tritonserver"
     stub = home / f"python_backend_stubs/3.{sys.version_info[1]}/triton_python_backend_stub"
@@ -151,7 +151,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("torch")
-    made = environment("transformers", "transformers[serving]==5.23.0", beside=True)
+    made = environment("transformers")
     folder = tmp_path_factory.mktemp("transformers")
     (folder / "make.py").write_text(_TINY_LLAMA)
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), **_ONE_THREAD}
@@ -309,7 +309,7 @@ def once(folder: Path, phases: list[str]) -> str:
 
 
 def test_the_page_of_kserve(tmp_path: Path) -> None:
-    made = environment("mlserver", "mlserver==1.7.1")
+    made = environment("mlserver")
     port = free_port()
     unpack("kserve.md", tmp_path, port, 8080)
     ports = {"HTTP": port, "GRPC": free_port(), "METRICS": free_port()}

@@ -127,7 +127,7 @@ class Sidecar:
 def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the server's packages are made for the image's Python, which is 3.11")
-    made = environment("mlserver", "mlserver==1.7.1")
+    made = environment("mlserver")
     folder = tmp_path_factory.mktemp("mlserver")
     for path in (folder, folder.parent, folder.parent.parent):
         path.chmod(0o755)

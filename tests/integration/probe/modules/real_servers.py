@@ -1,7 +1,8 @@
 """Real inference servers, each in a virtual environment of its own: what they need does not go together.
 
 An environment is made once, beside the packages of the interpreter that runs the tests; a test is skipped, with the
-reason, where it cannot be had.
+reason, where it cannot be had. ``python tests/integration/probe/modules/real_servers.py`` makes all of them: CI does
+that in its set-up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,14 +28,28 @@ _INSTALL_SECONDS = 540
 _START_SECONDS = 120
 
 
-def environment(name: str, *requirements: str, beside: bool = False, dependencies: bool = True) -> Path:
-    """The folder of an environment with ``requirements``; with ``beside``, it sees this interpreter's packages too."""
+class _Wanted(NamedTuple):
+    requirements: Sequence[str]
+    beside: bool = False
+    """It sees this interpreter's packages too."""
+    dependencies: bool = True
+
+
+ENVIRONMENTS = {
+    "mlserver": _Wanted(["mlserver==1.7.1"]),
+    "triton": _Wanted(["nvidia-pytriton==0.7.0", "numpy==1.26.4"], dependencies=False),
+    "transformers": _Wanted(["transformers[serving]==5.23.0"], beside=True),
+}
+
+
+def environment(name: str) -> Path:
+    """The folder of the environment of one server. The first use makes it, which takes up to a minute."""
     folder = Path(sys.prefix) / "servers" / f"{name}-{sys.version_info[0]}.{sys.version_info[1]}"
     folder.parent.mkdir(exist_ok=True)
     # Another process of the tests may want it too.
     with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _made(name, folder, requirements, beside, dependencies)
+        return _made(name, folder, *ENVIRONMENTS[name])
 
 
 def _made(name: str, folder: Path, requirements: Sequence[str], beside: bool, dependencies: bool) -> Path:
@@ -104,3 +120,8 @@ def _answers(address: str) -> bool:
 
 def _run(*command: str) -> None:
     subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
+
+
+if __name__ == "__main__":
+    for each in ENVIRONMENTS:
+        environment(each)
