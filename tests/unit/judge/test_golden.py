@@ -38,7 +38,7 @@ def lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> np.nd
 
 
 class World:
-    """A host whose pace wanders, on which starts of containers are made."""
+    """A host whose pace varies, on which starts of containers are made."""
 
     def __init__(self, seed: int, wander: float = 0.0, restart_sd: float = 0.005) -> None:
         self.rng = np.random.default_rng([20261123, seed])
@@ -107,21 +107,30 @@ def upgrades() -> Iterator[tuple[str, list[Start], list[Start]]]:
                     for i in range(seed % 4)
                 ]
                 yield f"upgrade {replicas} {slower} {host} {runs}", starts, siblings
-    for seed in range(100, 112):  # a wandering host, siblings that feel it too
-        world = World(seed, wander=0.004, restart_sd=0.002)
-        starts = [world.start("r", "old", HOUR * hour, 300) for hour in range(1, 9)]
-        starts.append(world.start("r", "new", HOUR * 9, 200, slower=(0.0, 0.06, -0.06)[seed % 3]))
-        siblings = [world.start(f"s{i}", "same", HOUR, 3_400, service=f"s{i}") for i in range(3)]
-        yield f"wander {seed}", starts, siblings
+    for seed in range(100, 112):
+        yield f"wander {seed}", *varying(seed)
+    world, rolled = rolled_back()
+    yield "rollback", rolled, []
+    yield "one image", rolled[:1], []
+    yield "renamed", [rolled[0], world.start("other", "new", HOUR * 2, 100, slower=0.1)], []
+
+
+def varying(seed: int) -> tuple[list[Start], list[Start]]:
+    """The starts of a service on a host whose pace varies, and siblings that feel it too."""
+    world = World(seed, wander=0.004, restart_sd=0.002)
+    starts = [world.start("r", "old", HOUR * hour, 300) for hour in range(1, 9)]
+    starts.append(world.start("r", "new", HOUR * 9, 200, slower=(0.0, 0.06, -0.06)[seed % 3]))
+    return starts, [world.start(f"s{i}", "same", HOUR, 3_400, service=f"s{i}") for i in range(3)]
+
+
+def rolled_back() -> tuple[World, list[Start]]:
+    """An upgrade that made it slower, and its rollback."""
     world = World(200)
-    rolled = [
+    return world, [
         world.start("r", "old", HOUR, 200),
         world.start("r", "new", HOUR * 2, 200, slower=0.2),
         world.start("r", "old", HOUR * 3, 200),
     ]
-    yield "rollback", rolled, []
-    yield "one image", rolled[:1], []
-    yield "renamed", [rolled[0], world.start("other", "new", HOUR * 2, 100, slower=0.1)], []
 
 
 def said(starts: Sequence[Start], siblings: Sequence[Start]) -> dict[str, Any]:
