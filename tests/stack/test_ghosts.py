@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,6 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
     run("docker", "tag", EXAMPLE, MUTABLE)
     on_the_second = ("--cpuset-cpus", "1")
     try:
-        steady(here, EXAMPLE)
-        crowded(here, EXAMPLE)
         resnet = {
             "model": "model:build", "inputs": [{"shape": [1, 3, 224, 224]}], "device": "cuda", "cpu_fallback": True,
         }  # fmt: skip
@@ -121,6 +120,9 @@ def ghosts(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[G
         run("docker", "rmi", "--force", MUTABLE, REBUILT)
 
 
+@pytest.mark.usefixtures(
+    "rebuilt"
+)  # which takes a minute or two, beside the tests before the one that needs it
 def test_h_a_mutable_tag(ghosts: Ghosts) -> None:
     alert = ghosts.stack.alert("InferCanaryMutableImageTag", "unnamed")
     assert f"unnamed runs {MUTABLE}, a tag that may be another image tomorrow" in alert.text
@@ -172,43 +174,52 @@ def test_no_secret_is_shown(ghosts: Ghosts) -> None:
 
 
 @pytest.fixture(scope="module")
+def rebuilt(ghosts: Ghosts) -> Iterator[Future[None]]:
+    """A service restarted once and then rebuilt identically, while other tests run.
+
+    It sleeps, so that a shared machine's noise is not what is judged; the restart shows how much starts differ.
+    """
+    stack = ghosts.stack
+
+    def rebuild() -> None:
+        stack.runs("steady", 26)
+        before = stack.starts("steady")
+        for name in REPLICAS:
+            run("docker", "restart", "--time", "2", f"{PROJECT}-{name}")
+        eventually("the exporter has seen all restart", 60, lambda: len(stack.starts("steady") - before) == 3)
+        stack.runs("steady", 26)
+        steady(ghosts, REBUILT)
+
+    steady(ghosts, EXAMPLE)
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(rebuild)
+
+
+def test_e_shared_cores(ghosts: Ghosts) -> None:
+    for name in ("right", "left"):
+        ghosts.probe(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
+    for name in ("right", "left"):
+        ghosts.stack.runs(name, 2)  # an alert's text names who was there when it was raised
+    alert = ghosts.stack.alert("InferCanarySharedCores", "left", seconds=180)
+    assert f"{PROJECT}-left waits for CPUs that other monitored containers may use too" in alert.text
+    assert f"{PROJECT}-right" in alert.text
+    assert alert.labels["layer"] == "host"
+
+
+@pytest.fixture(scope="module")
 def upgrades(ghosts: Ghosts, request: pytest.FixtureRequest) -> float:
-    """When `classify` was upgraded; beside it another service is rebuilt, and a neighbour comes just then."""
-    # Their alerts were received, and the CPUs are needed.
-    run(
-        "docker",
-        "rm",
-        "--force",
-        *(f"{PROJECT}-{service}" for service in ("limited", "faulty", "wheel", "unnamed")),
-    )
+    """When `classify` was upgraded, on a machine that has nothing else to compute."""
+    # Their alerts were received.
+    gone = ("limited", "faulty", "wheel", "unnamed", "left", "right", *REPLICAS)
+    run("sh", "-c", f"docker rm --force {' '.join(f'{PROJECT}-{name}' for name in gone)} 2>/dev/null || true")
     # Not an argument: a fixture of the session would come before those of the module.
     since: float = request.getfixturevalue("upgrade")
-    ghosts.stack.runs("crowded", 26)
-    options = (
-        "--name",
-        f"{PROJECT}-neighbour",
-        "--label",
-        OWN_LABEL,
-        "--no-healthcheck",
-        "--network",
-        "none",
-    )
-    busy = ("sh", "-c", "while :; do :; done")
-    run("docker", "run", "--detach", *options, "--cpuset-cpus", "0", EXAMPLE, *busy)
-    crowded(ghosts, REBUILT)
     return since
 
 
-def test_b_an_identical_rebuild(ghosts: Ghosts) -> None:
-    """Sleeps, so that a shared machine's noise is not what is judged; the restart shows how much starts differ."""
+def test_b_an_identical_rebuild(ghosts: Ghosts, rebuilt: Future[None]) -> None:
     stack = ghosts.stack
-    stack.runs("steady", 26)
-    before = stack.starts("steady")
-    for name in REPLICAS:
-        run("docker", "restart", "--time", "2", f"{PROJECT}-{name}")
-    eventually("the exporter has seen all restart", 60, lambda: len(stack.starts("steady") - before) == 3)
-    stack.runs("steady", 26)
-    steady(ghosts, REBUILT)
+    rebuilt.result(240)
     eventually("a verdict", 120, lambda: stack.verdicts("steady") == {"equivalent"})
     stack.runs("steady", 30)
     assert stack.verdicts("steady") == {"equivalent"}
@@ -238,8 +249,16 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixtu
     assert "; compute phase; controls " in alert.text, alert.text
 
 
-def test_c_a_noisy_neighbour(ghosts: Ghosts, upgrades: float) -> None:
+@pytest.mark.campaign
+def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
+    """It comes just when an image is rebuilt identically: the image is not blamed."""
     stack = ghosts.stack
+    crowded(ghosts, EXAMPLE)
+    stack.runs("crowded", 26)
+    options = ("--label", OWN_LABEL, "--no-healthcheck", "--network", "none", "--cpuset-cpus", "0")
+    busy = ("sh", "-c", "while :; do :; done")
+    run("docker", "run", "--detach", "--name", f"{PROJECT}-neighbour", *options, EXAMPLE, *busy)
+    crowded(ghosts, REBUILT)
     alert = stack.alert("InferCanaryNoisyNeighbour", "crowded", seconds=240)
     assert alert.labels["layer"] == "host"
     assert f"{PROJECT}-crowded waits for a CPU in" in alert.text
@@ -258,14 +277,3 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts, upgrades: float) -> None:
 def test_i_a_rollback_resolves_the_alert(ghosts: Ghosts, judged: tuple[float, float]) -> None:
     replace_classify("dev", 2)
     ghosts.stack.alert("InferCanaryImageRegressed", "classify", status="resolved")
-
-
-def test_e_shared_cores(ghosts: Ghosts) -> None:
-    for name in ("right", "left"):
-        ghosts.probe(name, "--cpuset-cpus", "1", canaries={"model": model(seconds=0.1, computes=True)})
-    for name in ("right", "left"):
-        ghosts.stack.runs(name, 2)  # an alert's text names who was there when it was raised
-    alert = ghosts.stack.alert("InferCanarySharedCores", "left", seconds=180)
-    assert f"{PROJECT}-left waits for CPUs that other monitored containers may use too" in alert.text
-    assert f"{PROJECT}-right" in alert.text
-    assert alert.labels["layer"] == "host"
