@@ -49,7 +49,7 @@ format: .venv/dev ## ruff's formatting and safe fixes
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-docs: .venv/dev ## docs/metrics.md, from the declarations of the metrics
+docs: .venv/dev ## docs/metrics.md and contract/kinds.py, from the declarations of the metrics
 	.venv/bin/python docs/generate.py
 
 dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and from Prometheus' rules

@@ -1,4 +1,4 @@
-"""``make docs``: writes docs/metrics.md, and the policy's numbers wherever pages and rules repeat them.
+"""``make docs``: writes docs/metrics.md, contract/kinds.py, and the policy's numbers where pages and rules repeat them.
 
 A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
 made of the declarations, which stand beside the code that fills them. A sentence of a page or a rule that repeats a
@@ -12,12 +12,13 @@ import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple, get_args
 
 import infercanary.exporter
 import infercanary.probe
 from infercanary.client import accept, fetch
-from infercanary.contract.report import LADDER, Metric
+from infercanary.contract.report import LADDER, Kind, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS, OUTCOMES, PHASES, POOLS, TAGS
 from infercanary.exporter.judging.metrics import CAUSES
 from infercanary.judge.model import STATES
@@ -30,6 +31,7 @@ from infercanary.probe.targets import REASONS
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs/metrics.md"
+TABLE = ROOT / "probe/infercanary/contract/kinds.py"
 PREFIX = "infercanary_"
 
 
@@ -193,15 +195,50 @@ kernel or the driver keeps may be older. Samples are taken right before and afte
 to judge a change, take the gauges."""
 
 
-def declared() -> list[Metric]:
-    """Every metric that a module of the probe or the exporter declares, sorted by name."""
+def declared(
+    packages: Sequence[ModuleType] = (infercanary.probe, infercanary.exporter),
+) -> list[Metric]:
+    """Every metric that a module of these packages declares, sorted by name."""
     found: dict[str, Metric] = {}
-    for package in (infercanary.probe, infercanary.exporter):
+    for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Metric) and found.setdefault(value.name, value) != value:
                     raise ValueError(f"{value.name} is declared twice, and not alike")
     return [found[name] for name in sorted(found)]
+
+
+_TABLE = '''\
+"""The kind of each metric of the shipped probe, by its name without ``_total``.
+
+Made by `make docs` from the declarations in the code: change those, not this file. A probe that reports one of these
+names with another kind would take it away from the others, so it is refused.
+"""
+
+from __future__ import annotations
+
+from infercanary.contract.report import Kind
+
+KINDS: dict[str, Kind] = {{
+{lines}
+}}
+'''
+
+
+def table(metrics: Iterable[Metric]) -> str:
+    """The module with the kinds of the probe's metrics.
+
+    Raises:
+        ValueError: Two kinds have one name.
+    """
+    kinds: dict[str, Kind] = {}
+    for metric in metrics:
+        stem = metric.name.removesuffix("_total")
+        if kinds.setdefault(stem, metric.kind) != metric.kind:
+            raise ValueError(
+                f"{stem} is the name of a {kinds[stem]} and of a {metric.kind}; rename one of them"
+            )
+    return _TABLE.format(lines="\n".join(f'    "{stem}": "{kinds[stem]}",' for stem in sorted(kinds)))
 
 
 def render(metrics: Iterable[Metric]) -> str:
@@ -367,7 +404,7 @@ def numbered(text: str, statements: Iterable[str], policy: Policy) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Path → what is to be in it: the page of metrics, and every file with a number of the policy."""
+    """Path → what is to be in it: the page of metrics, the table of kinds, each file with a number of the policy."""
     made = {}
     for name, statements in STATEMENTS.items():
         path = ROOT / name
@@ -375,7 +412,7 @@ def files() -> dict[Path, str]:
             made[path] = numbered(path.read_text(encoding="utf-8"), statements, LIVE)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-    return {TARGET: render(declared()), **made}
+    return {TARGET: render(declared()), TABLE: table(declared([infercanary.probe])), **made}
 
 
 def main() -> None:

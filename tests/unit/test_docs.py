@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from infercanary.contract.report import KINDS, Metric
+from infercanary.contract.kinds import KINDS
+from infercanary.contract.report import Metric
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import tags
+from infercanary.probe.samplers import registered
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from tests.for_each import for_each
@@ -47,6 +49,12 @@ def test_every_metric_is_found() -> None:
     sources = [p.read_text() for room in ("probe", "exporter") for p in (ROOT / room).rglob("*.py")]
     declared = [name for source in sources for name in re.findall(r'\bMetric\(\s*"(\w+)"', source)]
     assert sorted(declared) == [metric.name for metric in METRICS], "one is no global name of its module"
+
+
+def test_a_name_with_two_kinds_is_refused() -> None:
+    twice = [Metric("infercanary_runs_total", "counter", "X."), Metric("infercanary_runs", "gauge", "X.")]
+    with pytest.raises(ValueError, match="infercanary_runs is the name of a counter and of a gauge"):
+        GENERATOR["table"](twice)
 
 
 def test_a_metric_that_no_part_takes_is_refused() -> None:
@@ -194,6 +202,12 @@ def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 900, "move it to a page of docs/"
     assert len(text.splitlines()) <= 200
+
+
+def test_the_settings_of_a_probe_list_every_sampler() -> None:
+    page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
+    [line] = re.findall(r"# all on: ([\w, ]+);", page)
+    assert line == ", ".join(sorted(registered())), "name each sampler in the settings of docs/probe.md"
 
 
 def test_the_index_has_every_page() -> None:

@@ -11,8 +11,8 @@ from typing import Literal
 import msgspec
 
 from infercanary.client.limits import Limits
+from infercanary.contract.kinds import KINDS
 from infercanary.contract.report import (
-    KINDS,
     LADDER,
     LATENCY,
     PHASE,

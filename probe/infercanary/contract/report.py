@@ -118,45 +118,6 @@ INTENDED = Metric(
     "`infercanary_repeat_inferences` is above 1, it spans all of them.",
 )
 
-_NAMES: dict[Kind, str] = {
-    "histogram": "intended_latency_seconds latency_seconds phase_seconds",
-    "counter": """
-        busy_seconds canary_context_switches canary_cpu_seconds canary_migrations canary_run_queue_seconds
-        cgroup_cpu_periods cgroup_cpu_throttled_periods cgroup_cpu_throttled_seconds cgroup_major_page_faults
-        cgroup_memory_limit_hits cgroup_oom_kills cgroup_pressure_stalled_seconds cgroup_pressure_waiting_seconds
-        gc_collections gc_pause_seconds gpu_clock_event_seconds gpu_ecc_errors gpu_ecc_lifetime_errors
-        gpu_energy_joules gpu_pcie_bytes gpu_pcie_replays gpu_remapped_rows gpu_xid_errors gpu_xid_events
-        journal_errors missed_slots probe_cpu_seconds process_context_switches process_cpu_seconds process_migrations
-        process_run_queue_seconds run_failures runs stalled_seconds sweep_busy_seconds sweep_missing_points
-        tagged_runs
-    """,
-    "gauge": """
-        between_tokens_seconds canary_allowed_cpus canary_off_node canary_state cgroup_cpu_quota_cores
-        cgroup_cpu_weight_ratio cgroup_cpuset_cpus cgroup_cpuset_info cgroup_memory_bytes cgroup_memory_limit_bytes
-        cgroup_memory_peak_bytes cgroup_memory_working_set_bytes cgroup_pids cgroup_pids_limit cgroup_swap_bytes
-        clock_overhead_seconds control_bytes_per_second control_flops_per_second control_seconds control_up
-        cuda_missing duty_cap_ratio duty_ratio eligible_ratio environment_info first_run_seconds gpu_clock_event_active
-        gpu_compute_mode gpu_devices gpu_ecc_enabled gpu_info gpu_local_cpus gpu_memory_clock_hertz
-        gpu_memory_clock_max_hertz gpu_memory_size_bytes gpu_memory_temperature_celsius gpu_memory_used_bytes
-        gpu_mig_enabled gpu_numa_node gpu_pcie_link_generation gpu_pcie_link_generation_max gpu_pcie_link_lanes
-        gpu_pcie_link_lanes_max gpu_performance_state gpu_persistence_enabled gpu_power_limit_default_watts
-        gpu_power_limit_watts gpu_recovery_action gpu_row_remap_failed gpu_row_remap_pending gpu_sm_clock_default_hertz
-        gpu_sm_clock_hertz gpu_sm_clock_max_hertz gpu_temperature_celsius gpu_up gpu_utilization_ratio interval_seconds
-        lateness_seconds load_seconds nvml_call_seconds nvml_field_seconds nvml_state output_error_ratio output_tokens
-        probe_start_timestamp_seconds process_allowed_cpus process_granted_cpus process_off_node_allowed_threads
-        process_off_node_threads process_pinned_threads process_threads recent_p90_seconds repeat_inferences
-        run_iqr_seconds run_median_seconds run_minimum_seconds run_phase_median_seconds sampler_duration_seconds
-        sampler_success server_seconds sweep_interval_seconds sweep_latency_seconds sweep_peak_memory_bytes
-        sweep_samples_per_second sweep_timestamp_seconds thread_oversubscription_ratio thread_pool_size
-        time_to_report_seconds time_to_steady_seconds warm_up_repeats warm_up_seconds
-    """,
-}
-# The kinds of the shipped probe's own families, by the name without `_total`: a probe that reports one of these names
-# with another kind would take it away from the others, so it is refused. A test compares this with the declarations.
-KINDS: dict[str, Kind] = {
-    f"infercanary_{name}": kind for kind, names in _NAMES.items() for name in names.split()
-}
-
 
 class Run(msgspec.Struct, frozen=True, gc=False):
     """One scheduled round of one canary.
