@@ -169,12 +169,6 @@ def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def timings(target: Any) -> list[Any]:
-    target.open()
-    target.prepare()
-    return [HostClock().measure(target.run)[0] for _ in range(_REPEATS)]
-
-
 def values_of(target: Any) -> list[float]:
     found: list[float] = target.values(HostClock().measure(target.run)[1])
     return found
@@ -186,8 +180,14 @@ def test_the_phases_are_the_whole(
     server: Faulty, request: pytest.FixtureRequest, name: str, keep_alive: bool
 ) -> None:
     target = kserve_target(request.getfixturevalue(name), "dense", keep_alive=keep_alive)
-    shares = [sum(timing.phases.values()) / timing.wall for timing in timings(target)]
-    assert 0.98 <= statistics.median(shares) <= 1.0
+    target.open()
+    target.prepare()
+    timings = [HostClock().measure(target.run)[0] for _ in range(3 * _REPEATS)]
+    shares = [sum(timing.phases.values()) / timing.wall for timing in timings]
+    # The best of three medians: other work on the machine can only add time between two phases, which lowers a share,
+    # and a phase that is missing lowers all three.
+    medians = [statistics.median(shares[i : i + _REPEATS]) for i in range(0, len(shares), _REPEATS)]
+    assert 0.98 <= max(medians) <= 1.0
     assert max(shares) <= 1.0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import threading
@@ -235,14 +236,24 @@ def raises(error: BaseException) -> Callable[[], None]:
     return act
 
 
-def test_one_at_a_time_the_rate_is_the_batch_over_the_latency() -> None:
-    target = Sized()
+def test_one_at_a_time_the_rate_is_the_batch_over_the_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that only the requests move: on a loaded machine time passes between two requests too."""
+    now = 1000.0
+    takes = itertools.cycle((0.004, 0.004, 0.010))
+
+    def request() -> None:
+        nonlocal now
+        now += next(takes)
+
+    monkeypatch.setattr("infercanary.probe.load.perf_counter", lambda: now)
+    target = Sized(0.0, {10: request})
     measurement = Measurement("a", target, Load(10, 1), 0.5, None)
     found = measurement.measure()
     assert isinstance(found, Measured)
     [driver] = measurement._threads
-    assert found.latency == statistics.median(driver.latencies) > 0.0038
-    assert found.rate == pytest.approx(10 / statistics.fmean(driver.latencies), rel=0.05)
+    assert len(driver.latencies) > 50
+    assert found.latency == statistics.median(driver.latencies) == pytest.approx(0.004)
+    assert found.rate == pytest.approx(10 / statistics.fmean(driver.latencies))
     assert found.peak_bytes is None
     [copy] = target.copies
     assert copy.closed == 1 and target.closed == 0

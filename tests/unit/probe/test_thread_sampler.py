@@ -6,8 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,6 +19,18 @@ from infercanary.probe.samplers.threads import Place, ThreadSampler, ThreadUsage
 
 PREFIX = "infercanary_process_"
 CPUS = os.sched_getaffinity(0)
+T = TypeVar("T")
+
+needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+
+
+def in_a_fresh_process(sample: Callable[[], T]) -> T:
+    """What ``sample``, a function of this module, returns in a child process.
+
+    In this process other tests leave threads: pools of an engine, some of them pinned, and threads that are ending.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as child:
+        return child.submit(sample).result(60)
 
 
 def sampled(sampler: ThreadSampler) -> dict[str, float]:
@@ -51,11 +66,15 @@ def waiting(count: int, begin: Callable[[], object] = lambda: None) -> Iterator[
             thread.join()
 
 
-def test_threads_of_this_process() -> None:
+def before_and_beside_five_threads() -> tuple[dict[str, float], dict[str, float]]:
     sampler = ThreadSampler()
     before = sampled(sampler)
     with waiting(5):
-        after = sampled(sampler)
+        return before, sampled(sampler)
+
+
+def test_threads_of_this_process() -> None:
+    before, after = in_a_fresh_process(before_and_beside_five_threads)
     assert after["threads"] - before["threads"] == 5
     assert after["allowed_cpus"] == len(CPUS)
     assert after["cpu_seconds"] >= before["cpu_seconds"] > 0
@@ -76,23 +95,25 @@ def test_context_switches_are_those_of_all_threads() -> None:
     assert sampled(ThreadSampler())["context_switches voluntary"] - before >= 200
 
 
-@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
-def test_a_pinned_thread_is_counted_and_does_not_narrow_the_process() -> None:
+def before_and_beside_a_pinned_thread() -> tuple[dict[str, float], dict[str, float]]:
     def pin() -> None:
         os.sched_setaffinity(threading.get_native_id(), {min(CPUS)})
 
-    begin = time.monotonic()
-    while sampled(ThreadSampler())["pinned_threads"]:  # one of another test has yet to end
-        assert time.monotonic() - begin < 30
+    before = sampled(ThreadSampler())
     with waiting(1, pin):
-        found = sampled(ThreadSampler())
+        return before, sampled(ThreadSampler())
+
+
+@needs_two_cpus
+def test_a_pinned_thread_is_counted_and_does_not_narrow_the_process() -> None:
+    before, found = in_a_fresh_process(before_and_beside_a_pinned_thread)
+    assert before["pinned_threads"] == 0
     assert found["pinned_threads"] == 1
-    assert found["allowed_cpus"] == len(CPUS)
+    assert found["allowed_cpus"] == before["allowed_cpus"] == len(CPUS)
 
 
-@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
-def test_threads_off_the_gpus_node() -> None:
-    """Of three threads on pinned CPUs and all the others, which may run anywhere."""
+def beside_three_pinned_threads() -> tuple[dict[str, float], dict[str, float]]:
+    """With a GPU near the first CPU, and with one near all of them."""
     near, far = min(CPUS), max(CPUS)
     cpus = iter((near, far, far))
 
@@ -102,7 +123,13 @@ def test_threads_off_the_gpus_node() -> None:
 
     with waiting(3, pin):
         found = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset({near})}))
-        everywhere = sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
+        return found, sampled(ThreadSampler(local_cpus=lambda: {"0": frozenset(CPUS)}))
+
+
+@needs_two_cpus
+def test_threads_off_the_gpus_node() -> None:
+    """Of three threads on pinned CPUs and all the others, which may run anywhere."""
+    found, everywhere = in_a_fresh_process(beside_three_pinned_threads)
     assert found["off_node_allowed_threads"] == found["threads"] - 1
     assert 2 <= found["off_node_threads"] <= found["threads"] - 1
     assert everywhere["off_node_allowed_threads"] == everywhere["off_node_threads"] == 0
@@ -161,7 +188,7 @@ def test_no_canary_whose_place_is_known_leaves_it_out(places: dict[str, Place]) 
     ("by_cgroup", "computing", "granted", "ratio"),
     [
         (None, None, len(CPUS), None),
-        (1.5, 6, 1.5, 4.0),
+        pytest.param(1.5, 6, 1.5, 4.0, marks=needs_two_cpus),
         (0.5, 4, 0.5, 4.0),
         (0.5, 1, 0.5, 1.0),  # throttled it may be, but it waits for no other
         (1000.0, 3 * len(CPUS), len(CPUS), 3.0),  # the affinity mask is what binds
@@ -348,7 +375,7 @@ def test_usage_adds_up_and_what_is_not_known_stays_so(tmp_path: Path) -> None:
     assert (untold - total)[1] is None and (total + untold)[4] is None
 
 
-@pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+@needs_two_cpus
 @pytest.mark.parametrize("cpu", [min(CPUS), max(CPUS)])
 def test_the_place_is_that_of_the_thread_that_is_asked_for(cpu: int) -> None:
     tids = []
