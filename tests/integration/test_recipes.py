@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed word for word in a copy of the tree."""
+"""The recipes of CONTRIBUTING.md, followed word for word in one copy of the tree; then what they added is checked."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,10 +27,22 @@ FOLDERS = (
     "socket-proxy",
     "tests",
 )
+TITLES = ("A target", "A sampler", "A metric", "An alert", "A discovery", "A panel")
+STRUCTURE = (
+    "tests/unit/contract/test_vocabulary.py",
+    "tests/unit/exporter/test_config.py",
+    "tests/unit/exporter/test_discovery.py",
+    "tests/unit/probe/test_report.py",
+    "tests/unit/probe/test_samplers.py",
+    "tests/unit/probe/test_targets.py",
+    "tests/unit/test_docs.py",
+    "tests/unit/test_words.py",
+)
+"""Tests of the suite that a new file can break."""
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
-Run = Callable[[str], str]
-"""Runs commands in the copy of the tree, and returns what they printed."""
+Follow = Callable[[str], tuple[list[str], str]]
+"""Does what the recipe of a title says, once; returns the paths that it touched, and what its commands printed."""
 
 
 class Step(NamedTuple):
@@ -63,134 +74,157 @@ def recipe(title: str) -> Iterator[Step]:
         yield Step(verbs[-1].split()[0], paths[0], anchors[-1] if anchors else "", text)
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree, with this environment as its own."""
+    tree = tmp_path_factory.mktemp("tree")
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.iterdir():
         if file.is_file():
-            shutil.copy(file, tmp_path)
-    (tmp_path / ".venv/bin").mkdir(parents=True)
+            shutil.copy(file, tree)
+    (tree / ".venv/bin").mkdir(parents=True)
     for name, module in {"python": "", "infercanary": " -m infercanary", "ruff": " -m ruff"}.items():
-        program = tmp_path / ".venv/bin" / name
+        program = tree / ".venv/bin" / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
         program.chmod(0o755)
-    return tmp_path
+    return tree
 
 
-@pytest.fixture
-def run(tree: Path) -> Run:
-    """Commands find the copy's packages first."""
-    path = os.pathsep.join([str(tree / "probe"), str(tree / "exporter"), str(tree)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+@pytest.fixture(scope="module")
+def follow(tree: Path) -> Follow:
+    """Recipes are followed one after the other in the same tree, as a person would."""
 
-    def begin(commands: str) -> str:
-        commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
-        commands = re.sub(r"^make ", "make --old-file=.venv/dev ", commands, flags=re.MULTILINE)
-        done = subprocess.run(
-            ["bash", "-euc", commands], cwd=tree, env=environment, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+    done: dict[str, tuple[list[str], str] | None] = {}
 
-    return begin
+    def followed(title: str) -> tuple[list[str], str]:
+        if title not in done:
+            done[title] = None
+            done[title] = begin(title)
+        if (found := done[title]) is None:
+            pytest.fail(f"the recipe {title!r} failed in its own test")
+        return found
+
+    def begin(title: str) -> tuple[list[str], str]:
+        before = {path for path in tree.iterdir() if not path.name.startswith(".")}
+        touched, printed = [], ""
+        for step in recipe(title):
+            if step.verb == "Run":
+                printed += run(step.text, tree)
+            else:
+                touched.append(step.path)
+                write(step, tree / step.path)
+        left = {path for path in tree.iterdir() if not path.name.startswith(".")} - before
+        assert not left, f"the recipe leaves {left} behind"
+        return touched, printed
+
+    return followed
 
 
-def free_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
-
-
-def follow(title: str, tree: Path, run: Run) -> tuple[list[str], str]:
-    """Does what the recipe says; servers get ports of their own.
+def run(commands: str, tree: Path) -> str:
+    """Runs commands, which find the copy's packages first.
 
     Returns:
-        The paths that it touches, and what its commands printed.
+        What they printed.
     """
-    touched, printed = [], ""
-    ports = {port: free_port() for port in ("8000", "9797", "9798")}
-    for step in recipe(title):
-        for port, ours in ports.items():
-            step = step._replace(text=re.sub(rf"\b{port}\b", ours, step.text))
-        path = tree / step.path
-        if step.verb == "Run":
-            printed += run(step.text)
-            continue
-        touched.append(step.path)
-        if step.verb == "Write":
-            assert not path.exists(), f"{step.path} is there already"
-            path.write_text(step.text, encoding="utf-8")
-            continue
-        before = path.read_text(encoding="utf-8")
-        if step.verb == "Append":
-            path.write_text(before + step.text, encoding="utf-8")
-            continue
-        lines = before.splitlines(keepends=True)
-        at = next(n for n, line in enumerate(lines) if step.anchor in line)
-        path.write_text("".join([*lines[: at + 1], step.text, *lines[at + 1 :]]), encoding="utf-8")
-    return touched, printed
+    path = os.pathsep.join([str(tree / "probe"), str(tree / "exporter"), str(tree)])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
+    commands = re.sub(r"^make ", "make --old-file=.venv/dev ", commands, flags=re.MULTILINE)
+    done = subprocess.run(
+        ["bash", "-euc", commands], cwd=tree, env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
 
 
-def is_tidy(tree: Path, *paths: str) -> bool:
-    """Whether ruff has nothing to say of the files."""
-    for command in (["check"], ["format", "--check"]):
-        subprocess.run([sys.executable, "-m", "ruff", *command, *paths], cwd=tree, check=True, timeout=60)
-    return True
+def write(step: Step, path: Path) -> None:
+    if step.verb == "Write":
+        assert not path.exists(), f"{step.path} is there already"
+        path.write_text(step.text, encoding="utf-8")
+        return
+    before = path.read_text(encoding="utf-8")
+    if step.verb == "Append":
+        path.write_text(before + step.text, encoding="utf-8")
+        return
+    lines = before.splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if step.anchor in line)
+    path.write_text("".join([*lines[: at + 1], step.text, *lines[at + 1 :]]), encoding="utf-8")
 
 
-def test_a_target(tree: Path, run: Run) -> None:
-    touched, printed = follow("A target", tree, run)
-    code, its_test, docs, settings = touched
-    assert (docs, settings) == ("docs/probe.md", "probe.yaml")
+def needs(title: str) -> str:
+    """What this machine lacks for the recipe; empty where it can be followed."""
+    if title in ("An alert", "A panel") and find_spec("grafana_foundation_sdk") is None:
+        return "Grafana's SDK needs Python 3.11"
+    return "promtool is not on PATH" if title == "An alert" and shutil.which("promtool") is None else ""
+
+
+def skip_without(title: str) -> None:
+    if missing := needs(title):
+        (pytest.fail if os.environ.get("CI") and "promtool" in missing else pytest.skip)(missing)
+
+
+def test_each_recipe_is_followed() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = _FENCE.sub("", page.split("\n## Recipes\n")[1].split("\n## ")[0])
+    assert tuple(re.findall(r"^### (.+)$", section, re.MULTILINE)) == TITLES
+
+
+def test_a_target(follow: Follow) -> None:
+    [_, _, docs], printed = follow("A target")
+    assert docs == "docs/probe.md"
     assert re.search(r"canary features: steady\n.*\bcompute ", printed, re.DOTALL), printed
-    assert "2 passed" in printed
-    assert is_tidy(tree, code, its_test)
+    assert "passed" in printed
 
 
-def test_a_sampler(tree: Path, run: Run) -> None:
-    [code, its_test, docs, settings], printed = follow("A sampler", tree, run)
-    assert (docs, settings) == ("docs/probe.md", "probe.yaml")
+def test_a_sampler(tree: Path, follow: Follow) -> None:
+    [_, _, docs], printed = follow("A sampler")
+    assert docs == "docs/probe.md"
     assert "passed" in printed
     assert 'infercanary_process_open_files"' in printed
     assert "### `infercanary_process_open_files`" in (tree / "docs/metrics.md").read_text(encoding="utf-8")
-    assert is_tidy(tree, code, its_test)
 
 
-def test_a_metric(tree: Path, run: Run) -> None:
-    [code, again, its_test], printed = follow("A metric", tree, run)
+def test_a_metric(tree: Path, follow: Follow) -> None:
+    [code, again, _], printed = follow("A metric")
     assert code == again
     assert "passed" in printed
     assert "### `infercanary_gc_frozen_objects`" in (tree / "docs/metrics.md").read_text(encoding="utf-8")
-    assert is_tidy(tree, code, its_test)
 
 
-def test_an_alert(tree: Path, run: Run) -> None:
-    if shutil.which("promtool") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("promtool is not on PATH")
-    if find_spec("grafana_foundation_sdk") is None:
-        pytest.skip("Grafana's SDK needs Python 3.11")
-    _, printed = follow("An alert", tree, run)
+def test_an_alert(tree: Path, follow: Follow) -> None:
+    skip_without("An alert")
+    _, printed = follow("An alert")
     assert "SUCCESS: 1 rules found" in printed
     assert "passed" in printed
     made = (tree / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8")
     assert "InferCanarySamplerFailing" in made
 
 
-def test_a_panel(tree: Path, run: Run) -> None:
-    if find_spec("grafana_foundation_sdk") is None:
-        pytest.skip("Grafana's SDK needs Python 3.11")
-    [code, _], printed = follow("A panel", tree, run)
+def test_a_discovery(follow: Follow) -> None:
+    [_, _, docs], printed = follow("A discovery")
+    assert docs == "docs/exporter.md"
+    assert "passed" in printed
+    assert re.search(r'^infercanary_up\{.*service="search".*\} 1', printed, re.MULTILINE), printed
+
+
+def test_a_panel(tree: Path, follow: Follow) -> None:
+    skip_without("A panel")
+    _, printed = follow("A panel")
     assert "passed" in printed
     made = json.loads((tree / "grafana/dashboards/json/gpu-host.json").read_text(encoding="utf-8"))
     assert "Full garbage collections" in {panel.get("title") for panel in made["panels"]}
-    assert is_tidy(tree, code)
 
 
-def test_a_discovery(tree: Path, run: Run) -> None:
-    [code, its_test, docs, *_], printed = follow("A discovery", tree, run)
-    assert docs == "docs/exporter.md"
-    assert "1 passed" in printed
-    assert re.search(r'^infercanary_up\{.*service="search"', printed, re.MULTILINE), printed
-    assert is_tidy(tree, code, its_test)
+def test_what_they_added_passes_the_linters_and_the_suite(tree: Path, follow: Follow) -> None:
+    titles = [title for title in TITLES if not needs(title)]
+    touched = {path for title in titles for path in follow(title)[0]}
+    for step in (step for title in titles for step in recipe(title) if step.verb == "Write"):
+        assert (tree / step.path).read_text(encoding="utf-8") == step.text, "`make format` changed it"
+    code = sorted(path for path in touched if path.endswith(".py"))
+    assert len(code) >= 8
+    typed = [path for path in code if not path.startswith("grafana/")]
+    run(f"{sys.executable} -m ruff check {' '.join(code)}", tree)
+    run(f"{sys.executable} -m ruff format --check {' '.join(code)}", tree)
+    run(f"{sys.executable} -m mypy {' '.join(typed)}", tree)
+    run(f"{sys.executable} -m pytest -q -n 0 {' '.join(STRUCTURE)}", tree)

@@ -12,9 +12,9 @@ import pytest
 
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.report import Metric
+from infercanary.exporter.discovery import base
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.probe import tags
-from infercanary.probe.samplers import registered
+from infercanary.probe import samplers, tags, targets
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from tests.for_each import for_each
@@ -204,10 +204,21 @@ def test_the_readme_is_short() -> None:
     assert len(text.splitlines()) <= 200
 
 
-def test_the_settings_of_a_probe_list_every_sampler() -> None:
+def test_each_target_sampler_and_discovery_has_its_line() -> None:
     page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
-    [line] = re.findall(r"# all on: ([\w, ]+);", page)
-    assert line == ", ".join(sorted(registered())), "name each sampler in the settings of docs/probe.md"
+    assert _rows(page, "`target:`") == set(targets.names()), "a row of docs/probe.md for each target"
+    assert _rows(page, "sampler") == set(samplers.registered()), "a row of docs/probe.md for each sampler"
+    settings = (ROOT / "docs/exporter.md").read_text(encoding="utf-8")
+    for kind in base.registered():
+        assert re.search(rf"^{kind.key}:", settings, re.MULTILINE), (
+            f"`{kind.key}:` is not in docs/exporter.md"
+        )
+
+
+def _rows(page: str, first: str) -> set[str]:
+    """What the first column of a table names, by the heading of that column."""
+    table = page.split(f"\n| {first} |")[1].split("\n\n")[0]
+    return set(re.findall(r"^\| \[?`(\w+)`", table, re.MULTILINE))
 
 
 def test_the_index_has_every_page() -> None:
