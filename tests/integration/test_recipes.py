@@ -81,7 +81,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ROOT.iterdir():
-        if file.is_file():
+        if file.is_file() and file.name != ".git":  # in a worktree it leads back to this one
             shutil.copy(file, tree)
     (tree / ".venv/bin").mkdir(parents=True)
     for name, module in {"python": "", "infercanary": " -m infercanary", "ruff": " -m ruff"}.items():
