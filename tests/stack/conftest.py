@@ -104,14 +104,14 @@ def _impatient(folder: Path) -> Path:
     text = (ROOT / "prometheus/alertmanager.yml").read_text()
     text = re.sub(r"group_wait: \w+", "group_wait: 1s", text)
     alertmanager.write_text(re.sub(r"group_interval: \w+", "group_interval: 5s", text))
-    (folder / "exporter.yaml").write_text("poll_seconds: 2\n")
+    (folder / "exporter.yaml").write_text("poll_seconds: 2\ndocker: {relist_seconds: 5}\n")
     (folder / "webhook-url").write_text(f"http://alert-webhook:8080/{SECRET}\n")
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     store = ["--store", "/var/lib/infercanary/judge.sqlite"]
     environment = {
         "PROBE_INTERVAL_SECONDS": "1",
-        "PROBE_DUTY_CAP": "0.4",  # more would fill a machine of two cores with canaries
+        "PROBE_DUTY_CAP": "0.5",  # more would fill a machine of two cores with canaries
         "MALLOC_ARENA_MAX": "${TEST_ARENAS:-2}",
     }
     listens = "import socket; socket.create_connection(('127.0.0.1', 8080)).close()"

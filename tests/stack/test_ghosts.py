@@ -221,7 +221,7 @@ def test_b_an_identical_rebuild(ghosts: Ghosts, rebuilt: Future[None]) -> None:
     stack = ghosts.stack
     rebuilt.result(240)
     eventually("a verdict", 120, lambda: stack.verdicts("steady") == {"equivalent"})
-    stack.runs("steady", 30)
+    stack.runs("steady", 12)
     assert stack.verdicts("steady") == {"equivalent"}
     assert {alert.name for alert in stack.received("steady")} <= BY_CHANCE
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -149,7 +150,9 @@ def test_the_same_image_is_not_called_slower(images: Callable[..., str], setting
     assert result["a"]["starts"] == result["b"]["starts"] >= 3
     assert result["a"]["image_bytes"] > 1e6
     assert {"first_report", "load", "first_run", "time_to_steady"} == set(result["a"]["cold_start"])
-    assert [pair["first"] for pair in result["pairs"]][:3] == ["A", "B", "A"][: len(result["pairs"])]
+    # Of the starts, since a pair that neighbours disturbed does not count.
+    sides = "".join(re.findall(r"start \d+ of 6 at most, ([AB]): starting\n", ended.err))
+    assert len(sides) >= 6 and sides.startswith("ABBAAB"), sides
     assert result["causes"] is None or not result["causes"]["changes"]
     assert "start 1 of 6 at most, A: starting\n" in ended.err
     assert "left" in ended.err
