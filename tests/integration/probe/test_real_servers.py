@@ -187,7 +187,10 @@ def test_the_phases_are_the_whole(
     # The best of three medians: other work on the machine can only add time between two phases, which lowers a share,
     # and a phase that is missing lowers all three.
     medians = [statistics.median(shares[i : i + _REPEATS]) for i in range(0, len(shares), _REPEATS)]
-    assert 0.98 <= max(medians) <= 1.0
+    # Between phases Python takes some 40 µs, which is 2 % of a request of 2 ms; with coverage measured it takes more.
+    between = [timing.wall - sum(timing.phases.values()) for timing in timings]
+    shortest = min(statistics.median(between[i : i + _REPEATS]) for i in range(0, len(between), _REPEATS))
+    assert max(medians) >= 0.98 or shortest <= 60e-6
     assert max(shares) <= 1.0
 
 
