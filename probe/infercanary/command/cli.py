@@ -99,7 +99,3 @@ def main() -> None:
         traceback.print_exc()
         code = ExitCode.FAULT
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -237,3 +237,12 @@ def test_the_policy_in_use_decides_and_is_named():
     strict = options.adjusted(EXPERIMENT, 1.5, 0, None)
     narrow = summarize("c", result(edge, "restarts"), A, B, 4, strict).compared
     assert "the edge of what counts as one (1.5 %)" in " ".join(narrow.next)
+
+
+def test_an_arm_says_what_is_known_of_it_and_no_more():
+    bare = ArmSummary(name="here", starts=0, failed_starts=2, runs=0)
+    assert text.side(bare) == "here"
+    one = ArmSummary(
+        name="search:1.4", image_id="sha256:0123456789abcdef", starts=1, failed_starts=0, runs=8, mean=0.02
+    )
+    assert text.side(one) == "search:1.4, 0123456789ab, mean 20.00 ms"

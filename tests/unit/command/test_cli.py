@@ -90,6 +90,13 @@ def test_check_config_starts_nothing(
         "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs: [{shape: [1]}]}}}\n"
     )
     assert run(monkeypatch, capsys, "check-config", "--probe", str(path)) == (0, f"{path}: good\n", "")
+    exporter = tmp_path / "exporter.yaml"
+    exporter.write_text("judge: {smallest_effect: 0.02}\n")
+    assert run(monkeypatch, capsys, "check-config", "--exporter", str(exporter)) == (
+        0,
+        f"{exporter}: good\n",
+        "",
+    )
     path.write_text("canaries: {}\n")
     code, out, err = run(monkeypatch, capsys, "check-config", "--probe", str(path))
     assert (code, out) == (2, "")

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import infercanary
+
 ROOT = Path(__file__).resolve().parents[3]
 PROBE, EXPORTER = ROOT / "probe", ROOT / "exporter"
 OF_PROBE = ("click", "msgspec", "yaml", "pynvml")
@@ -110,3 +112,8 @@ def test_every_package_says_that_it_is_typed() -> None:
     ] + [PROBE / "infercanary"]
     assert len(packages) > 8
     assert [str(each) for each in packages if not (each / "py.typed").is_file()] == []
+
+
+def test_a_name_that_it_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'prboe'"):
+        getattr(infercanary, "prboe")  # noqa: B009 (a type checker would refuse the other way)
