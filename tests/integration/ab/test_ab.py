@@ -64,6 +64,9 @@ def test_a_slower_side_is_reported_and_nothing_runs_on(
     host: Callable[..., Host], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Four times the work: whatever else this machine does meanwhile."""
+    before = {
+        *psutil.Process().children(recursive=True)
+    }  # of fixtures that other tests of this process share
     a, b = host(WORK_BYTES="4e6"), host(WORK_BYTES="16e6")
     plan = Plan(6, 300, needed())
     result = run(a, b, plan, lambda pairs: decisions(pairs, plan.restarts), Interruption(), Progress())
@@ -76,9 +79,8 @@ def test_a_slower_side_is_reported_and_nothing_runs_on(
     assert each.a.cold_start.keys() == set(answer.STEPS)
     changed = {c.component for c in each.compared.causes.changes} if each.compared.causes else set()
     assert "work_bytes" in changed
-    assert not psutil.Process().children(recursive=True) or all(
-        "reaper" in " ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)
-    )
+    left = {*psutil.Process().children(recursive=True)} - before
+    assert all("reaper" in " ".join(child.cmdline()) for child in left), left
     assert "start 1 of 12 at most, A: starting\n" in capfd.readouterr().err
 
 
@@ -109,6 +111,7 @@ def test_settings_that_are_wrong_are_reported_by_their_own_name(
 
 
 def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
+    before = {*psutil.Process().children()}
     interruption = Interruption()
     with interruption.handled():
         threading.Timer(2, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -122,7 +125,7 @@ def test_an_interruption_ends_what_runs(host: Callable[..., Host]) -> None:
                 lambda what: None,
             )
     assert interruption.number == signal.SIGTERM
-    assert not [c for c in psutil.Process().children() if "infercanary" in c.cmdline()]
+    assert not [c for c in {*psutil.Process().children()} - before if "infercanary" in c.cmdline()]
 
 
 class Served:

@@ -170,7 +170,10 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime is built with CUDA")
     config = tmp_path / "probe.yaml"
-    config.write_text(f"canaries: {{c: {{target: onnx, options: {options.replace('MODEL', str(model))}}}}}\n")
+    canaries = f"{{c: {{target: onnx, options: {options.replace('MODEL', str(model))}}}}}"
+    config.write_text(
+        f"listen: 127.0.0.1:0\ncanaries: {canaries}\n"
+    )  # another test may have the default port
     done = subprocess.run(
         [*COMMAND, "--config", str(config), "--log-level", "error"],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
