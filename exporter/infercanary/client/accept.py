@@ -62,7 +62,16 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepted:
-    """The sound part of ``report``; ``reserved`` are the base names of the exporter's own metrics."""
+    """Take the sound part of a report.
+
+    Args:
+        report: As it was decoded: of the right types, with any numbers and texts.
+        limits: How much of it is taken; of too many runs, the first ones.
+        reserved: Base names (:func:`base_name`) of the exporter's own metrics, which no probe may use.
+
+    Returns:
+        What is sound, and how many parts are not, by reason; reasons that did not occur are not in it.
+    """
     rejected: Counter[Reason] = Counter()
     families: dict[str, Family] = {}
     budget = limits.samples
@@ -183,10 +192,19 @@ def _printable(text: str, most_bytes: int) -> bool:
 
 
 def samples(family: Family) -> int:
-    """How many lines of an exposition the points of ``family`` take: of a histogram also +Inf, sum and count."""
+    """How many lines of an exposition the points of ``family`` take: of a histogram also +Inf, sum and count.
+
+    Args:
+        family: Any, also an unsound one.
+    """
     return sum(len(LADDER) + 3 if isinstance(point.value, HistogramValue) else 1 for point in family.points)
 
 
 def base_name(name: str, kind: Kind) -> str:
-    """The name under which OpenMetrics groups a family: a counter's goes without ``_total``."""
+    """The name under which OpenMetrics groups a family: a counter's goes without ``_total``.
+
+    Args:
+        name: The family's full name.
+        kind: The family's kind.
+    """
     return name.removesuffix("_total") if kind == "counter" else name

@@ -55,6 +55,9 @@ def read(body: bytes, limits: Limits, reserved: Collection[str] = ()) -> Receive
         limits: How much of it is accepted.
         reserved: Base names of families that no probe may use.
 
+    Returns:
+        The report as it came, and its sound part.
+
     Raises:
         PollError: It is no report at all.
     """
@@ -90,7 +93,14 @@ def _check_schema(body: bytes) -> None:
 
 
 def open_session(url: str) -> aiohttp.ClientSession:
-    """A session for the probe at ``url`` alone: it shares no connection, cookie or name look-up with others."""
+    """A session for the probe at ``url`` alone: it shares no connection, cookie or name look-up with others.
+
+    Args:
+        url: ``http://…``, or ``unix://`` and the path of a socket.
+
+    Returns:
+        An open session, which the caller closes; it must be called within a running event loop.
+    """
     connector = (
         aiohttp.UnixConnector(url.removeprefix("unix://"), force_close=True)
         if url.startswith("unix://")

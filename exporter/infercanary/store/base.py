@@ -67,6 +67,12 @@ class Store(Protocol):
         """What is done within it is kept as a whole or, after an exception, not at all.
 
         Within another one, as each :meth:`take` can be, it costs only its own part: the rest may still be kept.
+
+        Returns:
+            A context manager, for ``with``.
+
+        Raises:
+            StoreError: On entry, if the store cannot be opened or written; at the end, if it could not be kept.
         """
 
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
@@ -77,24 +83,63 @@ class Store(Protocol):
         clock was set back between them, only this order shows which came first. A run that comes only after later ones
         were merged is left out.
 
+        Args:
+            generation: The start, as it is known by now.
+            samples: Its runs, of any canaries.
+
         Returns:
             How many of them are new.
         """
 
     def canaries(self) -> list[tuple[str, str]]:
-        """Service and canary of each canary that ran."""
+        """Service and canary of each canary that ran.
+
+        Returns:
+            Pairs, each once, in order of both names.
+        """
 
     def most_active(self, most: int) -> list[tuple[str, str]]:
-        """Service and a canary of it, of the ``most`` services that were seen last; those without an image id not."""
+        """Service and a canary of it, of the ``most`` services that were seen last; those without an image id not.
+
+        Args:
+            most: How many services.
+
+        Returns:
+            Pairs, one for each service; the service that was seen last comes first.
+        """
 
     def taken(self, service: str, canary: str) -> dict[tuple[str, str], int]:
-        """Container and boot id → runs that were taken and had not failed, also those that were merged since."""
+        """Container and boot id → runs that were taken and had not failed, also those that were merged since.
+
+        Args:
+            service: The name.
+            canary: The name.
+
+        Returns:
+            An entry for each start in which the canary ran; empty where there is none.
+        """
 
     def start_of(self, service: str, container: str, boot_id: str) -> Generation | None:
-        """What is known of a start; None where it was never seen."""
+        """What is known of a start; None where it was never seen.
+
+        Args:
+            service: The name.
+            container: The stable name.
+            boot_id: Of the probe, which says which start it is.
+
+        Returns:
+            The start, or None also where its row cannot be read.
+        """
 
     def starts(self, service: str) -> list[Generation]:
-        """Each start of the service's containers, also without runs, in order of time."""
+        """Each start of the service's containers, also without runs, in order of time.
+
+        Args:
+            service: The name.
+
+        Returns:
+            Starts that can be read; the oldest first.
+        """
 
     def generations(
         self,
@@ -121,7 +166,11 @@ class Store(Protocol):
         """
 
     def keep_for(self, policy: Policy) -> None:
-        """Keep, from now on, the runs that this policy looks at."""
+        """Keep, from now on, the runs that this policy looks at.
+
+        Args:
+            policy: Its last look says how many runs at the beginning of each start stay.
+        """
 
     def thin(self, now: float) -> int:
         """Merge and drop what is no longer to be kept; to be called every few minutes.
@@ -135,10 +184,27 @@ class Store(Protocol):
         """
 
     def save(self, service: str, canary: str, kind: str, at: float, body: bytes) -> None:
-        """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept."""
+        """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
+
+        Args:
+            service: What it is about; the documents go when the store no longer knows the service.
+            canary: What it is about; empty for a service as a whole.
+            kind: A name that its reader knows.
+            at: A Unix time.
+            body: Any bytes.
+        """
 
     def history(self, service: str, canary: str, kind: str) -> list[Document]:
-        """What was saved, in the order in which it was."""
+        """What was saved, in the order in which it was.
+
+        Args:
+            service: As for :meth:`save`.
+            canary: As for :meth:`save`.
+            kind: As for :meth:`save`.
+
+        Returns:
+            At most ``HISTORY`` documents; the oldest first.
+        """
 
     def close(self) -> None:
         """Let go of it. Never raises."""
@@ -153,6 +219,10 @@ _registered: dict[str, OpenStore] = {}
 def register(scheme: str, opener: OpenStore) -> None:
     """Add a kind of store, for locations that begin with ``scheme://``.
 
+    Args:
+        scheme: Without ``://``.
+        opener: Opens a location of this scheme, or a store in memory for None.
+
     Raises:
         ValueError: another kind has the same scheme.
     """
@@ -162,7 +232,11 @@ def register(scheme: str, opener: OpenStore) -> None:
 
 
 def registered() -> dict[str, OpenStore]:
-    """Scheme → how to open it, of every kind that a file of this folder registers."""
+    """Scheme → how to open it, of every kind that a file of this folder registers.
+
+    Returns:
+        Scheme → opener, in order of the schemes.
+    """
     package = importlib.import_module(__package__ or "")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -170,7 +244,11 @@ def registered() -> dict[str, OpenStore]:
 
 
 def scheme_of(location: str | os.PathLike[str] | None) -> str:
-    """Which kind of store ``location`` names: without ``scheme://`` it is a file's path, of the default kind."""
+    """Which kind of store ``location`` names: without ``scheme://`` it is a file's path, of the default kind.
+
+    Args:
+        location: A URL or a path; None or empty for memory.
+    """
     scheme, separator, _ = str(location or "").partition("://")
     return scheme if separator else DEFAULT_SCHEME
 
@@ -180,6 +258,9 @@ def open_store(location: str | os.PathLike[str] | None) -> Store:
 
     Args:
         location: a URL of a registered scheme or a file's path; None keeps everything in memory.
+
+    Returns:
+        The store; the caller closes it.
 
     Raises:
         StoreError: there is no such kind, or it cannot be opened.

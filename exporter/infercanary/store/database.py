@@ -25,6 +25,12 @@ _STAMP = "%Y%m%dT%H%M%SZ"
 def connect(path: Path | None) -> sqlite3.Connection:
     """The database at ``path``, or one in memory, in the schema of today and for this process alone.
 
+    Args:
+        path: A file, made if there is none; None for memory.
+
+    Returns:
+        An open connection, which holds the file's lock from its first read on.
+
     Raises:
         StoreError: it is not ours to use.
         sqlite3.Error: as sqlite3 does.
@@ -81,12 +87,19 @@ def _check(db: sqlite3.Connection, path: Path | None) -> int:
 
 
 def is_corrupt(error: BaseException) -> bool:
-    """Whether the file is at fault: Python has a class of its own for each other error of SQLite."""
+    """Whether the file is at fault: Python has a class of its own for each other error of SQLite.
+
+    Args:
+        error: What sqlite3 raised, or anything else.
+    """
     return type(error) is sqlite3.DatabaseError
 
 
 def set_aside(path: Path) -> Path:
     """Rename the corrupt file at ``path``, so that a new one can be begun; the last three such files are kept.
+
+    Args:
+        path: Of the database; its log and shared memory are renamed with it.
 
     Returns:
         The path that it has now.
@@ -111,6 +124,12 @@ def set_aside_at(path: Path) -> float | None:
     """When the last of the corrupt files that lie beside ``path`` was set aside, a Unix time; None if none does.
 
     Their names have the time: so it is known after a restart too, and where no new file could be begun at first.
+
+    Args:
+        path: Of the database, which need not exist.
+
+    Returns:
+        A Unix time, in whole seconds; None also where the folder cannot be listed.
     """
     times = []
     with suppress(OSError):  # a folder that cannot be listed
@@ -133,7 +152,12 @@ def _aside(path: Path) -> Iterator[Path]:
 
 
 def explain(error: BaseException, path: Path | None) -> str:
-    """What went wrong, and how to fix it."""
+    """What went wrong, and how to fix it.
+
+    Args:
+        error: What opening, reading or writing raised.
+        path: Of the database; None for memory.
+    """
     text = str(error)
     if is_corrupt(error):
         return f"corrupt ({text}); it is set aside, and begun anew"
@@ -151,7 +175,14 @@ def explain(error: BaseException, path: Path | None) -> str:
 
 
 def size(db: sqlite3.Connection) -> int:
-    """Bytes of the database, without what still is in its log."""
+    """Bytes of the database, without what still is in its log.
+
+    Args:
+        db: Its connection.
+
+    Returns:
+        Bytes: pages times the size of a page.
+    """
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     (page,) = db.execute("PRAGMA page_size").fetchone()
     return int(pages * page)

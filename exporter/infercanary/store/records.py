@@ -15,7 +15,11 @@ _decoder = msgspec.msgpack.Decoder(Sample)
 
 
 def encode(sample: Sample) -> bytes:
-    """``sample`` as it is kept. One of a probe that invents hundreds of phases is kept without them."""
+    """``sample`` as it is kept. One of a probe that invents hundreds of phases is kept without them.
+
+    Args:
+        sample: A run, or the median of several.
+    """
     body = _encoder.encode(sample)
     if len(body) > _MAX_BYTES:
         body = _encoder.encode(msgspec.structs.replace(sample, phases={}, controls={}, tags=()))
@@ -23,7 +27,14 @@ def encode(sample: Sample) -> bytes:
 
 
 def decode(bodies: Iterable[bytes]) -> list[Sample]:
-    """The samples in ``bodies``, without those that a failing disk made unreadable."""
+    """The samples in ``bodies``, without those that a failing disk made unreadable.
+
+    Args:
+        bodies: As :func:`encode` made them.
+
+    Returns:
+        Samples in the same order; shorter than ``bodies`` if one was unreadable.
+    """
     samples = []
     for body in bodies:
         try:
@@ -34,5 +45,9 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
 
 
 def encode_environment(environment: Mapping[str, str]) -> bytes:
-    """The same bytes for the same components."""
+    """The bytes of an environment, which are the same for the same components.
+
+    Args:
+        environment: Component → its value.
+    """
     return _encoder.encode(dict(sorted(environment.items())))

@@ -33,7 +33,14 @@ _RUNS_SECONDS = 2 * DAY_SECONDS  # since it was seen; the store's age may grow b
 
 
 def opening_for(policy: Policy) -> int:
-    """Runs at the beginning of a start that are kept for a policy's looks: more, since some of them do not count."""
+    """Runs at the beginning of a start that are kept for a policy's looks: more, since some of them do not count.
+
+    Args:
+        policy: Its last look decides.
+
+    Returns:
+        Runs: one and a half times those of the last look.
+    """
     return 3 * policy.looks[-1] // 2
 
 
@@ -68,7 +75,14 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """In all: those seen last, and those that run."""
 
     def reaching(self, policy: Policy) -> Retention:
-        """The same, with all runs that this policy looks at."""
+        """The same, with all runs that this policy looks at.
+
+        Args:
+            policy: Its last look decides.
+
+        Returns:
+            A copy that differs in ``opening``.
+        """
         return msgspec.structs.replace(self, opening=opening_for(policy))
 
 
@@ -95,6 +109,9 @@ def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[
         starts: all there are, the oldest first.
         age: the store's, in seconds.
         keep: how much is kept.
+
+    Returns:
+        Their ids, in the order of ``starts``.
     """
     starts = [*starts]
     # When each container, and each image of each service, was seen, and the place of its last start.

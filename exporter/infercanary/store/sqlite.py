@@ -59,6 +59,13 @@ class SqliteStore:
 
         A corrupt file is set aside under another name, with a warning in the log.
 
+        Args:
+            path: The file; None for memory.
+            keep: How much is kept; None for ``Retention()`` in a file, and ``IN_MEMORY`` without one.
+
+        Returns:
+            The store, opened and readable.
+
         Raises:
             StoreError: another exporter holds the file, a newer version wrote it, or it is something else. It is not
                 touched.
@@ -165,6 +172,17 @@ class SqliteStore:
         since: float = -math.inf,
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its samples, as :class:`~infercanary.store.base.Store` says.
+
+        Args:
+            service: As there.
+            canary: As there.
+            images: As there.
+            newest: As there.
+            oldest: As there.
+            since: As there.
+
+        Returns:
+            As there.
 
         Raises:
             ValueError: both ``newest`` and ``oldest`` are given.

@@ -54,14 +54,27 @@ class StartRows:
         self._latest: dict[tuple[str, str], StartRow] = {}
 
     def forget(self, container: tuple[str, str] | None = None) -> None:
-        """The file may say something else now: of this container (service, name), or of all."""
+        """The file may say something else now: of this container (service, name), or of all.
+
+        Args:
+            container: Service and name; None for all.
+        """
         if container is None:
             self._latest.clear()
         else:
             self._latest.pop(container, None)
 
     def update(self, db: sqlite3.Connection, generation: Generation, age: float) -> StartRow:
-        """The row of ``generation``, which is added or brought up to date; seen at this age of the store."""
+        """The row of ``generation``, which is added or brought up to date; seen at this age of the store.
+
+        Args:
+            db: A connection within a transaction.
+            generation: What is known of the start now.
+            age: Seconds that exporters watched this store.
+
+        Returns:
+            The row, with its series; callers count in it what they insert.
+        """
         key = (generation.service, generation.container)
         row = self._latest.get(key)
         if row is None or row.boot_id != generation.boot_id:
@@ -84,7 +97,14 @@ class StartRows:
 
 
 def read(row: tuple[Any, ...]) -> Generation | None:
-    """The start in a row of ``COLUMNS``; None if a failing disk made it unreadable."""
+    """The start in a row of ``COLUMNS``; None if a failing disk made it unreadable.
+
+    Args:
+        row: The columns of ``COLUMNS``, in that order.
+
+    Returns:
+        The start, or None.
+    """
     _, service, container, boot_id, started_at, image, image_id, image_digest, environment, details = row
     try:
         outputs, cold_start = msgspec.msgpack.decode(details, type=_Details)
@@ -105,7 +125,17 @@ def read(row: tuple[Any, ...]) -> Generation | None:
 
 
 def add_series(db: sqlite3.Connection, start: StartRow, canary: str, first_at: float) -> SeriesRow:
-    """A series of a canary that had none in this start; its first run began at this Unix time."""
+    """A series of a canary that had none in this start; its first run began at this Unix time.
+
+    Args:
+        db: A connection within a transaction.
+        start: Its row, which gets the series.
+        canary: The name.
+        first_at: A Unix time, by the probe's clock.
+
+    Returns:
+        The new row, without runs.
+    """
     added = db.execute(
         "INSERT INTO series (generation, canary, first_at) VALUES (?, ?, ?)", (start.id, canary, first_at)
     )

@@ -42,7 +42,14 @@ class _Series(msgspec.Struct):
 
 
 def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) -> None:
-    """Merge and drop the rows of one container."""
+    """Merge and drop the rows of one container.
+
+    Args:
+        db: A connection within a transaction.
+        keep: How much is kept.
+        service: The name.
+        container: The stable name.
+    """
     starts = db.execute(
         "SELECT id, image_key FROM generation WHERE service = ? AND container = ? "
         "ORDER BY image_key, began, id",
@@ -77,7 +84,12 @@ def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) 
 
 
 def drop(db: sqlite3.Connection, starts: Iterable[int]) -> None:
-    """Forget ``starts`` with all of their runs."""
+    """Forget ``starts`` with all of their runs.
+
+    Args:
+        db: A connection within a transaction.
+        starts: Ids of their rows.
+    """
     db.executemany("DELETE FROM generation WHERE id = ?", [(start,) for start in starts])
 
 

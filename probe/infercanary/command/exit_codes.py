@@ -56,14 +56,24 @@ _WORST_FIRST = (ExitCode.REGRESSED, ExitCode.INCONCLUSIVE, ExitCode.FINE)
 def worst(codes: Iterable[int]) -> ExitCode:
     """Return the exit code of several answers: a regression outweighs an unknown, and both outweigh "fine".
 
+    Args:
+        codes: Values of ``ExitCode`` that an answer may have: 0, 1 or 3.
+
+    Returns:
+        The code for all of them.
+
     Raises:
-        ValueError: there are no answers.
+        ValueError: There are no answers, or a code is none of an answer.
     """
     return min(map(ExitCode, codes), key=_WORST_FIRST.index)
 
 
 def of_signal(number: int) -> int:
-    """Return the exit code of a command that signal ``number`` ended, as shells report it."""
+    """The exit code of a command that signal ``number`` ended, as shells report it: 128 more.
+
+    Args:
+        number: Of the signal, such as 15 for SIGTERM.
+    """
     return 128 + number
 
 
@@ -74,6 +84,9 @@ def epilog(meanings: Mapping[ExitCode, str] | None = None, *notes: str) -> str:
         meanings: What a code says of this command in particular, such as "too short a series" for INCONCLUSIVE.
             Without it, the general meaning of every code is listed.
         notes: Sentences that follow.
+
+    Returns:
+        One paragraph; its codes are in order.
     """
     named = dict(MEANINGS) if meanings is None else {ExitCode.USAGE: MEANINGS[ExitCode.USAGE], **meanings}
     codes = ", ".join(f"{code:d} {meaning}" for code, meaning in sorted(named.items()))

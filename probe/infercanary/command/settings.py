@@ -31,6 +31,9 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
         path: The file.
         kind: What to return, such as a :class:`msgspec.Struct` that forbids unknown keys.
 
+    Returns:
+        The converted document; of an empty file, what an empty mapping converts to.
+
     Raises:
         UsageError: The file cannot be read, is not YAML, or does not fit ``kind``.
     """
@@ -63,6 +66,9 @@ def convert(document: object, kind: type[T], place: str) -> T:
         document: What a YAML or JSON file holds.
         kind: What to return.
         place: The file's name, for messages.
+
+    Returns:
+        A value of ``kind``, defaults filled in.
 
     Raises:
         UsageError: It does not fit; the text says where.

@@ -33,5 +33,12 @@ def parse_cpus(text: str) -> int:
 
 
 def numbers(bits: int) -> frozenset[int]:
-    """The numbers of the CPUs in ``bits``, as :func:`parse_cpus` returns them."""
+    """The numbers of the CPUs in ``bits``, as :func:`parse_cpus` returns them.
+
+    Args:
+        bits: A bit for each CPU; 0 is the empty set.
+
+    Returns:
+        Numbers of CPUs, from 0 on.
+    """
     return frozenset(cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1)

@@ -34,12 +34,22 @@ _decoder = msgspec.json.Decoder(JournalEntry)
 
 
 def encode(entry: JournalEntry) -> bytes:
-    """The line of ``entry``, with its line end."""
+    """The line of ``entry``, with its line end.
+
+    Args:
+        entry: A run, or the components of an environment.
+    """
     return _encoder.encode(entry) + b"\n"
 
 
 def decode(line: bytes) -> JournalEntry:
     """The entry in ``line``.
+
+    Args:
+        line: With or without its line end.
+
+    Returns:
+        The entry; its run's numbers are as they were written, unchecked.
 
     Raises:
         msgspec.ValidationError: it is JSON, and no entry.
@@ -52,6 +62,10 @@ def decode(line: bytes) -> JournalEntry:
 
 
 def environment_id(components: Mapping[str, str]) -> str:
-    """A short name for an environment: the same for the same components."""
+    """A short name for an environment: the same for the same components.
+
+    Args:
+        components: Component → its value; the order does not matter.
+    """
     text = "\n".join(f"{component}\t{value}" for component, value in sorted(components.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

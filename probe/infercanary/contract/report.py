@@ -71,6 +71,9 @@ class Metric(msgspec.Struct, frozen=True):
         Args:
             points: Label values → value; the value alone where there are no labels. Values that are not finite are left
                 out: what is not known is a missing point, never a NaN or a zero.
+
+        Returns:
+            The family, without those points.
         """
         if not isinstance(points, Mapping):
             points = {(): points}
@@ -198,7 +201,11 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(report: Report) -> bytes:
-    """The report as JSON."""
+    """The report as JSON.
+
+    Args:
+        report: Numbers in it that are not finite become ``null``.
+    """
     return _encoder.encode(report)
 
 
@@ -207,6 +214,9 @@ def decode(body: bytes) -> Report:
 
     Args:
         body: JSON.
+
+    Returns:
+        The report, of the types that it declares and otherwise unchecked.
 
     Raises:
         msgspec.DecodeError: It is no report (``ValidationError`` is one of these).

@@ -20,5 +20,10 @@ def printable(text: str, most: int | None = None, replacement: str = "?") -> str
 
 
 def shortened(text: str, most: int) -> str:
-    """``text``, or where it is longer than ``most`` characters its beginning with ``…`` as its last character."""
+    """``text``, or where it is longer than ``most`` characters its beginning with ``…`` as its last character.
+
+    Args:
+        text: Anything.
+        most: Characters; 1 or more.
+    """
     return text if len(text) <= most else text[: most - 1] + "…"

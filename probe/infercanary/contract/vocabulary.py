@@ -253,7 +253,14 @@ _RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() i
 
 
 def order_of_interest(component: str) -> tuple[int, str]:
-    """The key that sorts components as people ask for them."""
+    """The key that sorts components as people ask for them.
+
+    Args:
+        component: Its name; it need not be in ``COMPONENTS``.
+
+    Returns:
+        The rank among those that people ask for first (all others share the last rank), and the name.
+    """
     return _RANKS.get(component, len(_RANKS)), component
 
 

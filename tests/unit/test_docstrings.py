@@ -1,0 +1,251 @@
+"""Docstrings of public functions name what goes in, what comes out and what is raised (Google style).
+
+The rule, for every public function of a module and every public method of a public class in the package's two trees:
+
+- ``Args:`` has a line for each parameter, and none for a parameter that is not there. ``self`` and ``cls`` need none.
+- ``Returns:`` (or ``Yields:``) is there if something is returned. Without it: None and bool; and a plain ``int``,
+  ``float``, ``str`` or ``bytes`` whose first sentence begins with what is returned ("The …", "How …": see ``NOUNS``).
+- ``Raises:`` names each exception of a ``raise`` in the function's own body. A bare ``raise``, and one of a variable,
+  pass on what another function raised: they need none.
+
+Without sections: properties and overloads; commands of click, whose docstring is their help; a method that a base class
+or a Protocol of the trees documents (of a Protocol that the class does not name, the parameters' names must agree).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TREES = ("probe/infercanary", "exporter/infercanary")
+
+NOT_YET: frozenset[str] = frozenset(
+    {f"infercanary.{name}" for name in ("ab", "compare", "demo", "exporter", "judge", "probe")}
+)
+"""Packages whose docstrings are still to be written."""
+
+EXEMPT = re.compile(r"(\w+\.)?(cached_property|property|overload)$|\w+\.setter$|click\.")
+"""Decorators of functions that need no sections."""
+
+NOUNS = (
+    "A",
+    "All",
+    "An",
+    "Each",
+    "Every",
+    "How",
+    "Its",
+    "One",
+    "The",
+    "What",
+    "When",
+    "Where",
+    "Which",
+    "``",
+)
+"""A first sentence that begins with one of these says what is returned."""
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method, and what a class that has it too must agree with."""
+
+    parameters: tuple[str, ...]
+    has_docstring: bool
+
+
+@dataclass
+class Class:
+    """A class of the trees, as far as it documents methods of others."""
+
+    bases: tuple[str, ...]
+    methods: dict[str, Method] = field(default_factory=dict)
+
+
+Classes: TypeAlias = dict[str, list[Class]]
+
+
+def last_name(node: ast.expr) -> str:
+    """The last part of a dotted name, without a call or brackets; empty for anything else."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func)
+    if isinstance(node, ast.Subscript):
+        return last_name(node.value)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def parameters(function: Function) -> tuple[str, ...]:
+    given = function.args
+    named = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+    names = [a.arg for a in named if a.arg not in ("self", "cls")]
+    return tuple(n for n in [*names, *(a.arg for a in (given.vararg, given.kwarg) if a)] if n.strip("_"))
+
+
+def classes(trees: dict[str, ast.Module]) -> Classes:
+    """Every class, by its name: private ones of two modules may share one."""
+    found: Classes = {}
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                one = Class(tuple(map(last_name, node.bases)))
+                for method in node.body:
+                    if isinstance(method, Function):
+                        one.methods[method.name] = Method(
+                            parameters(method), ast.get_docstring(method) is not None
+                        )
+                found.setdefault(node.name, []).append(one)
+    return found
+
+
+def is_documented_elsewhere(function: Function, bases: tuple[str, ...], known: Classes) -> bool:
+    """Whether a base class, or a Protocol with the same method, has this method's docstring."""
+    for base in bases:
+        for one in known.get(base, ()):
+            if function.name in one.methods and one.methods[function.name].has_docstring:
+                return True
+            if is_documented_elsewhere(function, one.bases, known):
+                return True
+    wanted = Method(parameters(function), has_docstring=True)
+    protocols = (one for named in known.values() for one in named if "Protocol" in one.bases)
+    return "Protocol" not in bases and any(one.methods.get(function.name) == wanted for one in protocols)
+
+
+def own_nodes(function: Function) -> Iterator[ast.AST]:
+    """The nodes of a function's body, without those of functions and classes within it."""
+    left: list[ast.AST] = list(function.body)
+    while left:
+        node = left.pop()
+        if not isinstance(node, (Function, ast.ClassDef, ast.Lambda)):
+            yield node
+            left.extend(ast.iter_child_nodes(node))
+
+
+def raised(function: Function) -> set[str]:
+    """The last names of the exceptions that a function raises itself. Names in small letters are variables."""
+    names = {last_name(n.exc) for n in own_nodes(function) if isinstance(n, ast.Raise) and n.exc is not None}
+    return {name for name in names if name.strip("_")[:1].isupper()}
+
+
+def sections(docstring: str) -> dict[str, list[str]]:
+    """Section → the names that it has a line for."""
+    found: dict[str, list[str]] = {}
+    entries: list[str] = []
+    for line in docstring.splitlines():
+        if heading := re.fullmatch(r"(Args|Returns|Yields|Raises):", line):
+            entries = found.setdefault(heading[1], [])
+        elif line[:1].strip():
+            entries = []  # text again
+        elif entry := re.match(r"    \*{0,2}([\w.]+):(?: |$)", line):
+            entries.append(entry[1].rpartition(".")[2])
+    return found
+
+
+def is_plain(returns: ast.expr | None, docstring: str) -> bool:
+    """Whether what a function returns needs no section."""
+    kind = ast.unparse(returns).strip("'\"") if returns is not None else "None"
+    if kind in ("None", "bool", "NoReturn", "Never") or kind.startswith("TypeGuard"):
+        return True
+    return (
+        kind in ("int", "float", "str", "bytes")
+        and re.match(rf"({'|'.join(NOUNS)})\b|``", docstring) is not None
+    )
+
+
+def mistakes(function: Function) -> Iterator[str]:
+    """What a function's docstring lacks, and what it should not have."""
+    docstring = ast.get_docstring(function)
+    if docstring is None:
+        yield "no docstring"
+        return
+    has, names = sections(docstring), parameters(function)
+    if missing := [name for name in names if name not in has.get("Args", ())]:
+        yield f"no Args: {', '.join(missing)}"
+    if odd := [name for name in has.get("Args", ()) if name not in names]:
+        yield f"Args of no parameter: {', '.join(odd)}"
+    if not is_plain(function.returns, docstring) and not has.keys() & {"Returns", "Yields"}:
+        yield "no Returns"
+    if unnamed := raised(function) - set(has.get("Raises", ())):
+        yield f"no Raises: {', '.join(sorted(unnamed))}"
+
+
+def public_functions(tree: ast.Module, known: Classes) -> Iterator[tuple[str, Function]]:
+    """The functions and methods that the rule is for, each with its name."""
+
+    def within(body: list[ast.stmt], prefix: str, bases: tuple[str, ...]) -> Iterator[tuple[str, Function]]:
+        for node in body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield from within(node.body, f"{prefix}{node.name}.", tuple(map(last_name, node.bases)))
+            elif isinstance(node, Function) and not node.name.startswith("_"):
+                decorators = [ast.unparse(d) for d in node.decorator_list]
+                is_exempt = any(EXEMPT.match(decorator) for decorator in decorators)
+                if not is_exempt and not (prefix and is_documented_elsewhere(node, bases, known)):
+                    yield prefix + node.name, node
+
+    yield from within(tree.body, "", ())
+
+
+def package_of(path: str) -> str:
+    """The package of a file in one of the trees, such as ``infercanary.judge``."""
+    parts = Path(path).parts[1:]
+    return ".".join(parts[:2] if len(parts) > 2 else parts[:1])
+
+
+def all_mistakes(sources: dict[str, str]) -> list[str]:
+    """One line for each function that breaks the rule, in the packages that are done."""
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    known = classes(trees)
+    return [
+        f"{path}:{function.lineno} {name}: {'; '.join(found)}"
+        for path, tree in trees.items()
+        if package_of(path) not in NOT_YET
+        for name, function in public_functions(tree, known)
+        if (found := [*mistakes(function)])
+    ]
+
+
+def test_every_public_function_documents_what_goes_in_and_out() -> None:
+    paths = [path for tree in TREES for path in sorted((ROOT / tree).rglob("*.py"))]
+    found = all_mistakes({str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in paths})
+    assert not found, "\n".join([f"{len(found)} docstrings:", *found])
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ('def f(a: int) -> None:\n    """Do."""', "no Args: a"),
+        ('def f(a: int) -> None:\n    """Do.\n\n    Args:\n        a: It.\n    """', None),
+        ('def f() -> None:\n    """Do.\n\n    Args:\n        a: It.\n    """', "Args of no parameter: a"),
+        (
+            'def f(*a: int, **b: int) -> None:\n    """Do.\n\n    Args:\n        *a: It.\n    """',
+            "no Args: b",
+        ),
+        ('def f() -> str:\n    """The name."""', None),
+        ('def f() -> str:\n    """Read the name."""', "no Returns"),
+        ('def f() -> str | None:\n    """The name."""', "no Returns"),
+        ('def f() -> None:\n    """Do."""\n    raise a.B("x")', "no Raises: B"),
+        ('def f() -> None:\n    """Do.\n\n    Raises:\n        a.B: x.\n    """\n    raise a.B("x")', None),
+        ('def f() -> None:\n    """Do."""\n    raise', None),
+        ("def f() -> None: ...", "no docstring"),
+        ("def _f(a: int) -> int: ...", None),
+        ('@click.command()\ndef f(a: int) -> None:\n    """Help."""', None),
+        ('class P(Protocol):\n    def f(self, a: int) -> None:\n        """Do."""', "no Args: a"),
+        (
+            'class P(Protocol):\n    def f(self, a: int) -> None:\n        """Do.\n\n'
+            '        Args:\n            a: It.\n        """\n\n'
+            "class C:\n    def f(self, a: int) -> None: ...",
+            None,
+        ),
+    ],
+)
+def test_what_a_mistake_is(source: str, found: str | None) -> None:
+    lines = [line.partition(": ")[2] for line in all_mistakes({"probe/infercanary/x/y.py": source})]
+    assert lines == ([] if found is None else [found])
