@@ -1,15 +1,6 @@
 """Which judge is right about an upgrade, how often and how soon: ours and others, on simulated services.
 
-Simulated are, per start of a container, the repeats of each run, a control's runs and the SM clock. Latency is a level
-times, all independent and all as ratios,
-
-- what this start drew (``restart SD``; the same for all its runs),
-- run noise that lasts: first-order autocorrelation 0.6, SD 1 %, Student's t with 3 degrees of freedom,
-- the clock: two modes 3 % apart that last 40 runs on average, and throttling (20 % off for 5 to 60 runs, once in 2,000
-  runs); the canary follows it at 0.7, the control at 0.9,
-- what the host does to all its containers, the control included,
-- the repeats' own noise, SD 2 %, Student's t with 3 degrees of freedom,
-- and the image's effect, which is what a judge must find.
+What is simulated, ``simulation.py`` says.
 
 An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.judge.statistics``;
 all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
@@ -25,6 +16,8 @@ The peers:
 - Otava 0.8, the real one: its defaults, and with p 1e-5 and 3 %; a change within 5 runs of the upgrade. It asks for an
   older numpy than ours, and runs on ours: ``pip install --no-deps apache-otava==0.8.0``, or it is left out;
 - a fixed threshold: the mean of the runs moved by 10 %.
+
+``restarts`` and ``times`` are of ours alone: ``lives.py`` says what they print.
 
 ``gates`` gives each of them, with hindsight, the effect gate that serves it best. Peers name no cause; they attribute
 whatever moves at an upgrade to the image.
@@ -42,54 +35,28 @@ from itertools import chain
 from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
 
 from infercanary.judge import drift
 from infercanary.judge.changepoints import scan
 from infercanary.judge.decide import verdict_after
-from infercanary.judge.model import Generation, Judgement, Sample
+from infercanary.judge.model import Generation, Judgement
 from infercanary.judge.model import Start as KeptStart
 from infercanary.judge.policy import EXPERIMENT, LIVE
 from infercanary.judge.shift import CHANGED, Comparison, Verdict
 from infercanary.judge.stages import judge
 from infercanary.judge.statistics import prior
+from lives import restarts, times
+from simulation import CANARY, PAST, Floats, Start, Upgrade, kept, samples, start, upgrade
 
 try:
     from otava.analysis import compute_change_points
 except ImportError:
     compute_change_points = None
 
-Floats: TypeAlias = NDArray[np.float64]
 Cause = Literal["image", "host"]
 
-_REPEATS, _BEFORE, _PAST = 10, 384, 8
 _BLOCK, _MONTH = 30, 43_200
-
-
-class Start(NamedTuple):
-    """One start of one container: repeats (runs by repeats, s), and of each run the control (s) and the clock (MHz)."""
-
-    repeats: Floats
-    control: Floats
-    clock: Floats
-
-    @property
-    def medians(self) -> Floats:
-        """What is judged."""
-        medians: Floats = np.median(self.repeats, axis=1)
-        return medians
-
-    def first(self, runs: int) -> Start:
-        """As it stood after so many runs."""
-        return Start(*(part[:runs] for part in self))
-
-
-class Upgrade(NamedTuple):
-    """What a judge is shown: each replica's start before and after it, and earlier starts of the old image."""
-
-    replicas: Sequence[tuple[Start, Start]]
-    past: Sequence[Start]
 
 
 class Decision(NamedTuple):
@@ -103,97 +70,19 @@ class Decision(NamedTuple):
 Judge: TypeAlias = Callable[[Upgrade], Decision]
 
 
-def _lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> Floats:
-    steps = rng.standard_t(3, runs + 50) * sd * math.sqrt((1 - phi**2) / 3)
-    noise, last = np.empty_like(steps), 0.0
-    for i, step in enumerate(steps):
-        noise[i] = last = phi * last + step
-    return noise[50:]
-
-
-def _clock(rng: np.random.Generator, runs: int) -> Floats:
-    clock = np.empty(runs)
-    at, slow = 0, rng.random() < 0.2
-    while at < runs:
-        until = at + int(rng.geometric(1 / (16 if slow else 64)))
-        clock[at:until] = 0.97 if slow else 1.0
-        at, slow = until, not slow
-    for begin in np.flatnonzero(rng.random(runs) < 1 / 2000):
-        clock[begin : begin + int(rng.integers(5, 61))] = 0.8
-    return clock
-
-
-def start(
-    rng: np.random.Generator, runs: int, *, restart_sd: float = 0.0, image: float = 0.0, host: float = 0.0
-) -> Start:
-    """One start of a container; ``image`` and ``host`` are how much slower they make it (0.05 is 5 %)."""
-    clock = _clock(rng, runs)
-    shared = math.log1p(host) + rng.normal(0, 0.002)
-    level = math.log(0.01) + math.log1p(image) + shared + rng.normal(0, restart_sd)
-    run = level + _lasting(rng, runs, 0.6, 0.01) - 0.7 * np.log(clock)
-    repeats = run[:, None] + rng.standard_t(3, (runs, _REPEATS)) * 0.02 / math.sqrt(3)
-    control = math.log(0.001) + shared + _lasting(rng, runs, 0.6, 0.005) - 0.9 * np.log(clock)
-    return Start(np.exp(repeats), np.exp(control), 1980 * clock)
-
-
-def upgrade(
-    rng: np.random.Generator, *, replicas: int, restart_sd: float, image: float = 0.0, host: float = 0.0
-) -> Upgrade:
-    """An upgrade of all replicas at once, on a host that may get slower in the same moment."""
-    return Upgrade(
-        [
-            (
-                start(rng, _BEFORE, restart_sd=restart_sd),
-                start(rng, LIVE.looks[-1], restart_sd=restart_sd, image=image, host=host),
-            )
-            for _ in range(replicas)
-        ],
-        [start(rng, _BEFORE, restart_sd=restart_sd) for _ in range(_PAST)],
-    )
-
-
 def ours(shown: Upgrade) -> Decision:
     """The exporter's judge, on the records that it would have; its past starts are those of the replicas, in turns."""
-    past = [_kept(start, i % len(shown.replicas), i - _PAST, "old") for i, start in enumerate(shown.past)]
-    before = [_kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
-    after = [_kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
+    past = [kept(start, i % len(shown.replicas), i - PAST, "old") for i, start in enumerate(shown.past)]
+    before = [kept(old, i, 0, "old") for i, (old, _) in enumerate(shown.replicas)]
+    after = [kept(new, i, 1, "new") for i, (_, new) in enumerate(shown.replicas)]
     judgement = Judgement(state="settling")
     for runs in LIVE.looks:
         seen = [KeptStart(start.generation, start.samples[:runs]) for start in after]
-        judgement = judge([*past, *before, *seen], [], _CANARY)
+        judgement = judge([*past, *before, *seen], [], CANARY)
         if judgement.state in CHANGED:
             break
     cause = next((who for who in get_args(Cause) if who == judgement.causes.cause), None)
     return Decision(cast(Verdict, judgement.state), runs, cause)
-
-
-_CANARY = "canary"
-_HOUR = 3600.0
-
-
-def _kept(start: Start, replica: int, hour: int, image: str) -> KeptStart:
-    """``start`` as the store has it, a run every 5 s from that hour on."""
-    at = (hour + 100) * _HOUR + replica
-    generation = Generation(
-        service="service",
-        container=f"replica-{replica}",
-        boot_id=f"{replica}-{hour}",
-        started_at=at,
-        image_id=image,
-    )
-    return KeptStart(generation, _samples(start.medians, start.control, start.clock, at, 5.0))
-
-
-def _samples(
-    medians: Floats, control: Floats, clock: Floats, begin: float, every: float, runs: int = 1
-) -> list[Sample]:
-    return [
-        Sample(
-            sequence=i * runs, canary=_CANARY, started_at=begin + i * every, outcome="ok", median=m, repeats=_REPEATS,
-            controls={"cpu_spin": c}, sm_clock=1e6 * mhz, runs=runs,
-        )
-        for i, (m, c, mhz) in enumerate(zip(medians.tolist(), control.tolist(), clock.tolist(), strict=True))
-    ]  # fmt: skip
 
 
 Rule: TypeAlias = Callable[
@@ -253,14 +142,14 @@ def mann_whitney(gate: float) -> Rule:
 def kayenta(gate: float) -> Rule:
     """Kayenta's rule; ``gate`` is its effect size, a ratio of means."""
 
-    def kept(values: Floats) -> Floats:
+    def within(values: Floats) -> Floats:
         low, high = np.quantile(values, (0.25, 0.75))
         fence = 3 * (high - low)
         inside: Floats = values[(values >= low - fence) & (values <= high + fence)]
         return inside
 
     def rule(before: Floats, after: Floats) -> int:
-        a, b = kept(before), kept(after)
+        a, b = within(before), within(after)
         differences = np.sort(np.subtract.outer(b, a), axis=None)
         count = differences.size
         z = statistics.NormalDist().inv_cdf(0.99)
@@ -340,15 +229,15 @@ def first_day(month: Month) -> list[int]:
     """The exporter's judge, asked every two hours; an alarm is where it begins to call a drift."""
     cut = month.medians.reshape(-1, LIVE.block_runs), month.control.reshape(-1, LIVE.block_runs)
     medians, control = (np.median(part, axis=1) for part in cut)
-    samples = _samples(
+    recorded = samples(
         medians, control, np.full(medians.size, 1980.0), 0.0, 60.0 * LIVE.block_runs, LIVE.block_runs
     )
     generation = Generation(
         service="service", container="replica", boot_id="1", started_at=0.0, image_id="image"
     )
     alarms, called = [], False
-    for count in range(10, len(samples) + 1, 10):
-        found = drift.detect([KeptStart(generation, samples[:count])], [], _CANARY, prior())
+    for count in range(10, len(recorded) + 1, 10):
+        found = drift.detect([KeptStart(generation, recorded[:count])], [], CANARY, prior())
         if found.shift and not called:  # 0 where it has not drifted, None while it is not known
             alarms.append(count * LIVE.block_runs // _BLOCK)
         called = bool(found.shift)
@@ -552,7 +441,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "what", nargs="?", choices=("all", "upgrades", "gates", "causes", "months"), default="all"
+        "what",
+        nargs="?",
+        choices=("all", "upgrades", "gates", "causes", "months", "restarts", "times"),
+        default="all",
     )
     parser.add_argument(
         "--trials", type=int, default=100, help="upgrades of each kind (default: %(default)s)"
@@ -568,6 +460,10 @@ def main() -> None:
         gates(args.trials, args.seed)
     if args.what in ("all", "causes"):
         causes(args.trials, args.seed)
+    if args.what in ("all", "restarts"):
+        restarts(args.trials, args.seed)
+    if args.what in ("all", "times"):
+        times(args.trials, args.seed)
     if args.what in ("all", "months"):
         months(args.months, args.seed)
 
