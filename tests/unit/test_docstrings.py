@@ -4,7 +4,7 @@ The rule, for every public function of a module and every public method of a pub
 
 - ``Args:`` has a line for each parameter, and none for a parameter that is not there. ``self`` and ``cls`` need none.
 - ``Returns:`` (or ``Yields:``) is there if something is returned. Without it: None and bool; and a plain ``int``,
-  ``float``, ``str`` or ``bytes`` whose first sentence begins with what is returned ("The …", "How …": see ``NOUNS``).
+  ``float``, ``str`` or ``bytes`` whose first sentence begins with what is returned ("The …", "How …": ``NOUN``).
 - ``Raises:`` names each exception of a ``raise`` in the function's own body. A bare ``raise``, and one of a variable,
   pass on what another function raised: they need none.
 
@@ -27,30 +27,17 @@ ROOT = Path(__file__).parents[2]
 TREES = ("probe/infercanary", "exporter/infercanary")
 
 NOT_YET: frozenset[str] = frozenset(
-    {f"infercanary.{name}" for name in ("ab", "compare", "demo", "exporter", "judge", "probe")}
+    {f"infercanary.{name}" for name in ("ab", "compare", "demo", "exporter", "judge")}
 )
 """Packages whose docstrings are still to be written."""
 
 EXEMPT = re.compile(r"(\w+\.)?(cached_property|property|overload)$|\w+\.setter$|click\.")
 """Decorators of functions that need no sections."""
 
-NOUNS = (
-    "A",
-    "All",
-    "An",
-    "Each",
-    "Every",
-    "How",
-    "Its",
-    "One",
-    "The",
-    "What",
-    "When",
-    "Where",
-    "Which",
-    "``",
+NOUN = re.compile(
+    r"(Return )?(a|all|an|each|every|how|its|one|the|what|when|where|which)\b|``", re.IGNORECASE
 )
-"""A first sentence that begins with one of these says what is returned."""
+"""A first sentence that begins so says what is returned."""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -154,10 +141,7 @@ def is_plain(returns: ast.expr | None, docstring: str) -> bool:
     kind = ast.unparse(returns).strip("'\"") if returns is not None else "None"
     if kind in ("None", "bool", "NoReturn", "Never") or kind.startswith("TypeGuard"):
         return True
-    return (
-        kind in ("int", "float", "str", "bytes")
-        and re.match(rf"({'|'.join(NOUNS)})\b|``", docstring) is not None
-    )
+    return kind in ("int", "float", "str", "bytes") and NOUN.match(docstring) is not None
 
 
 def mistakes(function: Function) -> Iterator[str]:

@@ -119,6 +119,9 @@ class Canary:
 
         The canary is then open, ``failing``, or still ``opening``. After a failure the next attempt waits for a
         minute or more, and calls before that do nothing; an attempt past its deadline is still taken when it ends.
+
+        Args:
+            seconds: How long this call may wait; the attempt itself has its own deadline.
         """
         now = perf_counter()
         if self.is_open or (self._opening_since is None and now < self._retry_at):
@@ -159,7 +162,11 @@ class Canary:
         self._opening_since = None
 
     def failed_open(self) -> Round | None:
-        """The last attempt to open it, as a failed run; None where it went well, or was taken already."""
+        """The last attempt to open it, as a failed run; None where it went well, or was taken already.
+
+        Returns:
+            The run, without latencies; a second call returns None.
+        """
         failed, self._failed_open = self._failed_open, None
         return failed
 
@@ -202,7 +209,12 @@ class Canary:
         return result
 
     def tag(self, tags: tuple[str, ...], eligible: bool) -> None:
-        """Count the tags of the last round."""
+        """Count the tags of the last round.
+
+        Args:
+            tags: Their names; all of them are in ``TAGS``.
+            eligible: Whether the round is fit for comparing images.
+        """
         self._record.tags(tags, eligible)
 
     def interrupt(self) -> None:
@@ -210,7 +222,11 @@ class Canary:
         self._runner.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Let go of the target as soon as it does not run; whether that was within ``seconds``."""
+        """Let go of the target as soon as it does not run; whether that was within ``seconds``.
+
+        Args:
+            seconds: How long to wait.
+        """
         ended = self._runner.close(seconds, self.is_open or self.is_opening)
         if not ended:
             log.warning("canary %s: still hanging; its thread ends with the process", self.name)

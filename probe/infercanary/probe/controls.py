@@ -80,7 +80,14 @@ class Controls:
         """Seconds that the last measurement took; 0 for a device's first, which is warm-up."""
 
     def cost(self, device: str) -> float:
-        """Seconds that a measurement for a canary on ``device`` takes: the median of the last ones."""
+        """Seconds that a measurement for a canary on ``device`` takes: the median of the last ones.
+
+        Args:
+            device: ``cpu`` or ``cuda[:N]``, as :attr:`Canary.device`.
+
+        Returns:
+            Seconds; 0 where none was measured for that device.
+        """
         return statistics.median(self._costs.get(device) or (0.0,))
 
     def measure(self, device: str) -> dict[str, float]:
@@ -110,7 +117,11 @@ class Controls:
             worker.interrupt()
 
     def close(self, seconds: float) -> bool:
-        """Let go of everything; whether that was within ``seconds``."""
+        """Let go of everything; whether that was within ``seconds``.
+
+        Args:
+            seconds: For all of them together; each thread gets 0.1 s at least.
+        """
         deadline = perf_counter() + seconds
         ended = True
         for device, worker in self._workers.items():

@@ -75,6 +75,9 @@ class Worker:
     def begin(self, function: Callable[[], Any]) -> None:
         """Start a call.
 
+        Args:
+            function: Called in the worker's thread, without arguments.
+
         Raises:
             StillBusy: An earlier call hangs.
         """
@@ -88,6 +91,12 @@ class Worker:
 
     def result(self, seconds: float) -> Any:
         """Wait for the call that was begun last, and return or raise what it did.
+
+        Args:
+            seconds: How long to wait.
+
+        Returns:
+            What the function returned.
 
         Raises:
             DeadlineExceeded: It has not returned within ``seconds``; another call of this method goes on waiting.
@@ -167,7 +176,14 @@ class Worker:
 
 
 def one_line(error: BaseException) -> str:
-    """Describe an error as ``RuntimeError: its first line``: a model's may be pages long, or fail while it is read."""
+    """Describe an error as ``RuntimeError: its first line``: a model's may be pages long, or fail while it is read.
+
+    Args:
+        error: Any exception.
+
+    Returns:
+        Printable text, with at most 200 characters of the error's own.
+    """
     try:
         text = str(error).strip()
     except BaseException as broken:

@@ -97,7 +97,14 @@ _MAX_LENGTH = 200  # characters of a value; a label, not a text
 
 
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
-    """Component → version or setting, sorted; ``engines`` is what the targets reported of theirs."""
+    """Component → version or setting, sorted; ``engines`` is what the targets reported of theirs.
+
+    Args:
+        engines: Component → value, as the targets reported them; they replace ours of the same name.
+
+    Returns:
+        Component → version or setting: printable, and cut to a bounded length.
+    """
     found = {
         "python": platform.python_version(),
         "python_implementation": platform.python_implementation(),

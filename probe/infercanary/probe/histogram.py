@@ -20,12 +20,20 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Add one observation; an upper bound is inclusive, as Prometheus' ``le`` is."""
+        """Add one observation; an upper bound is inclusive, as Prometheus' ``le`` is.
+
+        Args:
+            seconds: What was measured.
+        """
         self._counts[bisect_left(LADDER, seconds)] += 1
         self._sum += seconds
 
     def value(self) -> HistogramValue:
-        """A snapshot."""
+        """A snapshot.
+
+        Returns:
+            Counts of each rung (not cumulative; the last one is of what is above the ladder), and the sum in seconds.
+        """
         return HistogramValue(tuple(self._counts), self._sum)
 
 
@@ -36,24 +44,47 @@ class Tally:
         self._values: dict[Metric, dict[tuple[str, ...], float | Histogram]] = {}
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """Add ``amount`` (0 makes the series exist, so that its first increase is seen)."""
+        """Add ``amount`` (0 makes the series exist, so that its first increase is seen).
+
+        Args:
+            metric: A counter; or a gauge that counts.
+            amount: In the metric's unit.
+            labels: Values of its labels, in the order in which it declares them.
+        """
         points = self._values.setdefault(metric, {})
         value = points.get(labels, 0.0)
         assert not isinstance(value, Histogram)
         points[labels] = value + amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge."""
+        """Set a gauge.
+
+        Args:
+            metric: A gauge, or a counter whose total is known.
+            value: In the metric's unit.
+            labels: Values of its labels, in the order in which it declares them.
+        """
         self._values.setdefault(metric, {})[labels] = float(value)
 
     def observe(self, metric: Metric, seconds: float, *labels: str) -> None:
-        """Add one observation to a histogram."""
+        """Add one observation to a histogram.
+
+        Args:
+            metric: A histogram.
+            seconds: What was measured.
+            labels: Values of its labels, in the order in which it declares them.
+        """
         histogram = self._values.setdefault(metric, {}).setdefault(labels, Histogram())
         assert isinstance(histogram, Histogram)
         histogram.observe(seconds)
 
     def forget(self, metric: Metric, *labels: str) -> None:
-        """Remove the points whose labels begin so: what is no longer known is missing, and not zero."""
+        """Remove the points whose labels begin so: what is no longer known is missing, and not zero.
+
+        Args:
+            metric: It need not have points.
+            labels: The first of its labels' values; none for all points.
+        """
         points = self._values.get(metric, {})
         for known in [known for known in points if known[: len(labels)] == labels]:
             del points[known]

@@ -87,7 +87,11 @@ class Journal:
         self._complaint = complaint
 
     def close(self, seconds: float) -> bool:
-        """End its thread; whether that was within ``seconds``."""
+        """End its thread; whether that was within ``seconds``.
+
+        Args:
+            seconds: How long to wait for what is being written.
+        """
         return self._worker.stop(seconds)
 
     def _write(
@@ -114,7 +118,17 @@ class Journal:
 
 
 def read(path: Path) -> Iterator[JournalEntry]:
-    """The entries of the journal at ``path``, oldest first; lines that are none (torn by a crash) are left out."""
+    """The entries of the journal at ``path``, oldest first; lines that are none (torn by a crash) are left out.
+
+    Args:
+        path: Of the journal; ``PATH.1``, the file before it, is read first. Neither need exist.
+
+    Yields:
+        Entries, one by one as the files are read.
+
+    Raises:
+        OSError: A file is there and cannot be read.
+    """
     for file in (_older(path), path):
         if not file.exists():
             continue
@@ -130,6 +144,13 @@ def last_runs(path: Path, limit: int) -> list[Run]:
     """The last runs of a journal, ``limit`` at most, each with the ``boot_id`` of the probe that wrote it.
 
     A crash, or several in a row, took them from the ring; an exporter that has not collected them yet still can.
+
+    Args:
+        path: As for :func:`read`.
+        limit: How many at most.
+
+    Returns:
+        Runs, the oldest first.
     """
     runs: deque[Run] = deque(maxlen=limit)
     for entry in read(path):
@@ -149,7 +170,14 @@ def _ends_with_newline(path: Path) -> bool:
 
 
 def check(path: Path) -> str:
-    """Why nothing can be written at ``path``, or an empty text."""
+    """Why nothing can be written at ``path``, or an empty text.
+
+    Args:
+        path: Where the journal is to be; the file need not exist.
+
+    Returns:
+        One line, with the fix.
+    """
     if path.is_dir():
         return f"`{path}` is a folder; name a file in it"
     if not path.parent.is_dir():

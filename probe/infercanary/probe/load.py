@@ -34,7 +34,11 @@ class Load(NamedTuple):
     concurrency: int
 
     def is_at_least(self, other: Load) -> bool:
-        """Whether it asks for as much as ``other`` does, or more."""
+        """Whether it asks for as much as ``other`` does, or more.
+
+        Args:
+            other: Compared in both numbers.
+        """
         return self.batch >= other.batch and self.concurrency >= other.concurrency
 
 
@@ -82,7 +86,11 @@ class Measurement:
         self._threads = [_Driver() for _ in range(load.concurrency)]
 
     def measure(self) -> Measured | Missing:
-        """Measure the load: its numbers, or why there are none. Never raises."""
+        """Measure the load: its numbers, or why there are none. Never raises.
+
+        Returns:
+            The numbers; or the reason why there are none, in a word and in a line.
+        """
         self._until = perf_counter() + _AIM * self._seconds
         copies: list[Target] = []
         found: Measured | Missing

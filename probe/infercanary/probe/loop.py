@@ -181,7 +181,11 @@ class Probe:
             atexit.register(self.stop)
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call."""
+        """Stop, after the run under way, for which it waits ``seconds`` at most. Never raises; any thread may call.
+
+        Args:
+            seconds: Also 0: the run under way is then interrupted.
+        """
         atexit.unregister(self.stop)
         self._stopping.set()
         for sweeping in self._sweeps:
@@ -274,6 +278,9 @@ class Probe:
         """Run one round now, with neither port nor journal: the report, or None where it was stopped meanwhile.
 
         Call it after :meth:`open`, in place of the other two steps. A canary that could not be opened is left alone.
+
+        Returns:
+            What an exporter would get; None where the probe was stopped.
         """
         schedule = Schedule(self._interval, time.monotonic())
         self._sampling.settle(self._stopping)
@@ -302,7 +309,11 @@ class Probe:
         return ended
 
     def report(self, since: str) -> bytes:
-        """The report for a caller with this cursor, as JSON; callable from any thread."""
+        """The report for a caller with this cursor, as JSON; callable from any thread.
+
+        Args:
+            since: The cursor of the caller's last report; empty to begin with the oldest run that is kept.
+        """
         return self._publisher.report(since)
 
     def _run_guarded(self) -> None:

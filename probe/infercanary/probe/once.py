@@ -64,6 +64,9 @@ _ROWS = {
 def once(probe: Probe) -> int:
     """Open every canary, run each once, and print the report.
 
+    Args:
+        probe: One that was not opened yet.
+
     Returns:
         The exit code.
 
@@ -101,6 +104,9 @@ def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -
         report: After one run of every canary.
         interval_seconds: Between runs, as configured.
         width: Columns.
+
+    Returns:
+        Lines that a terminal can show, none with white space at its end; the last one ends with a line end.
     """
     known = values(report.families)
     runs = last_runs(report)
@@ -120,7 +126,14 @@ def render(report: Report, interval_seconds: float, width: int = _LEAST_WIDTH) -
 
 
 def last_runs(report: Report) -> dict[str, Run]:
-    """Canary → its last run by this probe (those of an earlier one, out of the journal, are not shown)."""
+    """Canary → its last run by this probe (those of an earlier one, out of the journal, are not shown).
+
+    Args:
+        report: Its runs are in order of their sequence.
+
+    Returns:
+        Without the canaries that did not run.
+    """
     return {run.canary: run for run in report.runs if not run.boot_id}
 
 

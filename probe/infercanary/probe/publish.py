@@ -90,6 +90,9 @@ class Publisher:
     def serve(self, listen: str) -> None:
         """Answer on ``listen`` from now on.
 
+        Args:
+            listen: ``host:port``, or ``unix:///path``.
+
         Raises:
             UsageError: It cannot listen there.
         """
@@ -104,6 +107,9 @@ class Publisher:
         """Take the canaries' environments together; with ``final``, even where no target has reported one.
 
         Canaries may differ in a component (one on the CPU, one on a GPU): it then has all their values.
+
+        Args:
+            final: Whether warm-up is over, so that what is still missing is not waited for.
         """
         found: dict[str, set[str]] = {}
         for canary in self._canaries:
@@ -114,14 +120,22 @@ class Publisher:
             self._engines, self._environment = engines, fingerprint(engines)
 
     def keep(self, runs: list[Run]) -> None:
-        """Publish ``runs``, and write them to the journal where it serves: ``--once`` runs beside a probe that does."""
+        """Publish ``runs``, and write them to the journal where it serves: ``--once`` runs beside a probe that does.
+
+        Args:
+            runs: The newest, in order.
+        """
         if self._journal is not None and self._server is not None:
             self._journal.append(runs, self._environment, self._reference_outputs())
             self._tally.set(JOURNAL_ERRORS, self._journal.lost)
         self.publish(runs)
 
     def publish(self, runs: Iterable[Run] = ()) -> None:
-        """Swap in a new snapshot: ``runs`` together with the numbers that count them."""
+        """Swap in a new snapshot: ``runs`` together with the numbers that count them.
+
+        Args:
+            runs: The newest, in order; none where only the numbers changed.
+        """
         cpu = time.thread_time() - self._cpu_before + self._sampling.cpu_seconds
         self._tally.set(CPU, cpu + (self._server.cpu_seconds if self._server is not None else 0.0))
         environment = ENVIRONMENT.family(dict.fromkeys(self._environment.items(), 1.0))
@@ -132,7 +146,11 @@ class Publisher:
             self._families, self._outputs = families, outputs
 
     def report(self, since: str) -> bytes:
-        """The report for a caller with this cursor, as JSON."""
+        """The report for a caller with this cursor, as JSON.
+
+        Args:
+            since: The caller's cursor; an empty or unknown one begins with the oldest run that is kept.
+        """
         with self._snapshot:
             runs, cursor, lost = self._ring.since(since)
             families, environment, outputs = self._families, self._environment, self._outputs
@@ -147,7 +165,11 @@ class Publisher:
             self._server.close()
 
     def close(self, seconds: float) -> bool:
-        """Close the journal; whether that was within ``seconds``."""
+        """Close the journal; whether that was within ``seconds``.
+
+        Args:
+            seconds: How long to wait for what is being written.
+        """
         return self._journal is None or self._journal.close(seconds)
 
     def _open_journal(self, path: Path, max_bytes: int) -> list[Run]:

@@ -255,12 +255,20 @@ class Record:
             tally.add(TAGGED, 0, name, tag)
 
     def state(self, now: CanaryState) -> None:
-        """Set the canary's state."""
+        """Set the canary's state.
+
+        Args:
+            now: Its series becomes 1, those of the other states 0.
+        """
         for each in CANARY_STATES:
             self._tally.set(STATE, each == now, self._name, each)
 
     def opened(self, opened: Opened) -> None:
-        """Set what the cold start took."""
+        """Set what the cold start took.
+
+        Args:
+            opened: Seconds of each step, and what the warm-up found.
+        """
         tally, name = self._tally, self._name
         tally.set(LOAD, opened.load, name)
         tally.set(FIRST_RUN, opened.first_run, name)
@@ -271,22 +279,38 @@ class Record:
             tally.set(OVERHEAD, opened.overhead, name)
 
     def pools(self, threads: Mapping[PoolName, int]) -> None:
-        """Set how many threads its engine has in each pool; 0 where that is not known."""
+        """Set how many threads its engine has in each pool; 0 where that is not known.
+
+        Args:
+            threads: Pool → threads.
+        """
         for pool, count in threads.items():
             if count:
                 self._tally.set(THREAD_POOL, count, self._name, pool)
 
     def cuda(self, missing: str) -> None:
-        """Set why its engine has no CUDA; empty where it has."""
+        """Set why its engine has no CUDA; empty where it has.
+
+        Args:
+            missing: One of ``CUDA_MISSING_REASONS``, or empty.
+        """
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
     def steady(self, seconds: float) -> None:
-        """Set when it became steady for the first time, ``seconds`` after the start."""
+        """Set when it became steady for the first time, ``seconds`` after the start.
+
+        Args:
+            seconds: Since the container started, loading included.
+        """
         self._tally.set(TIME_TO_STEADY, seconds, self._name)
 
     def failed(self, done: Round) -> None:
-        """Count a run without a latency, and clear the last good one, which would look healthy."""
+        """Count a run without a latency, and clear the last good one, which would look healthy.
+
+        Args:
+            done: The round; its outcome is not ``ok``.
+        """
         self._count(done)
         self._recent.clear()
         for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN, OUTPUT_ERROR, *self._readings):
@@ -294,7 +318,12 @@ class Record:
         self._readings.clear()
 
     def run(self, done: Round, steady: bool) -> None:
-        """Count a run with latencies, of a canary that is ``steady`` by now or not yet."""
+        """Count a run with latencies, of a canary that is ``steady`` by now or not yet.
+
+        Args:
+            done: The round; its latencies are in seconds.
+            steady: Whether its repeats count for the 90th percentile.
+        """
         tally, name, latencies = self._tally, self._name, done.latencies
         self._count(done)
         for timing in done.timings:
@@ -327,7 +356,12 @@ class Record:
         self._thread(done)
 
     def tags(self, tags: Iterable[str], eligible: bool) -> None:
-        """Count the tags of the run that was counted last, and whether it is fit for comparing images."""
+        """Count the tags of the run that was counted last, and whether it is fit for comparing images.
+
+        Args:
+            tags: Their names.
+            eligible: Whether the run is fit for comparing images.
+        """
         for tag in tags:
             self._tally.add(TAGGED, 1, self._name, tag)
         self._eligible.append(eligible)

@@ -26,7 +26,11 @@ class Ring:
         self._runs: deque[Run] = deque(maxlen=size)
 
     def extend(self, runs: Iterable[Run]) -> None:
-        """Add the newest runs, in order; the oldest fall out of a full ring."""
+        """Add the newest runs, in order; the oldest fall out of a full ring.
+
+        Args:
+            runs: Their sequences go on from the last one that the ring has.
+        """
         self._runs.extend(runs)
 
     def since(self, cursor: str, most: int = PAGE) -> tuple[tuple[Run, ...], str, int]:

@@ -120,13 +120,21 @@ class Rounds:
         return False
 
     def failed_opens(self) -> list[Run]:
-        """A run for each canary whose attempt to open failed since the last call."""
+        """A run for each canary whose attempt to open failed since the last call.
+
+        Returns:
+            Runs without latencies; empty where no attempt failed.
+        """
         now = time.time()
         failed = ((canary, canary.failed_open()) for canary in self._canaries)
         return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
 
     def places(self) -> dict[str, Place]:
-        """Where the thread of each canary's last run was, where that went well, and which GPUs it worked for."""
+        """Where the thread of each canary's last run was, where that went well, and which GPUs it worked for.
+
+        Returns:
+            Canary → place.
+        """
         return {
             canary.name: canary.place._replace(gpus=self._gpus.get(canary.name))
             for canary in self._canaries

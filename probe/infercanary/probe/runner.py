@@ -86,7 +86,14 @@ class Pool:
         self._on_hang = on_hang
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """As :meth:`concurrent.futures.Executor.submit`."""
+        """As :meth:`concurrent.futures.Executor.submit`.
+
+        Args:
+            work: Called in one of the pool's threads.
+
+        Returns:
+            Its result, later.
+        """
         return self._executor.submit(work)
 
     def lost_a_thread(self) -> None:
@@ -142,7 +149,14 @@ class Runner:
             self._pool.lost_a_thread()
 
     def opened(self, seconds: float) -> Opened:
-        """Wait for what :meth:`begin_opening` started, ``seconds`` at most. Raises as target and worker do."""
+        """Wait for what :meth:`begin_opening` started, ``seconds`` at most. Raises as target and worker do.
+
+        Args:
+            seconds: How long to wait.
+
+        Returns:
+            What opening and warming up took, and found.
+        """
         opened: Opened = self._worker.result(seconds)
         return opened
 
@@ -185,6 +199,12 @@ class Runner:
         Waiting for a turn in the server's pool is not busy time. But where the canary waited, requests wait for it too:
         the round then costs up to eight times its busy time, and rounds become as much rarer. So few requests are
         delayed that the server's 99th percentile stays what it was (benchmarks/overhead.py).
+
+        Args:
+            since: A time of ``perf_counter``.
+
+        Returns:
+            Seconds in the target's methods, and the seconds that the budget is charged.
         """
         now, entered = perf_counter(), self._entered
         busy = self._busy + (now - entered if entered is not None else 0.0)
@@ -199,7 +219,12 @@ class Runner:
         self._worker.interrupt()
 
     def close(self, seconds: float, is_open: bool) -> bool:
-        """Let go of the target once it does not run; whether that was within ``seconds``."""
+        """Let go of the target once it does not run; whether that was within ``seconds``.
+
+        Args:
+            seconds: How long to wait.
+            is_open: Whether the target holds something, so that its ``close`` is to be called.
+        """
         return self._worker.stop(seconds, self._close if is_open else None)
 
     # From here on all runs in the target's thread.

@@ -72,7 +72,11 @@ class Guard:
         self._complaint = ""
 
     def sample(self, patience: float = math.inf) -> None:
-        """Take a sample, or go on waiting for the one before; never raises. It waits ``patience`` seconds or less."""
+        """Take a sample, or go on waiting for the one before; never raises. It waits ``patience`` seconds or less.
+
+        Args:
+            patience: Seconds; the guard's own patience and deadline bound it too.
+        """
         if self._begun is not None and not self._collect(0.0):
             return
         self._begun = perf_counter()
@@ -132,7 +136,11 @@ class Guard:
         return self._worker.cpu_seconds
 
     def close(self, seconds: float) -> bool:
-        """End its thread; whether that was within ``seconds``."""
+        """End its thread; whether that was within ``seconds``.
+
+        Args:
+            seconds: How long to wait for a sample under way.
+        """
         closing = self._sampler.close if isinstance(self._sampler, Closable) else None
         return self._worker.stop(seconds, closing)
 
@@ -158,7 +166,11 @@ class Sampling:
         return sum(guard.cpu_seconds for guard in self._guards)
 
     def take(self) -> Values:
-        """Take a sample; the plain numbers in it."""
+        """Take a sample; the plain numbers in it.
+
+        Returns:
+            Metric → its points; nothing of a sampler that failed or is late.
+        """
         begin = time.monotonic()
         for guard in self._guards:
             guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
@@ -169,7 +181,11 @@ class Sampling:
         return found
 
     def settle(self, stopping: threading.Event) -> None:
-        """Sample until each sampler has answered or hangs, and what a GPU counts as busy is no longer the warm-up."""
+        """Sample until each sampler has answered or hangs, and what a GPU counts as busy is no longer the warm-up.
+
+        Args:
+            stopping: Ends it early.
+        """
         begin = time.monotonic()
         while True:
             self.take()
@@ -179,7 +195,11 @@ class Sampling:
                 return
 
     def close(self, seconds: float) -> bool:
-        """End all threads; whether that was within ``seconds``."""
+        """End all threads; whether that was within ``seconds``.
+
+        Args:
+            seconds: For all of them together; each thread gets 0.1 s at least.
+        """
         deadline = time.monotonic() + seconds
         ended = [guard.close(max(0.1, deadline - time.monotonic())) for guard in self._guards]
         return all(ended)

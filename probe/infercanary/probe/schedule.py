@@ -30,6 +30,9 @@ class Schedule:
     def next(self, now: float) -> tuple[float, int]:
         """Move on to the next slot.
 
+        Args:
+            now: Seconds, of the clock that ``start`` is of.
+
         Returns:
             Its jittered time, and how many slots were missed since the last one.
         """
@@ -40,7 +43,12 @@ class Schedule:
         return max(now, self._start + slot * self.interval + offset), missed
 
     def stretch(self, interval: float, now: float) -> None:
-        """Go on with another interval: the next slot is one ``interval`` after ``now``."""
+        """Go on with another interval: the next slot is one ``interval`` after ``now``.
+
+        Args:
+            interval: Seconds.
+            now: Seconds, of the clock that ``start`` is of.
+        """
         self.interval, self._start, self._slot = interval, now, 0
 
 
@@ -61,13 +69,23 @@ class Budget:
         self._depth = math.inf
 
     def ready_at(self, cost: float, now: float) -> float:
-        """The earliest time at which ``cost`` busy seconds are affordable (``now`` if they are already)."""
+        """The earliest time at which ``cost`` busy seconds are affordable (``now`` if they are already).
+
+        Args:
+            cost: What the next run is expected to take; the bucket holds no more than that.
+            now: Seconds, monotonic.
+        """
         self._depth = cost
         self._fill(now)
         return now + max(0.0, cost - self._level) / self.cap
 
     def spend(self, cost: float, now: float) -> None:
-        """Book ``cost`` busy seconds."""
+        """Book ``cost`` busy seconds.
+
+        Args:
+            cost: What the run took.
+            now: Seconds, monotonic.
+        """
         self._fill(now)
         self._level = max(self._level - cost, -self.MAX_PAUSE * self.cap)
 
@@ -151,12 +169,22 @@ class Turns:
         self.next_at = self._after(start, interval)
 
     def ended(self, cost: float, began: float) -> None:
-        """Plan the next sweep, after one that ``began`` then and cost so many seconds."""
+        """Plan the next sweep, after one that ``began`` then and cost so many seconds.
+
+        Args:
+            cost: Busy seconds.
+            began: When it did: seconds, monotonic.
+        """
         pause = self._interval * max(1.0, cost / self._seconds)
         self.next_at = self._after(began, min(pause, max(self._interval, self.MAX_PAUSE)))
 
     def put_off(self, seconds: float, now: float) -> None:
-        """Try again after so many seconds."""
+        """Try again after so many seconds.
+
+        Args:
+            seconds: From ``now`` on.
+            now: Seconds, monotonic.
+        """
         self.next_at = now + seconds
 
     def _after(self, now: float, pause: float) -> float:

@@ -93,7 +93,17 @@ class ReportServer:
 
 
 def parse(listen: str) -> Path | tuple[str, int]:
-    """The socket's path, or host and port (``[::]:9798`` for IPv6). Raises :class:`UsageError`."""
+    """Read where to listen.
+
+    Args:
+        listen: ``host:port`` (``[::]:9798`` for IPv6), or ``unix:///path``.
+
+    Returns:
+        The socket's path, or host (without brackets) and port.
+
+    Raises:
+        UsageError: It is neither.
+    """
     if listen.startswith("unix:///"):
         return Path(listen.removeprefix("unix://"))
     host, _, port = listen.rpartition(":")

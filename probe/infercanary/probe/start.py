@@ -20,6 +20,12 @@ def since_start(proc: Path = Path("/proc")) -> float | None:
 
     None where the container had been up for long when this process began: a worker that a server recycled, or a probe
     that was started again, is no cold start.
+
+    Args:
+        proc: Where procfs is mounted.
+
+    Returns:
+        Seconds, or None; since this module was imported where procfs cannot be read.
     """
     try:
         own = _age(proc / "self" / "stat")

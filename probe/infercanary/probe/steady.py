@@ -25,6 +25,9 @@ def is_steady(latencies: Sequence[float]) -> bool:
 
     The scatter is the median absolute deviation of both windows (each about its own median); the difference of two
     medians of n has a standard error of about 2.63 MAD / √n for normal noise (1.4826 · 1.2533 · √2).
+
+    Args:
+        latencies: Seconds, in order of time; fewer than two windows are not steady.
     """
     if len(latencies) < 2 * WINDOW:
         return False

@@ -118,7 +118,14 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError("nothing to sweep; give `batches` or `concurrency`")
 
     def loads(self, samples: int) -> list[Load]:
-        """The points, each once, for a canary with so many samples in its own inputs."""
+        """The points, each once, for a canary with so many samples in its own inputs.
+
+        Args:
+            samples: As many as one request of the canary holds.
+
+        Returns:
+            Loads in growing order: the batches with one request at a time, then the concurrencies.
+        """
         batches = [Load(batch, 1) for batch in sorted(set(self.batches))]
         at_a_time = [Load(samples, number) for number in sorted(set(self.concurrency))]
         return [*batches, *(load for load in at_a_time if load not in batches)]
@@ -131,6 +138,9 @@ def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
         name: The canary's.
         sweep: What to sweep of it.
         targets: Of all canaries.
+
+    Returns:
+        The sweep, with its numbers converted to their types.
 
     Raises:
         UsageError: There is no such canary, it cannot be swept, or a value is out of range.
@@ -199,11 +209,22 @@ class Sweeping:
         return self._turns.next_at
 
     def start(self, now: float) -> None:
-        """Count from ``now``, when warm-up is over."""
+        """Count from ``now``, when warm-up is over.
+
+        Args:
+            now: Seconds, monotonic.
+        """
         self._turns = Turns(self._interval, self._sweep.seconds, now)
 
     def step(self, now: float) -> float:
-        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done."""
+        """Measure the next point, if it is time for one; the seconds that took, 0 where nothing was done.
+
+        Args:
+            now: Seconds, monotonic.
+
+        Returns:
+            Seconds.
+        """
         if self.is_running:
             self._report_a_hang(now)
             return 0.0
@@ -231,7 +252,11 @@ class Sweeping:
             measurement.give_up()
 
     def close(self, seconds: float) -> bool:
-        """Whether its thread ended within ``seconds``."""
+        """Whether its thread ended within ``seconds``.
+
+        Args:
+            seconds: How long to wait.
+        """
         ended = self._worker.stop(seconds)
         if not ended:
             log.warning(

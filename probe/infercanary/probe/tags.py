@@ -46,7 +46,13 @@ class Window(NamedTuple):
     container then counts."""
 
     def grown(self, metric: str, *labels: str, since: Values | None = None) -> float:
-        """How much a counter grew in the window, or ``since`` another sample, over all points whose labels begin so."""
+        """How much a counter grew in the window, or ``since`` another sample, over all points whose labels begin so.
+
+        Args:
+            metric: Its name; one that no sample has did not grow.
+            labels: The first of its labels' values; none for all points.
+            since: Another sample; None for the one just before the run.
+        """
         earlier = self.before if since is None else since
         return sum(
             max(0.0, value - earlier.get(metric, {}).get(known, value))
@@ -55,7 +61,15 @@ class Window(NamedTuple):
         )
 
     def of_gpus(self, metric: str, sample: Values) -> dict[tuple[str, ...], float]:
-        """The points of a sample that are of the canary's own GPUs and their MIG devices."""
+        """The points of a sample that are of the canary's own GPUs and their MIG devices.
+
+        Args:
+            metric: The name of one whose first label is the GPU.
+            sample: Any of the window's.
+
+        Returns:
+            Label values → value; of all GPUs where it is not known which the canary has.
+        """
         return {
             labels: value
             for labels, value in sample.get(metric, {}).items()
@@ -78,7 +92,14 @@ class Window(NamedTuple):
 
 
 def values(families: Iterable[Family]) -> Values:
-    """The plain numbers of ``families``."""
+    """The plain numbers of ``families``.
+
+    Args:
+        families: Histograms in them are left out.
+
+    Returns:
+        Name → label values → value.
+    """
     return {
         family.name: {
             point.labels: point.value for point in family.points if isinstance(point.value, (int, float))
@@ -88,7 +109,15 @@ def values(families: Iterable[Family]) -> Values:
 
 
 def gpus_at(bus_id: str, sample: Values) -> frozenset[str] | None:
-    """The indexes of the GPU at this PCI address; None where NVML shows none there."""
+    """The indexes of the GPU at this PCI address; None where NVML shows none there.
+
+    Args:
+        bus_id: In any form that NVML, sysfs or CUDA write.
+        sample: One with the metric ``infercanary_gpu_info``.
+
+    Returns:
+        Indexes as text; or None.
+    """
     place = _pci_place(bus_id)
     shown = sample.get("infercanary_gpu_info", {})
     return (
@@ -103,12 +132,28 @@ def _pci_place(bus_id: str) -> tuple[str, str]:
 
 
 def tags(window: Window) -> tuple[str, ...]:
-    """The tags of the run, in the table's order."""
+    """The tags of the run, in the table's order.
+
+    Args:
+        window: The run and its samples.
+
+    Returns:
+        Names of tags; empty where nothing disturbed the run.
+    """
     return tuple(tag for tag, applies in _RULES.items() if applies(window))
 
 
 def state_tags(state: CanaryState, *, beside_opening: bool, beside_sweep: bool) -> tuple[str, ...]:
-    """The tags that the state of the canaries gives: the run's own, and what others did meanwhile."""
+    """The tags that the state of the canaries gives: the run's own, and what others did meanwhile.
+
+    Args:
+        state: Of the canary that ran.
+        beside_opening: Whether another canary was loading meanwhile.
+        beside_sweep: Whether a request of a sweep was still going.
+
+    Returns:
+        Names of tags.
+    """
     beside = {BESIDE_OPENING: beside_opening, BESIDE_SWEEP: beside_sweep}
     own = (state,) if state in _OF_STATE else ()
     return (*own, *(tag for tag, there in beside.items() if there))

@@ -37,7 +37,14 @@ class Clock(Protocol):
     """Times one repeat."""
 
     def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
-        """Call ``run`` with a phase marker; its timing and its result. Whatever ``run`` raises passes through."""
+        """Call ``run`` with a phase marker; its timing and its result. Whatever ``run`` raises passes through.
+
+        Args:
+            run: Makes the inferences of one repeat, each phase within ``with phase(name):``.
+
+        Returns:
+            Seconds of an inference, as a whole and by phase; and what ``run`` returned.
+        """
         ...
 
 
@@ -52,7 +59,14 @@ class BatchClock(Protocol):
 
 
 def inferences(clock: Clock) -> int:
-    """Return how many inferences a repeat has by this clock; 1 where it has no ``batch``."""
+    """Return how many inferences a repeat has by this clock; 1 where it has no ``batch``.
+
+    Args:
+        clock: Any.
+
+    Returns:
+        A number from 1 on.
+    """
     return clock.batch if isinstance(clock, BatchClock) else 1
 
 
@@ -62,6 +76,9 @@ def inferences_of_100_us(clock: Clock, run: Callable[[Phase], Any]) -> int:
     Args:
         clock: Its phase ``compute`` is read, a few times.
         run: Makes one inference.
+
+    Returns:
+        A number from 1 on, bounded.
     """
     compute = min(clock.measure(run)[0].phases["compute"] for _ in range(_BATCH_TRIES))
     return max(1, min(_MAX_BATCH, math.ceil(_BATCH_SECONDS / max(compute, 1e-7))))
@@ -211,7 +228,14 @@ def _timing(wall: float, phases: dict[str, float], batch: int) -> Timing:
 
 
 def overhead(clock: Clock) -> float:
-    """Median seconds that ``clock`` finds in a phase with nothing in it: part of every phase, and never subtracted."""
+    """Median seconds that ``clock`` finds in a phase with nothing in it: part of every phase, and never subtracted.
+
+    Args:
+        clock: Any.
+
+    Returns:
+        Seconds of a whole repeat, for all of its inferences.
+    """
 
     def empty(phase: Phase) -> None:
         with phase("empty"):

@@ -92,6 +92,10 @@ class Driver:
     def call(self, function: str, *arguments: Any) -> None:
         """Call a function of the library.
 
+        Args:
+            function: Its name, such as ``cuInit``.
+            arguments: As :mod:`ctypes` takes them.
+
         Raises:
             CudaError: It failed, or one did before.
         """
@@ -100,11 +104,20 @@ class Driver:
         self.check(function, getattr(self._library, function)(*arguments))
 
     def end(self, function: str, *arguments: Any) -> bool:
-        """Call a function that releases something, also after a failure; return whether it succeeded."""
+        """Call a function that releases something, also after a failure; return whether it succeeded.
+
+        Args:
+            function: Its name.
+            arguments: As :mod:`ctypes` takes them.
+        """
         return not getattr(self._library, function)(*arguments)
 
     def check(self, function: str, code: int) -> None:
         """Check what a function returned.
+
+        Args:
+            function: The one that returned it.
+            code: A ``CUresult``; 0 is success.
 
         Raises:
             CudaError: The code is not CUDA_SUCCESS.
@@ -116,7 +129,11 @@ class Driver:
             raise CudaError(self._failed.function, self._failed.code, self._failed.name)
 
     def address(self, function: str) -> int:
-        """Return the address of a function, for machine code that calls it."""
+        """Return the address of a function, for machine code that calls it.
+
+        Args:
+            function: Its name.
+        """
         return ctypes.cast(getattr(self._library, function), c_void_p).value or 0
 
 
@@ -171,7 +188,14 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make the context this thread's current one; afterwards the one before is current again."""
+        """Make the context this thread's current one; afterwards the one before is current again.
+
+        Yields:
+            Nothing; other threads wait until it ends.
+
+        Raises:
+            RuntimeError: The device is closed.
+        """
         with self._in_use:
             if self._closed:
                 raise RuntimeError("the device is closed")
@@ -200,7 +224,14 @@ class Device:
         self.driver.end("cuDevicePrimaryCtxRelease_v2", self._device)
 
     def kernels(self, ptx: str) -> Callable[[str], c_void_p]:
-        """Compile and load a module; return a function that looks up its kernels by name."""
+        """Compile and load a module; return a function that looks up its kernels by name.
+
+        Args:
+            ptx: The module's source.
+
+        Returns:
+            Name of a kernel → its ``CUfunction``; valid until :meth:`close`.
+        """
         module = self._made("cuModuleLoadData", "cuModuleUnload", ptx.encode())
 
         def kernel(name: str) -> c_void_p:
@@ -211,25 +242,51 @@ class Device:
         return kernel
 
     def allocate(self, size: int) -> c_uint64:
-        """Allocate device memory, until :meth:`close`."""
+        """Allocate device memory, until :meth:`close`.
+
+        Args:
+            size: Bytes.
+
+        Returns:
+            A ``CUdeviceptr``.
+        """
         memory = c_uint64()
         self.driver.call("cuMemAlloc_v2", ctypes.byref(memory), size)
         self._held.callback(self.driver.end, "cuMemFree_v2", memory)
         return memory
 
     def pinned(self, size: int) -> c_void_p:
-        """Allocate host memory that the device reads and writes by itself, until :meth:`close`."""
+        """Allocate host memory that the device reads and writes by itself, until :meth:`close`.
+
+        Args:
+            size: Bytes.
+
+        Returns:
+            The host's address.
+        """
         return self._made("cuMemHostAlloc", "cuMemFreeHost", size, 0)
 
     def read(self, memory: int, size: int) -> bytes:
-        """Read device memory, after the work that is on the stream."""
+        """Read device memory, after the work that is on the stream.
+
+        Args:
+            memory: A ``CUdeviceptr``.
+            size: Bytes.
+
+        Returns:
+            A copy of them.
+        """
         found = ctypes.create_string_buffer(size)
         self.driver.call("cuMemcpyDtoHAsync_v2", ctypes.addressof(found), memory, size, self.stream)
         self.driver.call("cuStreamSynchronize", self.stream)
         return found.raw
 
     def before_close(self, function: Callable[[], object]) -> None:
-        """Have :meth:`close` call a function inside the context, before it releases what was made until now."""
+        """Have :meth:`close` call a function inside the context, before it releases what was made until now.
+
+        Args:
+            function: Called without arguments; what was given last is called first.
+        """
         self._held.callback(function)
 
     def clock(self) -> CudaClock:
@@ -265,7 +322,11 @@ class Event:
         self._event = event
 
     def record(self, stream: c_void_p) -> None:
-        """Enqueue the event: it happens when the stream has come this far."""
+        """Enqueue the event: it happens when the stream has come this far.
+
+        Args:
+            stream: A ``CUstream`` of the same context.
+        """
         self._driver.call("cuEventRecord", self._event, stream)
 
     def synchronize(self) -> None:
@@ -273,7 +334,11 @@ class Event:
         self._driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, later: Event) -> float:
-        """Return the milliseconds to a later event."""
+        """Return the milliseconds to a later event.
+
+        Args:
+            later: An event that happened after this one.
+        """
         found = c_float()
         self._driver.call("cuEventElapsedTime", ctypes.byref(found), self._event, later._event)
         return found.value
@@ -285,6 +350,9 @@ def pci_bus_id(ordinal: int) -> str:
 
     Args:
         ordinal: CUDA's number of it.
+
+    Returns:
+        An address such as ``0000:3B:00.0``.
 
     Raises:
         Unavailable: There is no driver.
@@ -301,7 +369,11 @@ def pci_bus_id(ordinal: int) -> str:
 
 @cache
 def cuda_library() -> ctypes.CDLL | None:
-    """Load the driver's library without calling it; None where the container has none."""
+    """Load the driver's library without calling it; None where the container has none.
+
+    Returns:
+        The library, or None.
+    """
     try:
         return ctypes.CDLL(_LIBRARY)
     except OSError:

@@ -35,7 +35,11 @@ class Sampler(Protocol):
     name: str
 
     def sample(self) -> Iterable[Family]:
-        """The families now. Counters are cumulative; what cannot be known is left out. May raise, may hang."""
+        """The families now. Counters are cumulative; what cannot be known is left out. May raise, may hang.
+
+        Returns:
+            Families; they may be yielded one by one.
+        """
         ...
 
 
@@ -92,7 +96,14 @@ class NeedsContext(Protocol):
     """A class of samplers that ask something of their probe."""
 
     def for_probe(self, context: SamplerContext) -> Sampler:
-        """Make one; a class method."""
+        """Make one; a class method.
+
+        Args:
+            context: What it may ask.
+
+        Returns:
+            A sampler of this class.
+        """
         ...
 
 
@@ -136,7 +147,11 @@ def register(*, default: bool = True, is_slow: bool = False) -> Callable[[K], K]
 
 
 def registered() -> Mapping[str, Registered]:
-    """Every built-in sampler by name, in the order in which they are sampled."""
+    """Every built-in sampler by name, in the order in which they are sampled.
+
+    Returns:
+        Name → sampler; the slow ones come last.
+    """
     for module in pkgutil.iter_modules(__path__, f"{__name__}."):
         importlib.import_module(module.name)
     ordered = sorted(_registered.values(), key=lambda each: (each.is_slow, each.name))

@@ -241,7 +241,11 @@ class OnnxTarget:
         return other
 
     def session_options(self) -> Any:
-        """Make the ``onnxruntime.SessionOptions`` that the model is loaded with; to be extended in a subclass."""
+        """Make the ``onnxruntime.SessionOptions`` that the model is loaded with; to be extended in a subclass.
+
+        Returns:
+            New options at each call.
+        """
         ort = self._ort
         options = ort.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads

@@ -56,7 +56,11 @@ def register(name: str) -> Callable[[F], F]:
 
 
 def names() -> list[str]:
-    """Return the names of all registered targets, after importing every file of the package."""
+    """Return the names of all registered targets, after importing every file of the package.
+
+    Returns:
+        Names in order, as settings write them.
+    """
     for module in _modules():
         importlib.import_module(module)
     return sorted(_registered)
@@ -85,6 +89,9 @@ def attribute(reference: str) -> Any:
 
     Args:
         reference: ``package.module:attribute``.
+
+    Returns:
+        Whatever it is.
 
     Raises:
         UsageError: It has another form, or there is no such thing.
@@ -167,7 +174,14 @@ def _modules() -> Iterator[str]:
 
 
 def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
-    """Return the options that a target takes, by name; None where it is written in C and has no signature."""
+    """Return the options that a target takes, by name; None where it is written in C and has no signature.
+
+    Args:
+        factory: A target's class, or a function that makes one.
+
+    Returns:
+        Name → parameter; or None.
+    """
     try:
         made_of = factory.options_type if isinstance(factory, TakesOptions) else factory
         return inspect.signature(made_of).parameters

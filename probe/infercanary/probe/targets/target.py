@@ -128,7 +128,11 @@ class GivesReadings(Protocol):
     """A target that publishes numbers of its own beside the timing."""
 
     def readings(self) -> Sequence[Reading]:
-        """Return the last run's, 64 at most; called after its repeats."""
+        """Return the last run's, 64 at most; called after its repeats.
+
+        Returns:
+            Readings in the units of their metrics; empty where the run had none.
+        """
         ...
 
 
@@ -151,6 +155,9 @@ class Resizable(Protocol):
 
         Args:
             batch: How many samples its inputs hold.
+
+        Returns:
+            An open target, which the caller closes; this one stays open.
 
         Raises:
             Unsized: It cannot be run with so many.
@@ -177,5 +184,9 @@ class TracksPeakMemory(Protocol):
         ...
 
     def peak_memory(self) -> int | None:
-        """Return the most bytes in use since then; None where that is not known."""
+        """Return the most bytes in use since then; None where that is not known.
+
+        Returns:
+            Bytes on the device.
+        """
         ...

@@ -295,7 +295,14 @@ class TensorRtTarget:
 
 
 def built_by(plan: bytes) -> str | None:
-    """Return the version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none."""
+    """Return the version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none.
+
+    Args:
+        plan: The content of the engine file, or its beginning.
+
+    Returns:
+        The version, or None.
+    """
     if plan[:4] != _TAG or len(plan) < _VERSION.stop or any(plan[_LAYOUT]):
         return None
     return ".".join(map(str, plan[_VERSION]))
@@ -307,6 +314,12 @@ def complaints_log(trt: Any) -> Any:
 
     There is one for the life of the process: TensorRT goes on writing to the first that it was given, even after
     everything that was made with it is gone (https://github.com/NVIDIA/TensorRT/issues/1475).
+
+    Args:
+        trt: The module ``tensorrt``.
+
+    Returns:
+        A ``trt.ILogger`` with the attribute ``complaints``, a deque of printable lines.
     """
 
     class Log(trt.ILogger):  # type: ignore[misc]
@@ -332,6 +345,9 @@ def why_not(said: str, built: str | None, runtime: str) -> str:
         said: What TensorRT logged; in its words `expecting` is what is here.
         built: The version that built the engine, where the file says it.
         runtime: The version that is here.
+
+    Returns:
+        One line, for people.
     """
     fix = "rebuild it with trtexec of this version, on this GPU"
     if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):

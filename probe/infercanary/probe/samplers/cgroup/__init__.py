@@ -52,7 +52,15 @@ class CgroupSampler:
 
 
 def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
-    """Cores that the cgroup grants: the less of quota and cpuset. None where it limits neither, or is not visible."""
+    """Cores that the cgroup grants: the less of quota and cpuset. None where it limits neither, or is not visible.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: The process's folder in ``/proc``.
+
+    Returns:
+        Cores, such as 1.5; or None.
+    """
     try:
         cgroup = own_cgroup(root, proc)
     except Unavailable:

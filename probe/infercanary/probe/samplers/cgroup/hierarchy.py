@@ -46,6 +46,11 @@ class V2(NamedTuple):
     lineage: Lineage
 
     def facts(self) -> Facts:
+        """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
+
+        Returns:
+            Metric → value; None where the kernel does not say it, or there is no limit.
+        """
         cpu, memory, pids = map(self._controlled, ("cpu.max", "memory.current", "pids.current"))
         time = summed(folder / "cpu.stat" for folder in self.lineage)
         events, pages = table(memory / "memory.events"), table(memory / "memory.stat")
@@ -71,13 +76,28 @@ class V2(NamedTuple):
         }
 
     def quota(self) -> float | None:
+        """The CPU quota that binds: the least of the cgroup's and its ancestors'.
+
+        Returns:
+            Cores; None where none has a quota.
+        """
         limits = ((text(folder / "cpu.max") + " ").split(" ") for folder in self.lineage)
         return _least(_cores(integer(quota), integer(period)) for quota, period, *_ in limits)
 
     def cpuset(self) -> Iterable[str]:
+        """The lists of CPUs that the container may use, the best source first.
+
+        Returns:
+            Texts such as ``0-3,8``; empty ones where a file is missing.
+        """
         return [text(self._controlled("cpuset.cpus.effective") / "cpuset.cpus.effective")]
 
     def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
+        """How long tasks waited for each resource (PSI).
+
+        Returns:
+            Metric → labels → seconds since the cgroup was made; empty where the kernel has no PSI.
+        """
         files = {resource: text(self.lineage[0] / f"{resource}.pressure") for resource in RESOURCES}
         return {WAITING: _waited(files, "some"), STALLED: _waited(files, "full")}
 
@@ -95,6 +115,11 @@ class V1(NamedTuple):
     pids: Lineage
 
     def facts(self) -> Facts:
+        """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
+
+        Returns:
+            Metric → value; None where the kernel does not say it, or there is no limit.
+        """
         cpu, memory = self.cpu[0], self.memory[0]
         time = summed(folder / "cpu.stat" for folder in self.cpu)
         pages = table(memory / "memory.stat")
@@ -123,19 +148,46 @@ class V1(NamedTuple):
         }
 
     def quota(self) -> float | None:
+        """The CPU quota that binds: the least of the cgroup's and its ancestors'.
+
+        Returns:
+            Cores; None where none has a quota.
+        """
         return _least(
             _cores(number(folder / "cpu.cfs_quota_us"), number(folder / "cpu.cfs_period_us"))
             for folder in self.cpu
         )
 
     def cpuset(self) -> Iterable[str]:
+        """The lists of CPUs that the container may use, the best source first.
+
+        Returns:
+            Texts such as ``0-3,8``; empty ones where a file is missing.
+        """
         return (text(self.cpusets[0] / name) for name in ("cpuset.effective_cpus", "cpuset.cpus"))
 
     def pressure(self) -> Mapping[Metric, Mapping[tuple[str, ...], float]]:
+        """Nothing: v1 keeps no pressure of a cgroup.
+
+        Returns:
+            An empty mapping.
+        """
         return {}
 
 
 def own_cgroup(root: Path, proc: Path) -> V1 | V2:
+    """Find the cgroup of this process.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: The process's folder in ``/proc``.
+
+    Returns:
+        The cgroup, in whichever version is mounted.
+
+    Raises:
+        Unavailable: No cgroup is mounted there.
+    """
     paths = _own_paths(proc / "cgroup")
     if os.path.exists(root / "cgroup.controllers"):
         return V2(_lineage(root, paths.get("", "/")))

@@ -193,7 +193,11 @@ def _families(values: Found) -> Iterable[Family]:
 
 
 def visible_gpus() -> list[str]:
-    """The names of the GPUs that NVML shows; none where there is no driver, or none that answers in time."""
+    """The names of the GPUs that NVML shows; none where there is no driver, or none that answers in time.
+
+    Returns:
+        Names such as ``NVIDIA H100``, in NVML's order.
+    """
     worker = Worker("infercanary-nvml-names")
     try:
         return worker.call(_names, _NAMES_SECONDS)

@@ -95,6 +95,16 @@ class Nvml:
         """Read fields in one call; those that the GPU does not offer are missing.
 
         The call may succeed and a field in it fail: each has its own code, and its own time.
+
+        Args:
+            handle: Of the GPU, from NVML.
+            fields: Field ids.
+
+        Returns:
+            Field id → value, in the unit that NVML documents for it.
+
+        Raises:
+            pynvml.NVMLError: The GPU is gone, or the call failed as a whole.
         """
         found: dict[int, float] = {}
         for each in self.nvmlDeviceGetFieldValues(handle, list(fields)):
@@ -114,7 +124,11 @@ class Nvml:
         self._field_microseconds = 0
 
     def cost(self) -> Found:
-        """What the calls of this sample took so far, and what those took last that it did not make."""
+        """What the calls of this sample took so far, and what those took last that it did not make.
+
+        Returns:
+            ``CALL_SECONDS`` by function, and ``FIELD_SECONDS``, which only grows.
+        """
         self._seconds |= self._spent
         return {
             CALL_SECONDS: {(call,): seconds for call, seconds in self._seconds.items()},
@@ -124,6 +138,12 @@ class Nvml:
 
 def read(readings: Iterable[Callable[[], Found]]) -> Found:
     """Take several readings of a GPU together; those that it does not offer are left out.
+
+    Args:
+        readings: Each takes one or a few metrics of the GPU.
+
+    Returns:
+        All that was read; of a metric in two readings, the later one.
 
     Raises:
         pynvml.NVMLError: The GPU is gone: an answer says so, or every answer is an error.
@@ -144,5 +164,9 @@ def read(readings: Iterable[Callable[[], Found]]) -> Found:
 
 
 def text(value: str | bytes) -> str:
-    """A string of pynvml, which decodes some and leaves others as bytes."""
+    """A string of pynvml, which decodes some and leaves others as bytes.
+
+    Args:
+        value: UTF-8, if it is bytes.
+    """
     return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -166,6 +166,12 @@ def event_fields(driver: str) -> dict[int, str]:
     the slowdowns at 251 to 253, later ones at 269 to 271, where those had power smoothing
     (https://docs.nvidia.com/deploy/nvml-api/change-log.html, "between v575 and v580"). Earlier ones have none, but
     the counter of the thermal policy, which is the nearest to the software slowdown.
+
+    Args:
+        driver: Its version, such as ``550.54.15``.
+
+    Returns:
+        Field id → the reason that it counts.
     """
     version = tuple(int(part) for part in driver.split(".") if part.isdecimal())
     if (575,) <= version < (580, 82):
@@ -176,7 +182,19 @@ def event_fields(driver: str) -> dict[int, str]:
 
 
 def sample(nvml: Nvml, gpu: Gpu, events: dict[int, str]) -> Found:
-    """One GPU's values; ``events`` are its driver's :func:`event_fields`. Raises where it is gone."""
+    """One GPU's values.
+
+    Args:
+        nvml: An initialised NVML.
+        gpu: The GPU or MIG device.
+        events: Its driver's :func:`event_fields`.
+
+    Returns:
+        Values in the base units of their metrics.
+
+    Raises:
+        pynvml.NVMLError: The GPU is gone.
+    """
     return read(_readings(nvml, gpu, events))
 
 

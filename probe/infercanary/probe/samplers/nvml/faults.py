@@ -43,7 +43,12 @@ _ADVICE = {
 
 
 def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
-    """The state that an error puts NVML in; ``opening`` where ``nvmlInit`` raised it."""
+    """The state that an error puts NVML in; ``opening`` where ``nvmlInit`` raised it.
+
+    Args:
+        error: What NVML raised.
+        opening: Whether ``nvmlInit`` raised it.
+    """
     if opening and error.value == pynvml.NVML_ERROR_UNKNOWN:
         # "Failed to initialize NVML: Unknown Error" is how a container sees that systemd took its devices away.
         return "no_permission"
@@ -51,7 +56,12 @@ def state_of(error: pynvml.NVMLError, opening: bool = False) -> str:
 
 
 def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
-    """One line for the log: what is wrong, and how to fix it."""
+    """One line for the log: what is wrong, and how to fix it.
+
+    Args:
+        error: What NVML raised.
+        opening: Whether ``nvmlInit`` raised it.
+    """
     line = _ADVICE[state_of(error, opening)].format(error)
     if error.value == pynvml.NVML_ERROR_UNINITIALIZED:
         line += ": the driver was reloaded; it is initialised again at the next sample"
@@ -61,5 +71,12 @@ def advice(error: pynvml.NVMLError, opening: bool = False) -> str:
 
 
 def state(now: str) -> Family:
-    """The state set."""
+    """The state set.
+
+    Args:
+        now: One of ``STATES``: its point is 1, those of the others 0.
+
+    Returns:
+        The family of ``STATE``.
+    """
     return STATE.family({(each,): float(each == now) for each in STATES})

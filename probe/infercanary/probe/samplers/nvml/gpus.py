@@ -26,6 +26,13 @@ class Gpu(NamedTuple):
 def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
     """The GPU with this index, then its MIG devices. Keep them: a look-up takes milliseconds on some drivers.
 
+    Args:
+        nvml: An initialised NVML.
+        index: NVML's, from 0 on.
+
+    Yields:
+        Devices; a MIG device is labelled ``GPU:place``.
+
     Raises:
         pynvml.NVMLError: The GPU is gone.
     """
@@ -49,7 +56,15 @@ def gpus(nvml: Nvml, index: int) -> Iterator[Gpu]:
 
 
 def local_cpus(nvml: Nvml, handle: Any) -> frozenset[int]:
-    """The host's CPUs on the GPU's NUMA node; all of them where there is one node."""
+    """The host's CPUs on the GPU's NUMA node; all of them where there is one node.
+
+    Args:
+        nvml: An initialised NVML.
+        handle: Of the GPU, from NVML.
+
+    Returns:
+        Numbers of CPUs.
+    """
     words = nvml.nvmlDeviceGetCpuAffinity(handle, max(16, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64)))
     return frozenset(64 * i + bit for i, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 
@@ -58,6 +73,13 @@ def numa_node(pci_bus_id: str, sysfs: Path) -> int | None:
     """The GPU's NUMA node as the kernel has it; None where there is none, or where it cannot be read.
 
     NVML writes the domain with 8 digits, sysfs with 4 (or more if it must).
+
+    Args:
+        pci_bus_id: As NVML writes it, such as ``00000000:3B:00.0``.
+        sysfs: Usually ``/sys``.
+
+    Returns:
+        The node's number.
     """
     domain, _, place = pci_bus_id.lower().partition(":")
     try:

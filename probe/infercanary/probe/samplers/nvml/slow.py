@@ -210,7 +210,17 @@ class Slow(NamedTuple):
 
 
 def versions(nvml: Nvml) -> Versions:
-    """Of the driver. Raises :class:`pynvml.NVMLError` where there is none any more."""
+    """The versions of the driver.
+
+    Args:
+        nvml: An initialised NVML.
+
+    Returns:
+        The driver's own, and the newest CUDA that it runs, such as ``12.4`` (empty where it does not say).
+
+    Raises:
+        pynvml.NVMLError: There is no driver any more.
+    """
     driver = text(nvml.nvmlSystemGetDriverVersion())
     try:
         number: int = nvml.nvmlSystemGetCudaDriverVersion()
@@ -220,7 +230,20 @@ def versions(nvml: Nvml) -> Versions:
 
 
 def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path) -> Slow:
-    """One GPU's values. Raises where it is gone."""
+    """One GPU's values.
+
+    Args:
+        nvml: An initialised NVML.
+        gpu: The GPU or MIG device.
+        common: The driver's versions.
+        sysfs: Usually ``/sys``.
+
+    Returns:
+        Values in the base units of their metrics, and the CPUs on its node; of a MIG device none.
+
+    Raises:
+        pynvml.NVMLError: The GPU is gone.
+    """
     found = read(_readings(nvml, gpu))
     name, uuid, bus_id, vbios = (
         text(_offered(string, gpu.handle, ""))

@@ -45,7 +45,14 @@ class Totals:
         self._known: dict[tuple[Metric, tuple[str, ...]], _Known] = {}
 
     def keep(self, found: Found) -> Found:
-        """Replace the driver's totals by ours. Call it once for each reading: a second one confirms the first."""
+        """Replace the driver's totals by ours. Call it once for each reading: a second one confirms the first.
+
+        Args:
+            found: One reading, which is changed in place; metrics without a bound stay as they are.
+
+        Returns:
+            The same mapping.
+        """
         now = self._clock()
         for metric in self._most.keys() & found.keys():
             for labels, value in found[metric].items():

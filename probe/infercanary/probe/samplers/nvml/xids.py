@@ -43,7 +43,13 @@ class Xids:
         self._events: dict[str, int] = {}
 
     def watch(self, nvml: Nvml, handle: Any, label: str) -> None:
-        """Listen for this GPU's too, where that is offered: permission, MIG or an old driver may be in the way."""
+        """Listen for this GPU's too, where that is offered: permission, MIG or an old driver may be in the way.
+
+        Args:
+            nvml: An initialised NVML.
+            handle: Of the GPU, from NVML.
+            label: The GPU's index, as metrics have it.
+        """
         if _address(handle) in self._labels:
             return
         with suppress(pynvml.NVMLError):
@@ -54,7 +60,11 @@ class Xids:
             self._events.setdefault(label, 0)
 
     def take(self, nvml: Nvml) -> None:
-        """Count what has happened since; never waits."""
+        """Count what has happened since; never waits.
+
+        Args:
+            nvml: The one that :meth:`watch` was given.
+        """
         with suppress(
             pynvml.NVMLError
         ):  # a time-out: there is no more; or the GPU is lost, which its readings show
@@ -68,14 +78,22 @@ class Xids:
                 self._events[label] += 1
 
     def counts(self) -> Found:
-        """The counts so far."""
+        """The counts so far.
+
+        Returns:
+            XIDs by GPU, and by GPU and number; a GPU that is watched and had none has a 0.
+        """
         return {
             EVENTS: {(label,): count for label, count in self._events.items()},
             XIDS: self._counts.copy(),
         }
 
     def close(self, nvml: Nvml) -> None:
-        """Let go of the events; before NVML is shut down."""
+        """Let go of the events; before NVML is shut down.
+
+        Args:
+            nvml: The one that :meth:`watch` was given.
+        """
         with suppress(pynvml.NVMLError):
             if self._set is not None:
                 nvml.nvmlEventSetFree(self._set)

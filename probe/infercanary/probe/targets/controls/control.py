@@ -38,5 +38,9 @@ class Control(Target, Protocol):
 
 
 def working_seconds(timing: Timing) -> float:
-    """Return the seconds of work in one repeat, on the device if it was done there, without launching and waiting."""
+    """Return the seconds of work in one repeat, on the device if it was done there, without launching and waiting.
+
+    Args:
+        timing: Of one repeat, in seconds.
+    """
     return sum(seconds for phase, seconds in timing.phases.items() if phase not in _WAITING)

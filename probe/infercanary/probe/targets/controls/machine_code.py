@@ -185,12 +185,28 @@ class MachineCode:
         self._functions = {name: _Function(address) for name, address in self._addresses.items()}
 
     def call(self, routine: str, table: ctypes.Array[ctypes.c_int64]) -> int:
-        """Call a routine that takes a table; return its result."""
+        """Call a routine that takes a table; return its result.
+
+        Args:
+            routine: Its name in the architecture's ``routines``.
+            table: What the routine reads and writes.
+
+        Returns:
+            The integer that it leaves.
+        """
         result: int = self._functions[routine](ctypes.addressof(table))
         return result
 
     def timed(self, routine: str, *arguments: int) -> TimedCall:
-        """Return a call of a routine that reads the clock just before and just after it."""
+        """Return a call of a routine that reads the clock just before and just after it.
+
+        Args:
+            routine: Its name in the architecture's ``routines``.
+            arguments: Integers, such as addresses.
+
+        Returns:
+            The call, to be made any number of times.
+        """
         return TimedCall(self._functions["timed"], self._addresses[routine], arguments)
 
 
@@ -215,6 +231,9 @@ class TimedCall:
 def mapped_code() -> MachineCode:
     """Map this machine's routines once, until the process ends: a thread may be in them until then.
 
+    Returns:
+        The same object at each call.
+
     Raises:
         Refused: There are none for this machine, or the container may not run them.
     """
@@ -229,17 +248,34 @@ def mapped_code() -> MachineCode:
 
 
 def assembled(lines: str) -> bytes:
-    """Return the bytes before the bars of ``bytes | assembly``."""
+    """Return the bytes before the bars of ``bytes | assembly``.
+
+    Args:
+        lines: One instruction a line, with its bytes in hexadecimal.
+
+    Returns:
+        Machine code.
+    """
     return bytes.fromhex("".join(line.partition("|")[0] for line in lines.splitlines()))
 
 
 def int64s(*values: int) -> ctypes.Array[ctypes.c_int64]:
-    """Make a table for a routine."""
+    """Make a table for a routine.
+
+    Args:
+        values: Its entries.
+
+    Returns:
+        An array of 64-bit integers, in the machine's byte order.
+    """
     return (ctypes.c_int64 * len(values))(*values)
 
 
 def memory_file(name: str) -> int:
     """Make a file in memory only, by libc: a Python that was built for an old libc has no ``os.memfd_create``.
+
+    Args:
+        name: What ``/proc`` shows; it need not be unique.
 
     Returns:
         Its descriptor.

@@ -44,7 +44,11 @@ class StagedTensor:
         self.address: int = self._on_device.value
 
     def fill(self, numbers: NDArray[Any]) -> None:
-        """Write the numbers to the host's side."""
+        """Write the numbers to the host's side.
+
+        Args:
+            numbers: Of the tensor's shape, or one that broadcasts to it.
+        """
         self._array[...] = numbers
 
     def upload(self) -> None:
@@ -60,7 +64,11 @@ class StagedTensor:
         )
 
     def numbers(self) -> NDArray[Any]:
-        """Return the host's side as numbers; they are valid until the device is closed."""
+        """Return the host's side as numbers; they are valid until the device is closed.
+
+        Returns:
+            An array of the tensor's shape, which shares its memory (bfloat16 is a copy as float32).
+        """
         return readable(self._array, self._dtype)
 
 
@@ -83,12 +91,20 @@ class StagedClock:
             return self._clock.measure(run)
 
     def calibrate(self, run: Callable[[Phase], Any]) -> None:
-        """Choose the batch: as many inferences as compute for 100 µs on the device. Called once it has run."""
+        """Choose the batch: as many inferences as compute for 100 µs on the device. Called once it has run.
+
+        Args:
+            run: Makes one inference.
+        """
         self._clock.batch = inferences_of_100_us(self, run)
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Release what an error's frames still hold: an engine there would outlive the stream that it runs on."""
+    """Release what an error's frames still hold: an engine there would outlive the stream that it runs on.
+
+    Args:
+        error: It and each error in whose handling it was raised; None for nothing.
+    """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__

@@ -31,6 +31,10 @@ def reported(components: Mapping[str, Callable[[], object]]) -> dict[str, str]:
 
 
 def seen_by_nvml() -> str:
-    """Return the part of a message about a missing GPU that says what NVML sees; empty where it sees none."""
+    """Return the part of a message about a missing GPU that says what NVML sees; empty where it sees none.
+
+    Returns:
+        Text that follows another, such as `` and NVML sees NVIDIA H100``.
+    """
     gpus = ", ".join(visible_gpus())
     return f" and NVML sees {gpus}" if gpus else ""

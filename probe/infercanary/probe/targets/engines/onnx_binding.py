@@ -29,6 +29,12 @@ _BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16: numpy has no such type to name
 def slots(session: Any) -> list[Slot]:
     """Return a session's inputs as it declares them.
 
+    Args:
+        session: An ``onnxruntime.InferenceSession``.
+
+    Returns:
+        One slot for each input, in the model's order.
+
     Raises:
         UsageError: One of them is no tensor of numbers.
     """
@@ -69,7 +75,11 @@ class HostBinding:
             self._session.run_with_iobinding(self._binding)
 
     def values(self) -> list[float]:
-        """Return evenly spread places of the last outputs, and NaN if anything in them is not finite."""
+        """Return evenly spread places of the last outputs, and NaN if anything in them is not finite.
+
+        Returns:
+            At most 1,024 numbers; empty where no output holds numbers.
+        """
         return places(
             numbers for each in self._binding.get_outputs() if (numbers := _numbers(each)) is not None
         )
@@ -140,7 +150,11 @@ class DeviceBinding:
         staged_run(phase, self.clock.batch, self.inputs, self._enqueue, self.outputs)
 
     def values(self) -> list[float]:
-        """Return evenly spread places of the last outputs, and NaN if anything in them is not finite."""
+        """Return evenly spread places of the last outputs, and NaN if anything in them is not finite.
+
+        Returns:
+            At most 1,024 numbers; empty where no output holds numbers.
+        """
         return places(tensor.numbers() for tensor in self.outputs)
 
     def _enqueue(self) -> None:

@@ -19,6 +19,9 @@ SHORT = {"cpu": CPU, "cuda": CUDA, "tensorrt": TENSORRT}
 def full_names(providers: object) -> list[str]:
     """Read the option ``providers``.
 
+    Args:
+        providers: As in the settings: a name, or a list of names.
+
     Returns:
         ONNX Runtime's names.
 
@@ -36,12 +39,20 @@ def full_names(providers: object) -> list[str]:
 
 
 def short_name(provider: str) -> str:
-    """Return the name of a provider in settings."""
+    """Return the name of a provider in settings.
+
+    Args:
+        provider: ONNX Runtime's name; one that has no short name is returned as it is.
+    """
     return next((name for name, full in SHORT.items() if full == provider), provider)
 
 
 def options_of(providers: Sequence[str], given: object) -> dict[str, dict[str, str]]:
     """Read the option ``provider_options``.
+
+    Args:
+        providers: ONNX Runtime's names, of those that were asked for.
+        given: As in the settings: provider → options.
 
     Returns:
         ONNX Runtime's name of a provider → its options.
@@ -64,6 +75,9 @@ def options_of(providers: Sequence[str], given: object) -> dict[str, dict[str, s
 def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
     """Return the one GPU that provider options name; 0 where they name none.
 
+    Args:
+        options: Provider → its options, as :func:`options_of` returns them.
+
     Raises:
         UsageError: They name several, or something else.
     """
@@ -78,6 +92,13 @@ def device_id(options: Mapping[str, Mapping[str, str]]) -> int:
 
 def texts(place: str, options: object) -> dict[str, str]:
     """Convert options to text, as ONNX Runtime takes them: true is 1.
+
+    Args:
+        place: In the settings, for messages.
+        options: As in the settings.
+
+    Returns:
+        Option → its value as text.
 
     Raises:
         UsageError: They are no mapping of plain values.
@@ -94,6 +115,13 @@ def library_fault(onnxruntime: Any, provider: str) -> str:
     """Explain why a provider's library cannot be loaded, usually because it misses another; empty where it can be.
 
     Call it only after ONNX Runtime tried: a provider that is loaded first does not find ONNX Runtime.
+
+    Args:
+        onnxruntime: The module.
+        provider: ONNX Runtime's name.
+
+    Returns:
+        The loader's error, in one line.
     """
     folder = Path(onnxruntime.__file__).parent / "capi"
     name = provider.removesuffix("ExecutionProvider").lower()
@@ -113,6 +141,9 @@ def why_not(error: Exception, path: str, version: str) -> str:
         error: What it raised; the file names and signatures in its message are left out.
         path: The model's file.
         version: ONNX Runtime's.
+
+    Returns:
+        One line, for people.
     """
     text = str(error)
     too_new = f"is newer than ONNX Runtime {version}: "

@@ -110,7 +110,11 @@ class OnnxSession:
         self._drop()
 
     def nodes(self) -> Counter[str]:
-        """Return how many of the model's nodes each provider runs; empty where this version does not report it."""
+        """Return how many of the model's nodes each provider runs; empty where this version does not report it.
+
+        Returns:
+            ONNX Runtime's name of a provider → nodes.
+        """
         nodes: Counter[str] = Counter()
         with suppress(Exception):
             for part in self.session.get_provider_graph_assignment_info():
@@ -118,7 +122,7 @@ class OnnxSession:
         return nodes
 
     def ran_by(self) -> str:
-        """Return the first of the session's providers that has nodes to run."""
+        """The first of the session's providers that has nodes to run; the first of all where that is not known."""
         nodes = self.nodes()
         registered: list[str] = self.session.get_providers()
         return next((provider for provider in registered if nodes[provider]), registered[0])

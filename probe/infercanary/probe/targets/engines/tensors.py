@@ -65,6 +65,12 @@ class Input(NamedTuple):
 def specs(inputs: Any) -> Specs:
     """Read the option ``inputs``: a list in the engine's order, or a mapping by name.
 
+    Args:
+        inputs: As in the settings.
+
+    Returns:
+        What the settings say of each input, in the form in which they do.
+
     Raises:
         UsageError: It is neither, or an entry of it is wrong.
     """
@@ -144,6 +150,9 @@ def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
         seed: Of the whole target.
         index: The input's place: each has a stream of numbers of its own.
 
+    Returns:
+        An array of the input's shape, in the dtype that numpy keeps it in (``STORAGE``).
+
     Raises:
         UsageError: The dtype cannot hold them, or memory is short.
     """
@@ -165,27 +174,57 @@ def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
 
 
 def common_size(arrays: Iterable[NDArray[Any]]) -> int | None:
-    """Return the first dimension of all arrays that have any; None where they differ or it is 0."""
+    """Return the first dimension of all arrays that have any; None where they differ or it is 0.
+
+    Args:
+        arrays: Of any shapes; those without dimensions do not count.
+
+    Returns:
+        The number of samples in a request; or None.
+    """
     sizes = {array.shape[0] for array in arrays if array.ndim}
     return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
 
 def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none."""
+    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none.
+
+    Args:
+        array: Of any shape.
+        size: Of the first dimension; it may be smaller than it was.
+
+    Returns:
+        An array with memory of its own.
+    """
     import numpy as np
 
     return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return an output's memory as numbers: bfloat16 is the upper half of float32."""
+    """Return an output's memory as numbers: bfloat16 is the upper half of float32.
+
+    Args:
+        memory: As the engine wrote it; of bfloat16 as 16-bit integers.
+        dtype: By numpy's name, or ``bfloat16``.
+
+    Returns:
+        Numbers of the same shape; ``memory`` itself, but for bfloat16.
+    """
     import numpy as np
 
     return (memory.astype(np.uint32) << 16).view(np.float32) if dtype == "bfloat16" else memory
 
 
 def places(outputs: Iterable[NDArray[Any]]) -> list[float]:
-    """Return evenly spread places of all outputs, 1,024 at most; the last is NaN if anything is not finite."""
+    """Return evenly spread places of all outputs, 1,024 at most; the last is NaN if anything is not finite.
+
+    Args:
+        outputs: Arrays of any shapes; a complex number counts as two.
+
+    Returns:
+        Numbers in the outputs' order; empty where the outputs hold none.
+    """
     import numpy as np
 
     flat = [np.ascontiguousarray(output).reshape(-1) for output in outputs]

@@ -86,7 +86,15 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int) -> Any:
 
 
 def tensors(torch: Any, result: Any) -> Iterator[Any]:
-    """Yield all tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order."""
+    """Yield all tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order.
+
+    Args:
+        torch: The module.
+        result: What a model returned.
+
+    Yields:
+        Tensors of any shapes.
+    """
     if isinstance(result, torch.Tensor):
         yield result
     elif isinstance(result, Mapping):
@@ -98,12 +106,29 @@ def tensors(torch: Any, result: Any) -> Iterator[Any]:
 
 
 def repeated(tensor: Any, times: int) -> Any:
-    """Return the tensor, ``times`` times along its first dimension."""
+    """Return the tensor, ``times`` times along its first dimension.
+
+    Args:
+        tensor: With one dimension or more.
+        times: 1 or more.
+
+    Returns:
+        A new tensor.
+    """
     return tensor.repeat(times, *[1] * (tensor.dim() - 1))
 
 
 def environment(torch: Any, device: Any, mode: str) -> dict[str, str]:
-    """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
+    """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels.
+
+    Args:
+        torch: The module.
+        device: The ``torch.device`` that the model runs on.
+        mode: ``eager``, ``compile`` or ``graph``.
+
+    Returns:
+        Component → value as text; those that this version of torch does not have are missing.
+    """
     flags = re.findall(r"\b(BLAS_INFO|LAPACK_INFO|BUILD_TYPE|USE_\w+)=([^,\s]+)", torch.__config__.show())
     components: dict[str, Callable[[], object]] = {
         "torch": lambda: torch.__version__,

@@ -27,7 +27,11 @@ _PIECE = 65536
 
 
 def untimed(_: str) -> nullcontext[None]:
-    """A phase that nobody times."""
+    """A phase that nobody times.
+
+    Returns:
+        A context manager that does nothing.
+    """
     return nullcontext()
 
 
@@ -66,6 +70,9 @@ class Connection:
 
     def open(self, phase: Phase = untimed) -> None:
         """Connect, unless there is an idle connection; without ``keep_alive`` each exchange makes its own instead.
+
+        Args:
+            phase: Times the part ``connect``.
 
         Raises:
             Failure: The server cannot be connected to.
@@ -136,7 +143,11 @@ class Connection:
             self._socket = None
 
     def read_to_the_end(self, will_close: bool) -> None:
-        """Note that the answer is read: the connection is used again, or closed."""
+        """Note that the answer is read: the connection is used again, or closed.
+
+        Args:
+            will_close: Whether the server closes the connection after this answer.
+        """
         self._asked = False
         if will_close or not self._keep_alive:
             self.close()
@@ -215,7 +226,18 @@ class Connection:
 
     @contextmanager
     def failing_as(self, broken: Reason, how: str) -> Iterator[None]:
-        """Raise what goes wrong inside as a :class:`Failure`; ``broken`` is the reason where the connection breaks."""
+        """Raise what goes wrong inside as a :class:`Failure`.
+
+        Args:
+            broken: The reason where the connection breaks.
+            how: What then happened, for the message: it follows the server's address.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            Failure: ``timed_out``, ``malformed``, or ``broken``.
+        """
         try:
             yield
         except (TimeoutError, ssl.SSLWantReadError):
@@ -245,6 +267,9 @@ class Response:
     def pieces(self) -> Generator[bytes, None, None]:
         """Yield the body as it comes.
 
+        Yields:
+            Bytes, without the framing of chunks; pieces of any size above 0.
+
         Raises:
             Failure: It breaks off, is late or too large.
         """
@@ -257,6 +282,9 @@ class Response:
 
     def read(self) -> bytes:
         """Read the whole body.
+
+        Returns:
+            Bytes; empty for an answer without a body.
 
         Raises:
             Failure: It breaks off, is late or too large.

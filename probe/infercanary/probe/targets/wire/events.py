@@ -18,6 +18,9 @@ def events(pieces: Iterable[bytes]) -> Iterator[str]:
     Args:
         pieces: The stream's bytes as they come.
 
+    Yields:
+        Text; the lines of an event's data are joined by line ends.
+
     Raises:
         Failure: A line or an event is larger than 1 MiB.
     """

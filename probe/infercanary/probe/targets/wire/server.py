@@ -122,6 +122,12 @@ class Server:
     def another(self, batch: int) -> Server:
         """Open the same server with a connection of its own, for a sweep.
 
+        Args:
+            batch: Samples in a request.
+
+        Returns:
+            A server that is open; it is to be closed by itself.
+
         Raises:
             Unsized: More than one sample is asked for: the request's size is fixed.
         """
@@ -159,6 +165,9 @@ class Server:
 
     def until_ready(self, check: Callable[[], None]) -> None:
         """Call ``check`` until it raises nothing, for ``ready_seconds`` at most.
+
+        Args:
+            check: Asks the server, and raises a failure if it is not ready.
 
         Raises:
             Failure: The last one of ``check``. Only ``unreachable`` and ``not_ready`` are waited for.
@@ -204,6 +213,9 @@ class Server:
     def get(self, path: str) -> tuple[Response, bytes]:
         """Make a GET request.
 
+        Args:
+            path: With its query.
+
         Returns:
             The answer, and its body.
 
@@ -235,13 +247,28 @@ class Server:
         raise Failure(reason, f"{text}: {said}" if said else text)
 
     def hide(self, text: str) -> str:
-        """Return the text without the headers' secrets: a server may repeat a token in its error."""
+        """Return the text without the headers' secrets: a server may repeat a token in its error.
+
+        Args:
+            text: Anything that may be shown or logged.
+
+        Returns:
+            The text, with ``***`` in the place of each secret.
+        """
         for hidden in self._hidden:
             text = text.replace(hidden, "***")
         return text
 
     def excerpt(self, body: bytes, most: int) -> str:
-        """Return the first characters of a body; secrets are hidden before it is cut, or halves would remain."""
+        """Return the first characters of a body; secrets are hidden before it is cut, or halves would remain.
+
+        Args:
+            body: Of an answer, as it came.
+            most: Characters.
+
+        Returns:
+            One line of printable text.
+        """
         return printable(
             self.hide(body[: most + _MAX_SECRET_BYTES].decode("utf-8", "replace")).strip(), most, " "
         )
@@ -287,6 +314,9 @@ def document(body: bytes, kind: type[T], what: str) -> T:
         kind: The type to decode to.
         what: Names the document in the message.
 
+    Returns:
+        A value of ``kind``.
+
     Raises:
         Failure: It is no JSON, or of another type (``malformed``).
     """
@@ -299,6 +329,14 @@ def document(body: bytes, kind: type[T], what: str) -> T:
 def seconds(key: str, value: float, least: float = 0.001) -> float:
     """Check a time in seconds.
 
+    Args:
+        key: The option's name, for the message.
+        value: As in the settings.
+        least: Seconds; the smallest value that can be meant.
+
+    Returns:
+        The same, as a float.
+
     Raises:
         UsageError: It is none, or outside of ``least`` to a day.
     """
@@ -309,6 +347,14 @@ def seconds(key: str, value: float, least: float = 0.001) -> float:
 
 def whole(key: str, value: int, least: int) -> int:
     """Check a whole number.
+
+    Args:
+        key: The option's name, for the message.
+        value: As in the settings.
+        least: The smallest value that can be meant.
+
+    Returns:
+        The same number.
 
     Raises:
         UsageError: It is none, or below ``least``.

@@ -59,6 +59,9 @@ def dtype_of(text: str, place: str) -> str:
         text: As in the settings.
         place: Where that is, for the message.
 
+    Returns:
+        A name of the protocol, such as ``FP32``.
+
     Raises:
         UsageError: There is no such dtype.
     """
@@ -78,6 +81,9 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
         spec: What the settings say of it.
         seed: The numbers are drawn from it.
         place: In the settings, for messages.
+
+    Returns:
+        A tensor with a value for each element.
 
     Raises:
         UsageError: The data does not fit, or nothing can be drawn.
@@ -102,14 +108,28 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
 
 
 def to_json(tensor: Tensor) -> list[Any]:
-    """Return a tensor's values for a JSON request, flat."""
+    """Return a tensor's values for a JSON request, flat.
+
+    Args:
+        tensor: Of any dtype.
+
+    Returns:
+        Numbers and booleans; of ``BYTES`` text, with replacement characters where it is not UTF-8.
+    """
     if tensor.dtype == "BYTES":
         return [value.decode("utf-8", "replace") for value in tensor.values]
     return list(tensor.values)
 
 
 def to_bytes(tensor: Tensor) -> bytes:
-    """Return a tensor's values as the binary extension sends them."""
+    """Return a tensor's values as the binary extension sends them.
+
+    Args:
+        tensor: Of any dtype.
+
+    Returns:
+        Little-endian values; of ``BYTES`` each text after its length, of 4 bytes.
+    """
     if tensor.dtype == "BYTES":
         return b"".join(struct.pack("<I", len(value)) + value for value in tensor.values)
     if tensor.dtype == "BF16":
@@ -126,6 +146,9 @@ def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) 
         dtype: By the protocol's name.
         shape: The output's.
         data: Flat, or nested like the shape.
+
+    Returns:
+        A tensor whose values fill its shape.
 
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
@@ -152,6 +175,9 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
         shape: The output's.
         data: Its bytes.
 
+    Returns:
+        A tensor whose values fill its shape; numbers are unpacked when they are read, once.
+
     Raises:
         Failure: The data does not fit the dtype or the shape (``wrong_shape``).
     """
@@ -173,7 +199,14 @@ def from_bytes(name: str, dtype: str, shape: Sequence[int], data: bytes) -> Tens
 
 
 def places(tensors: Sequence[Tensor]) -> list[float]:
-    """Return at most 1,024 evenly spread values of all tensors; the last is NaN if any value is not finite."""
+    """Return at most 1,024 evenly spread values of all tensors; the last is NaN if any value is not finite.
+
+    Args:
+        tensors: Outputs of any shapes.
+
+    Returns:
+        Numbers in the tensors' order; of text, its hash (:func:`of_text`).
+    """
     step = max(1, -(-sum(math.prod(tensor.shape) for tensor in tensors) // MAX_VALUES))
     chosen: list[float] = []
     finite = True
@@ -191,7 +224,14 @@ def places(tensors: Sequence[Tensor]) -> list[float]:
 
 
 def of_text(text: bytes) -> float:
-    """Hash text to a number in [0, 1): another text has another number, almost surely."""
+    """Hash text to a number in [0, 1): another text has another number, almost surely.
+
+    Args:
+        text: Any bytes.
+
+    Returns:
+        The first 32 bits of its SHA-256, as a fraction.
+    """
     return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") / 2**32
 
 

@@ -46,12 +46,18 @@ def recent_headers() -> deque[Message]:
     """Return an empty queue for the headers of a run's answers.
 
     It is bounded, since nobody reads those of a sweep's targets.
+
+    Returns:
+        The last 64 answers' at most.
     """
     return deque(maxlen=64)
 
 
 def header_times(headers: Message) -> dict[str, float]:
     """Read the server's own times from the headers of one answer; what is no time is left out.
+
+    Args:
+        headers: Of one answer; ``Server-Timing``, and the headers that known servers send, are in milliseconds.
 
     Returns:
         Part → seconds.
