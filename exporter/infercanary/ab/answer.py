@@ -86,6 +86,12 @@ class Picked(NamedTuple):
 def common(pairs: Sequence[TurnPair]) -> list[str]:
     """Return the canaries that every start had.
 
+    Args:
+        pairs: One or more.
+
+    Returns:
+        Names, in the order of the first start's report.
+
     Raises:
         UsageError: There is none.
     """
@@ -98,7 +104,15 @@ def common(pairs: Sequence[TurnPair]) -> list[str]:
 
 
 def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
-    """Return the runs of ``canary`` that count, with the shift of each pair."""
+    """Return the runs of ``canary`` that count, with the shift of each pair.
+
+    Args:
+        pairs: All of them, in order of time.
+        canary: A name that every start has.
+
+    Returns:
+        Pairs that count: their starts, shifts (B over A) and order, and a note on those that do not; empty without one.
+    """
     both = [(pair.a.starts[canary], pair.b.starts[canary]) for pair in pairs]
     kept = neighbours.counted(both)
     firsts = {id(pair.a.starts[canary].generation): pair.a_first for pair in pairs}
@@ -114,6 +128,9 @@ def decisions(pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT)
         most: Pairs that are planned.
         policy: The numbers that decide.
 
+    Returns:
+        Canary → decision.
+
     Raises:
         UsageError: No canary is in all of them.
     """
@@ -128,7 +145,19 @@ def decisions(pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT)
 def summarize(
     canary: str, result: Result, a: ArmSummary, b: ArmSummary, most: int, policy: Policy = EXPERIMENT
 ) -> CanaryAnswer:
-    """Return the answer on ``canary``; ``a`` and ``b`` name the arms."""
+    """Return the answer on ``canary``; ``a`` and ``b`` name the arms.
+
+    Args:
+        canary: A name that every start has.
+        result: Of the experiment.
+        a: The first arm: its name and image; the rest is filled in.
+        b: The second arm, likewise.
+        most: Pairs that were planned.
+        policy: The numbers that decide.
+
+    Returns:
+        The verdict with its evidence, both arms, and each pair.
+    """
     of = picked(result.pairs, canary)
     decision = estimate.decide(of.shifts, most, policy)
     arms = [
@@ -149,7 +178,15 @@ def summarize(
 
 
 def series(pairs: Sequence[TurnPair], canary: str) -> tuple[RecordedRuns, RecordedRuns]:
-    """Return the runs that count of both arms, for pictures."""
+    """Return the runs that count of both arms, for pictures.
+
+    Args:
+        pairs: All of them, in order of time.
+        canary: A name that every start has.
+
+    Returns:
+        A's and B's, each with its starts in order of time.
+    """
     a, b = ([pair[i] for pair in picked(pairs, canary).starts] for i in (0, 1))
     return _series(a), _series(b)
 

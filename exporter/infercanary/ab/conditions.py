@@ -59,7 +59,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         return {**_PACE, **self.environment}
 
     def device_request(self) -> dict[str, Any] | None:
-        """Return the GPUs as Docker's API takes them, or None."""
+        """Return the GPUs as Docker's API takes them, or None.
+
+        Returns:
+            The arguments of ``docker.types.DeviceRequest``; None without GPUs.
+        """
         if not self.gpus:
             return None
         request: dict[str, Any] = {"capabilities": [["gpu"]]}
@@ -68,12 +72,22 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         return {**request, "count": -1 if self.gpus == "all" else int(self.gpus)}
 
     def cpu_numbers(self) -> frozenset[int]:
-        """Return the numbers of the CPUs in ``cpuset``."""
+        """Return the numbers of the CPUs in ``cpuset``.
+
+        Returns:
+            Numbers; empty where the CPUs are not limited.
+        """
         return numbers(parse_cpus(self.cpuset))
 
 
 def cpus(number: float | None) -> float | None:
     """Check ``--cpus``.
+
+    Args:
+        number: As given; None where the option was left out.
+
+    Returns:
+        The same number.
 
     Raises:
         UsageError: It is no number of CPUs.
@@ -85,6 +99,12 @@ def cpus(number: float | None) -> float | None:
 
 def cpuset(text: str) -> str:
     """Check ``--cpuset-cpus``.
+
+    Args:
+        text: As given; empty where the option was left out.
+
+    Returns:
+        The same text.
 
     Raises:
         UsageError: It is no list of CPUs.
@@ -98,6 +118,12 @@ def cpuset(text: str) -> str:
 
 def memory(text: str) -> int | None:
     """Return the bytes of ``--memory``.
+
+    Args:
+        text: As given, such as ``2g``; empty where the option was left out.
+
+    Returns:
+        Bytes; None where the option was left out.
 
     Raises:
         UsageError: It is no size, or too small for Docker.
@@ -115,6 +141,12 @@ def memory(text: str) -> int | None:
 
 def gpus(text: str) -> str:
     """Check ``--gpus``.
+
+    Args:
+        text: As given; empty where the option was left out.
+
+    Returns:
+        The same text.
 
     Raises:
         UsageError: It is nothing that `docker run --gpus` takes.
@@ -134,6 +166,12 @@ def gpus(text: str) -> str:
 def environment(entries: Sequence[str]) -> dict[str, str]:
     """Return the variables of all ``--env``: NAME=VALUE, or NAME for its value here.
 
+    Args:
+        entries: As given, in order; of a name that is there twice, the last one counts.
+
+    Returns:
+        Name → value.
+
     Raises:
         UsageError: One has no valid name, or no value here.
     """
@@ -150,6 +188,12 @@ def environment(entries: Sequence[str]) -> dict[str, str]:
 
 def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
     """Return the mounts of all ``--volume``: SOURCE:TARGET, with :ro or :rw.
+
+    Args:
+        entries: As given, in order.
+
+    Returns:
+        Mounts; a relative path is made absolute, and a source without a slash or a dot in front is a volume.
 
     Raises:
         UsageError: One is not of that form.
@@ -168,6 +212,12 @@ def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
 def command(text: str) -> tuple[str, ...]:
     """Split ``--command`` as a shell would.
 
+    Args:
+        text: As given; empty where the option was left out.
+
+    Returns:
+        Words; none where the option was left out.
+
     Raises:
         UsageError: A quote is open, or it is blank.
     """
@@ -183,6 +233,12 @@ def command(text: str) -> tuple[str, ...]:
 def settings(path: str) -> dict[str, Any]:
     """Read the ``probe.yaml`` at ``path``. The probe itself checks its canaries when it starts.
 
+    Args:
+        path: YAML.
+
+    Returns:
+        The document as it was read.
+
     Raises:
         UsageError: It cannot be read, or has no canaries.
     """
@@ -194,6 +250,14 @@ def settings(path: str) -> dict[str, Any]:
 
 def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any]:
     """Return the settings of one canary of torch.
+
+    Args:
+        model: What :class:`TorchTarget` takes: a file, or ``module:attribute``.
+        inputs: A shape for each input, such as ``1x3x224x224``, or ``1x128:int64`` with a dtype.
+        device: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Returns:
+        A ``probe.yaml`` as a document; the canary is named ``model``.
 
     Raises:
         UsageError: An input is missing, or is no shape.
@@ -211,7 +275,12 @@ def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any
 
 
 def document(settings: Mapping[str, Any], listen: str = f"0.0.0.0:{DEFAULT_PORT}") -> str:
-    """Return ``settings`` as YAML, with the address and the pace of an experiment, and without a journal."""
+    """The settings of an experiment's probe, as YAML: with its address and pace, and without a journal.
+
+    Args:
+        settings: A ``probe.yaml`` as a document.
+        listen: Where the probe answers.
+    """
     whole = {
         **settings,
         "listen": listen,

@@ -87,6 +87,14 @@ class Daemon:
     def image(self, name: str, interruption: Interruption, notify: Callable[[str], None]) -> InspectedImage:
         """Return the image ``name``; pull it if it is not on this host.
 
+        Args:
+            name: What ``docker run`` takes.
+            interruption: Ends a pull.
+            notify: Called with what is going on, in a few words.
+
+        Returns:
+            The image's id, bytes, and the port of its probe.
+
         Raises:
             UsageError: It cannot be found or pulled, or its labels name no port.
             ExperimentInterrupted: A signal came while it was pulled.
@@ -107,7 +115,14 @@ class Daemon:
         return InspectedImage(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
 
     def check(self, mounts: Sequence[Mount]) -> None:
-        """Raise :class:`UsageError` if a volume is missing: Docker would create it, and leave it."""
+        """Check that each volume is there: Docker would create a missing one, and leave it.
+
+        Args:
+            mounts: Those that are no volumes are not checked.
+
+        Raises:
+            UsageError: One is missing, or Docker does not answer.
+        """
         for mount in mounts:
             if not mount.is_volume:
                 continue
@@ -124,6 +139,14 @@ class Daemon:
 
     def start(self, image: InspectedImage, conditions: Conditions, name: str) -> RunningContainer:
         """Create and start a container of ``image``.
+
+        Args:
+            image: From :meth:`image`.
+            conditions: What both arms have in common.
+            name: The container's; no other may have it.
+
+        Returns:
+            The started container; its addresses are known, whether its probe answers yet is not.
 
         Raises:
             StartFailed: It did not start; another try may help.
@@ -178,7 +201,7 @@ class Daemon:
             return False
 
     def sweep_stale(self) -> int:
-        """Remove containers of experiments whose process and reaper were killed; return how many there were."""
+        """How many containers of experiments whose process and reaper were killed there were; they are removed."""
         now = time.time()
         with suppress(*_UNREACHED):
             return remove(self._client, {"label": LABEL}, lambda labels: is_stale(labels, now))
@@ -226,7 +249,11 @@ class RunningContainer:
         self._port = port
 
     def find(self, host: str) -> None:
-        """Find its port: published on ``host``, and on its own address, in case this runs in a container too."""
+        """Find its port: published on ``host``, and on its own address, in case this runs in a container too.
+
+        Args:
+            host: Where Docker publishes ports, as seen from here.
+        """
         settings = self._client.inspect_container(self.id)["NetworkSettings"]
         published = (settings.get("Ports") or {}).get(f"{self._port}/tcp") or []
         address = settings.get("IPAddress") or next(
@@ -264,14 +291,27 @@ class RunningContainer:
 
 
 def client() -> docker.APIClient:
-    """Return a client that has connected; DOCKER_HOST names the daemon."""
+    """Return a client that has connected; DOCKER_HOST names the daemon.
+
+    Returns:
+        A client that the caller closes.
+    """
     return docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
 
 
 def remove(
     client: docker.APIClient, filters: Mapping[str, str], wanted: Callable[[Mapping[str, str]], bool]
 ) -> int:
-    """Remove the containers that match the filters and whose labels are ``wanted``; return how many there were."""
+    """Remove the containers that match the filters and whose labels are ``wanted``.
+
+    Args:
+        client: Of the daemon.
+        filters: As Docker's API takes them.
+        wanted: From a container's labels to whether it goes.
+
+    Returns:
+        How many there were; some may still be there (:func:`remove_one`).
+    """
     found = [c for c in client.containers(all=True, filters=dict(filters)) if wanted(c.get("Labels") or {})]
     for each in found:
         remove_one(client, each["Id"])
@@ -279,18 +319,32 @@ def remove(
 
 
 def remove_one(client: docker.APIClient, id_: str) -> None:
-    """Remove a container, if it is still there. What Docker refuses now is left to the reaper."""
+    """Remove a container, if it is still there. What Docker refuses now is left to the reaper.
+
+    Args:
+        client: Of the daemon.
+        id_: The container's.
+    """
     with suppress(*_UNREACHED):
         client.remove_container(id_, force=True, v=True)
 
 
 def owner(pid: int) -> str:
-    """Return what identifies a process uniquely: its host and namespace, its id, and its start time."""
+    """Return what identifies a process uniquely: its host and namespace, its id, and its start time.
+
+    Args:
+        pid: Of a process on this host.
+    """
     return f"{_place()} {pid} {_started(pid)}"
 
 
 def is_stale(labels: Mapping[str, str], now: float) -> bool:
-    """Return whether the experiment of a container is over: its time is up, or its process on this host has ended."""
+    """Return whether the experiment of a container is over: its time is up, or its process on this host has ended.
+
+    Args:
+        labels: The container's; without this project's labels it is not over.
+        now: Unix seconds.
+    """
     until = labels.get(UNTIL_LABEL, "")
     if until.isascii() and until.isdigit() and now > int(until):
         return True
@@ -311,13 +365,21 @@ def _place() -> str:
 
 
 def last_line(text: bytes) -> str:
-    """Return the last line that is not blank, in printable characters."""
+    """Return the last line that is not blank, in printable characters.
+
+    Args:
+        text: What a process wrote; empty gives an empty line.
+    """
     lines = [line for line in text.decode(errors="replace").splitlines() if line.strip()]
     return printable(lines[-1].strip(), _LINE) if lines else ""
 
 
 def one_line(error: BaseException) -> str:
-    """Return what went wrong in one line, in Docker's own words where there are some."""
+    """Return what went wrong in one line, in Docker's own words where there are some.
+
+    Args:
+        error: Docker's, or any other.
+    """
     text = getattr(error, "explanation", None) or str(error) or type(error).__name__
     if isinstance(text, bytes):
         text = text.decode(errors="replace")

@@ -54,6 +54,13 @@ def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     """Return the shift that the pairs have in common; its error is infinite with fewer than three pairs.
 
     The error is not taken below what the runs within the starts leave: three pairs may agree by chance.
+
+    Args:
+        pairs: Shift of each pair, B over A (logarithms).
+        policy: How many of the outer pairs are trimmed.
+
+    Returns:
+        The trimmed mean, its standard error and degrees of freedom; NaN, infinite and 0 without pairs.
     """
     n = len(pairs)
     if not n:
@@ -77,6 +84,14 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
     Each look is replayed on the pairs that were there then, so that the same pairs give the same verdict. It is done
     when a change is confirmed, when both are equivalent, or when all pairs are there; but a change that the last look
     was the first to show gets one pair more.
+
+    Args:
+        pairs: Shift of each pair, B over A (logarithms), in order of time.
+        most: Pairs; fewer than three count as three.
+        policy: The numbers that decide.
+
+    Returns:
+        The verdict, and each look from the third pair on.
     """
     planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
     levels = policy.levels(planned)
@@ -93,13 +108,26 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:
-    """Return how much two starts of one image differ (SD of logarithms): a pair's shift has the variance of two."""
+    """Return how much two starts of one image differ (SD of logarithms): a pair's shift has the variance of two.
+
+    Args:
+        pairs: Shift of each pair (logarithms); NaN is returned for fewer than two.
+    """
     logs = [pair.log for pair in pairs]
     return float(np.std(logs, ddof=1)) / math.sqrt(2) if len(logs) > 1 else math.nan
 
 
 def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERIMENT) -> int | None:
-    """Return how many pairs would settle it, if they continue like this; None if ``most`` would not."""
+    """Return how many pairs would settle it, if they continue like this; None if ``most`` would not.
+
+    Args:
+        pairs: Shift of each pair (logarithms).
+        most: The largest answer.
+        policy: The numbers that decide.
+
+    Returns:
+        Pairs in all, those that are there included; None also with fewer than three.
+    """
     now = estimate(pairs, policy)
     if not math.isfinite(now.se):
         return None
@@ -113,7 +141,14 @@ def pairs_needed(pairs: Sequence[Shift], most: int = 99, policy: Policy = EXPERI
 
 
 def swing(seconds: Sequence[float]) -> float | None:
-    """Return half of the range over the median: 0.15 is ± 15 %. None for fewer than two."""
+    """Return half of the range over the median: 0.15 is ± 15 %. None for fewer than two.
+
+    Args:
+        seconds: One time for each start; the unit cancels out.
+
+    Returns:
+        A ratio; None also where the median is 0.
+    """
     if len(seconds) < 2 or not median(seconds):
         return None
     return (max(seconds) - min(seconds)) / 2 / median(seconds)

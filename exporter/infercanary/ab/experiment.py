@@ -56,6 +56,17 @@ Judged = Callable[[Sequence[TurnPair]], Mapping[str, PairDecision]]
 def run(a: Arm, b: Arm, plan: Plan, judged: Judged, interruption: Interruption, progress: Progress) -> Result:
     """Run an experiment.
 
+    Args:
+        a: The first arm.
+        b: The second arm.
+        plan: Starts of each arm at most, and seconds in all.
+        judged: Decides after each pair.
+        interruption: Ends it at the next safe place.
+        progress: Where it says what is going on.
+
+    Returns:
+        The pairs so far, also where a signal or the budget ended it.
+
     Raises:
         UsageError: An arm failed to start twice in a row, or no canary is in both arms.
     """
@@ -160,7 +171,11 @@ class _Experiment:
 
 
 def so_far(decisions: Mapping[str, PairDecision]) -> str:
-    """Return the estimate so far in a few words, of the canary that moved most."""
+    """Return the estimate so far in a few words, of the canary that moved most.
+
+    Args:
+        decisions: Canary → decision; empty text is returned where none has a look yet.
+    """
     looks = [decision.looks[-1] for decision in decisions.values() if decision.looks]
     if not looks:
         return ""

@@ -22,7 +22,11 @@ class Interruption:
         self.number = 0
 
     def check(self) -> None:
-        """Raise :class:`ExperimentInterrupted` if a signal came."""
+        """Stop here if a signal came.
+
+        Raises:
+            ExperimentInterrupted: One did.
+        """
         if self.number:
             raise ExperimentInterrupted
 
@@ -30,6 +34,9 @@ class Interruption:
         """Sleep for ``seconds``, in slices.
 
         An event instead could deadlock: a handler that sets it may interrupt the owner of the event's lock.
+
+        Args:
+            seconds: How long; a signal ends it within a slice.
 
         Raises:
             ExperimentInterrupted: A signal came.
@@ -42,7 +49,11 @@ class Interruption:
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle signals within the block; afterwards restore the handlers of before."""
+        """Handle signals within the block; afterwards restore the handlers of before.
+
+        Yields:
+            Nothing.
+        """
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         # What the parent ignores stays ignored, so that `nohup` lets an experiment outlive its terminal.
         wanted = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

@@ -33,7 +33,11 @@ class Counted(NamedTuple):
 
 
 def is_quiet(sample: Sample) -> bool:
-    """Return whether no other work on the host disturbed it."""
+    """Return whether no other work on the host disturbed it.
+
+    Args:
+        sample: One run.
+    """
     return BY_OTHERS.isdisjoint(sample.tags)
 
 
@@ -42,6 +46,9 @@ def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:
 
     Args:
         pairs: (A's start, B's start), each with its settled runs in order of time.
+
+    Returns:
+        Pairs, with all of their runs or with those that nothing disturbed.
     """
     shares = [tuple(_disturbed(start) for start in pair) for pair in pairs]
     if not any(max(pair, default=0.0) for pair in shares):

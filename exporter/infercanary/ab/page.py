@@ -15,7 +15,16 @@ _WIDTH, _HEIGHT = 600, 100
 
 
 def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[str]:
-    """Return the articles on one canary."""
+    """Return the articles on one canary.
+
+    Args:
+        answer: On one canary.
+        a: A's runs that count.
+        b: B's runs that count.
+
+    Returns:
+        HTML: the comparison, then the experiment.
+    """
     facts = {
         "A": text.side(answer.a),
         "B": text.side(answer.b),

@@ -116,6 +116,12 @@ class HostProcess:
 def python(path: str) -> str:
     """Check ``--host-python``; return its absolute path.
 
+    Args:
+        path: As given; it may be relative.
+
+    Returns:
+        The path, with its links as they are.
+
     Raises:
         UsageError: It is no interpreter, or has no InferCanary.
     """

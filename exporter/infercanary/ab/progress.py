@@ -24,7 +24,12 @@ class Progress:
         self._open = False
 
     def show(self, about: str, text: str) -> None:
-        """Show ``text``. Where lines cannot be overwritten, only the first text of each ``about`` is written."""
+        """Show ``text``. Where lines cannot be overwritten, only the first text of each ``about`` is written.
+
+        Args:
+            about: Which step it is about.
+            text: One line; it is cut to the terminal's width.
+        """
         if self._over:
             width = max(_NARROWEST, shutil.get_terminal_size().columns - 1)
             self._write(f"\r{shown(text, width)}\x1b[K")
@@ -34,7 +39,11 @@ class Progress:
             self._write(f"{shown(text, _LONGEST)}\n")
 
     def note(self, text: str) -> None:
-        """Write a line that stays."""
+        """Write a line that stays.
+
+        Args:
+            text: One line, however long.
+        """
         self.clear()
         self._write(f"infercanary: {shown(text, _LONGEST)}\n")
 

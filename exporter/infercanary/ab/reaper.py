@@ -48,11 +48,19 @@ class Reaper:
             self._child.wait(_JOIN_SECONDS)
 
     def watch(self, group: int) -> None:
-        """Register a process group of this host that must end with the experiment."""
+        """Register a process group of this host that must end with the experiment.
+
+        Args:
+            group: Its id.
+        """
         self._send(f"watch {group}")
 
     def forget(self, group: int) -> None:
-        """Remove a process group that has ended."""
+        """Remove a process group that has ended.
+
+        Args:
+            group: Its id.
+        """
         self._send(f"forget {group}")
 
     def nothing_left(self) -> None:
@@ -67,7 +75,11 @@ class Reaper:
 
 
 def main(identity: str) -> None:
-    """Wait until the pipe closes, then clean up."""
+    """Wait until the pipe closes, then clean up.
+
+    Args:
+        identity: The experiment's id, which its containers have as a label.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
@@ -86,7 +98,11 @@ def main(identity: str) -> None:
 
 
 def reap(identity: str) -> None:
-    """Remove the experiment's containers, until there were none for some seconds."""
+    """Remove the experiment's containers, until there were none for some seconds.
+
+    Args:
+        identity: The experiment's id.
+    """
     from infercanary.ab.daemon import LABEL, client, remove
 
     deadline = time.monotonic() + _MOST_SECONDS

@@ -15,7 +15,14 @@ _NAMES = {"first_report": "first report", "first_run": "first run", "time_to_ste
 
 
 def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: int = 80) -> str:
-    """Return the answer on one canary, as text for ``width`` columns."""
+    """Return the answer on one canary, as text for ``width`` columns.
+
+    Args:
+        answer: On one canary.
+        a: A's runs that count.
+        b: B's runs that count.
+        width: Columns.
+    """
     rows = {
         "A": side(answer.a),
         "B": side(answer.b),
@@ -40,7 +47,11 @@ ENDED = {
 
 
 def side(arm: ArmSummary) -> str:
-    """Return the arm's name, mean and scatter."""
+    """Return the arm's name, mean and scatter.
+
+    Args:
+        arm: What is not known of it is left out.
+    """
     parts = [shown(arm.name, 200)]
     if arm.image_id:
         parts.append(arm.image_id.removeprefix("sha256:")[:12])
@@ -55,14 +66,26 @@ def side(arm: ArmSummary) -> str:
 
 
 def pairs(answer: CanaryAnswer) -> str:
-    """Return the shift of each pair, in order of time."""
+    """Return the shift of each pair, in order of time.
+
+    Args:
+        answer: On one canary.
+    """
     each = [percent(step.shift) for step in answer.pairs]
     more = f" and {len(each) - _MOST} more" if len(each) > _MOST else ""
     return ", ".join(each[:_MOST]) + more if each else "none"
 
 
 def cold_start(answer: CanaryAnswer, width: int) -> Iterator[str]:
-    """Yield a line for each step of the cold start."""
+    """Yield a line for each step of the cold start.
+
+    Args:
+        answer: On one canary.
+        width: Columns.
+
+    Yields:
+        Lines; none where no step is known of both arms.
+    """
     label = "cold start"
     for step in STEPS:
         if step in answer.a.cold_start and step in answer.b.cold_start:
@@ -72,16 +95,29 @@ def cold_start(answer: CanaryAnswer, width: int) -> Iterator[str]:
 
 
 def name(step: str) -> str:
-    """Return a step's name for people."""
+    """Return a step's name for people.
+
+    Args:
+        step: One of ``STEPS``; any other is returned as it is.
+    """
     return _NAMES.get(step, step)
 
 
 def duration(arm: ArmSummary, step: str) -> str:
-    """Return a step's median, and half of its range over the starts."""
+    """Return a step's median, and half of its range over the starts.
+
+    Args:
+        arm: One that has the step.
+        step: One of ``STEPS``.
+    """
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
     return f"{value(arm.cold_start[step], 's')}{swing}"
 
 
 def size(number: int) -> str:
-    """Return bytes as Docker shows them."""
+    """How Docker shows so many bytes.
+
+    Args:
+        number: Bytes.
+    """
     return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"

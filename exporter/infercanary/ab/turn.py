@@ -44,7 +44,11 @@ class Running(Protocol):
     def urls(self) -> Sequence[str]: ...
 
     def ended(self) -> str:
-        """Return why it has ended; empty while it runs."""
+        """Return why it has ended; empty while it runs.
+
+        Returns:
+            One line.
+        """
         ...
 
     def last_words(self) -> str:
@@ -64,6 +68,12 @@ class Arm(Protocol):
 
     def start(self, number: int) -> Running:
         """Start it for turn ``number``.
+
+        Args:
+            number: Of the turn, from 1 on; names are made of it.
+
+        Returns:
+            What was started; the caller ends it.
 
         Raises:
             StartFailed: It did not start; another try may help.
@@ -109,6 +119,9 @@ def take(
         deadline: Monotonic seconds at which it gives up.
         interruption: Whether a signal came.
         notify: Is called with what is going on, in a few words.
+
+    Returns:
+        The runs of each canary, and the seconds of the turn.
 
     Raises:
         StartFailed: The start gave no runs.

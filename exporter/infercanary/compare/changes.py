@@ -88,6 +88,9 @@ def scan_runs(
         series: Its runs.
         files: Names of the files, for the result.
         components: Environment id → the components of that environment.
+
+    Returns:
+        Verdict, levels and changes; ``inconclusive`` without levels where the series is too short.
     """
     points = series.every
     block, blocks = blocked(points)
@@ -115,7 +118,15 @@ def scan_runs(
 
 
 def blocked(points: Floats, most: int = MOST) -> tuple[int, Floats]:
-    """Return the length of a block, and at most ``most`` medians of blocks; an incomplete last block is left out."""
+    """Return the length of a block, and at most ``most`` medians of blocks; an incomplete last block is left out.
+
+    Args:
+        points: A series, in order of time.
+        most: Points to return.
+
+    Returns:
+        Runs in a block (1 where nothing is merged), and the medians in the unit of ``points``.
+    """
     block = max(1, -(-points.size // most))
     if block == 1:
         return 1, points

@@ -109,6 +109,9 @@ def compare_runs(
         restart_sd: How much starts of one image differ, as a ratio (SD); None to estimate it from the starts.
         policy: The numbers that decide.
 
+    Returns:
+        The verdict with its evidence; ``inconclusive`` where there are too few runs.
+
     Raises:
         UsageError: Both sides have a start in common: it would be equivalent to itself.
     """
@@ -177,7 +180,15 @@ def compare_runs(
 
 
 def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
-    """Return ``series`` with the starts that count: the latest ones that have enough runs."""
+    """Return ``series`` with the starts that count: the latest ones that have enough runs.
+
+    Args:
+        series: All of its starts, in order of time.
+        policy: How many runs a start needs, and how many starts count.
+
+    Returns:
+        A part of ``series``; without starts where none counts.
+    """
     kept = [i for i, points in enumerate(series.points) if points.size >= policy.fewest_runs][
         -policy.history :
     ]

@@ -22,6 +22,9 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 def content(path: str) -> bytes:
     """Return the bytes of the text at ``path``; ``-`` is standard input.
 
+    Args:
+        path: A file, or ``-``; what is packed with gzip is unpacked.
+
     Raises:
         UsageError: It cannot be read, is too large, is empty, or is no text.
     """
@@ -55,7 +58,11 @@ def content(path: str) -> bytes:
 
 
 def named(path: str) -> str:
-    """Return the name of ``path`` for messages."""
+    """Return the name of ``path`` for messages.
+
+    Args:
+        path: A file, or ``-``.
+    """
     return "standard input" if path == STANDARD_INPUT else path
 
 

@@ -17,6 +17,10 @@ _LEAST_SHARE = 0.05
 def rose(before: Attempts | None, after: Attempts | None) -> bool | None:
     """Return whether clearly more runs fail ``after`` than ``before``.
 
+    Args:
+        before: Of the baseline; None where it is not recorded.
+        after: Of the candidate; None where it is not recorded.
+
     Returns:
         None where the input does not record failed runs: files of numbers, or a side without runs.
     """
@@ -31,7 +35,15 @@ def rose(before: Attempts | None, after: Attempts | None) -> bool | None:
 
 
 def shares(before: Attempts | None, after: Attempts | None) -> str:
-    """Return words such as ``40 of 50 runs failed, 0 of 200 before``; empty where none failed, or it is not known."""
+    """Say how many runs failed, such as ``40 of 50 runs failed, 0 of 200 before``.
+
+    Args:
+        before: Of the baseline; None where it is not recorded.
+        after: Of the candidate; None where it is not recorded.
+
+    Returns:
+        Words; empty where none of the candidate's failed, or it is not known.
+    """
     if before is None or after is None or not after.failed:
         return ""
     return f"{after.failed:,} of {after.begun:,} runs failed, {before.failed:,} of {before.begun:,} before"

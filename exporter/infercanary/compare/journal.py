@@ -18,7 +18,11 @@ from infercanary.judge.model import Generation, Sample, Start, kept
 
 
 def is_journal(data: bytes) -> bool:
-    """Return whether the first line is one of a journal, complete or truncated."""
+    """Return whether the first line is one of a journal, complete or truncated.
+
+    Args:
+        data: The whole file, or its beginning.
+    """
     first = next((line for line in io.BytesIO(data) if line.strip()), b"").strip()
     if first.startswith(MARK):
         return True
@@ -31,6 +35,14 @@ def is_journal(data: bytes) -> bool:
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
     """Yield each line with its place. Lines that a crash truncated are left out, and counted in ``notes``.
+
+    Args:
+        place: The file's name, for messages.
+        data: The whole file.
+        notes: Gets a remark on what was left out.
+
+    Yields:
+        ``FILE:LINE``, and the entry.
 
     Raises:
         UsageError: A line is not one of a journal.
@@ -69,6 +81,9 @@ def recording(
         lines: Entries, each with its place.
         notes: Remarks on the files so far; they become the recording's.
         ids: Prefixes of ids; with them, only runs of those boots and environments.
+
+    Returns:
+        The starts of each canary, in order of time; the environments' components.
 
     Raises:
         UsageError: There is no run, or none with these ids, or a latency that cannot be one.

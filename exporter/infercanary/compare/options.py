@@ -22,12 +22,28 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def canary(function: F) -> F:
+    """Add the option ``--canary``.
+
+    Args:
+        function: A command, which gets it as its argument ``canary``.
+
+    Returns:
+        The command with the option.
+    """
     return click.option("--canary", default="", metavar="NAME", help="This canary of a journal only.")(
         function
     )
 
 
 def column(function: F) -> F:
+    """Add the option ``--column``.
+
+    Args:
+        function: A command, which gets it as its argument ``column``.
+
+    Returns:
+        The command with the option.
+    """
     return click.option(
         "--column",
         default="",
@@ -37,12 +53,28 @@ def column(function: F) -> F:
 
 
 def as_json(function: F) -> F:
+    """Add the option ``--json``.
+
+    Args:
+        function: A command, which gets it as its argument ``as_json``.
+
+    Returns:
+        The command with the option.
+    """
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(
         function
     )
 
 
 def report(function: F) -> F:
+    """Add the option ``--html``.
+
+    Args:
+        function: A command, which gets it as its argument ``report``.
+
+    Returns:
+        The command with the option.
+    """
     return click.option(
         "--html", "report", default="", metavar="FILE", help="Write a report with pictures to FILE too."
     )(function)
@@ -54,6 +86,9 @@ def policy(base: Policy, of_what: str) -> Callable[[F], F]:
     Args:
         base: The policy that options which are not given leave as it is.
         of_what: What the confidence is of, for the help.
+
+    Returns:
+        A decorator for a command.
     """
 
     def decorate(function: F) -> F:
@@ -104,6 +139,15 @@ def adjusted(
 ) -> Policy:
     """Return ``base`` with the numbers that were given: two percentages, and a share.
 
+    Args:
+        base: What is not given stays as it is here.
+        smallest_effect: Percent; None where it is not given.
+        clear_zone: Percent; None where it is not given.
+        confidence: A share, such as 0.99; None where it is not given.
+
+    Returns:
+        A policy, with ratios in place of percentages.
+
     Raises:
         UsageError: One is out of range, or they contradict each other.
     """
@@ -127,7 +171,12 @@ def adjusted(
 
 
 def show(results: Iterable[tuple[str, str]], notes: Sequence[str]) -> None:
-    """Print results (verdict, text), a blank line between them, and the notes on all of them."""
+    """Print results (verdict, text), a blank line between them, and the notes on all of them.
+
+    Args:
+        results: In the order in which they are printed.
+        notes: Lines that are wrapped to the terminal's width.
+    """
     for number, (verdict, words) in enumerate(results):
         say("\n" * bool(number) + words, verdict)
     if notes:
@@ -137,6 +186,13 @@ def show(results: Iterable[tuple[str, str]], notes: Sequence[str]) -> None:
 def between(name: str, number: float, low: float, high: float, advice: str) -> None:
     """Check that ``number`` lies in [``low``, ``high``]; NaN does not.
 
+    Args:
+        name: The option's.
+        number: As given.
+        low: The least.
+        high: The most.
+        advice: What to give instead, and in which unit.
+
     Raises:
         UsageError: It does not; the line ends with ``advice``.
     """
@@ -145,7 +201,14 @@ def between(name: str, number: float, low: float, high: float, advice: str) -> N
 
 
 def plain(result: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of ``result`` as JSON has them, without infinity and NaN."""
+    """Return the fields of ``result`` as JSON has them, without infinity and NaN.
+
+    Args:
+        result: One of the answers.
+
+    Returns:
+        Name → value; what is not finite is None.
+    """
     fields: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result))
     return fields
 

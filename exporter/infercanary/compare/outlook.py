@@ -34,6 +34,9 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
     Args:
         observed: What is known.
         assumed: Whether the restart variance is the prior's, without a restart in the data.
+
+    Returns:
+        Sentences without a capital and a full stop, the most useful first; one or more.
     """
     policy = observed.policy
     fewest = policy.fewest_runs
@@ -80,7 +83,14 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
 
 
 def more_runs(observed: Observed) -> int | None:
-    """Return how many more runs a side would settle it; None if no number would."""
+    """Return how many more runs a side would settle it; None if no number would.
+
+    Args:
+        observed: What is known.
+
+    Returns:
+        Runs, besides those that are there; None if no number would.
+    """
     if not _settles(observed, _MOST_RUNS, observed.starts):
         return None
     low, high = 1.0, _MOST_RUNS
@@ -91,7 +101,14 @@ def more_runs(observed: Observed) -> int | None:
 
 
 def more_starts(observed: Observed) -> int | None:
-    """Return how many more starts a side would settle it, each with as many runs as now; None if too many."""
+    """Return how many more starts a side would settle it, each with as many runs as now; None if too many.
+
+    Args:
+        observed: What is known.
+
+    Returns:
+        Starts, besides those that are there; None if too many.
+    """
     for more in range(1, _MOST_STARTS):
         before, after = observed.starts
         if _settles(observed, 1 + more / max(before, after), (before + more, after + more)):

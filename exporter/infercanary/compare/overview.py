@@ -81,6 +81,9 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
         canary: A pattern (fnmatch) of names of canaries.
         service: A pattern of names of services.
 
+    Returns:
+        Rows in order of the canary's name, then of the median; without those that have no runs that count.
+
     Raises:
         UsageError: A file cannot be read as a store.
     """

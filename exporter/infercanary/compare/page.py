@@ -38,7 +38,13 @@ _HEAD = """<!doctype html>
 
 
 def page(title: str, articles: Iterable[str], notes: Sequence[str]) -> str:
-    """Return the whole document."""
+    """Return the whole document.
+
+    Args:
+        title: Text; it is escaped.
+        articles: HTML.
+        notes: Text; it is escaped.
+    """
     head = _HEAD.format(title=_safe(title, 400), style=_STYLE)
     said = [f"<p><small>{_safe(note, 1000)}</small></p>" for note in notes]
     foot = f"<footer><small>InferCanary {_safe(infercanary.__version__)}</small></footer></body></html>\n"
@@ -46,7 +52,13 @@ def page(title: str, articles: Iterable[str], notes: Sequence[str]) -> str:
 
 
 def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
-    """Return the article on one comparison."""
+    """Return the article on one comparison.
+
+    Args:
+        result: On one canary.
+        baseline: Its runs before.
+        candidate: Its runs after.
+    """
     facts = {
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
         "baseline": _side(result.baseline),
@@ -74,7 +86,12 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
 
 
 def scan(result: ScanResult, series: RecordedRuns) -> str:
-    """Return the article on one scan."""
+    """Return the article on one scan.
+
+    Args:
+        result: On one series.
+        series: Its runs.
+    """
     facts = {
         "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
         "rests on": text.rests_on(result),
@@ -90,7 +107,11 @@ def scan(result: ScanResult, series: RecordedRuns) -> str:
 
 
 def overview(each: Sequence[OverviewRow]) -> str:
-    """Return a table with a row for each host, engine and image; each start is a dot on one scale."""
+    """Return a table with a row for each host, engine and image; each start is a dot on one scale.
+
+    Args:
+        each: One row or more.
+    """
     most = max(max(kind.medians) for kind in each) * 1.02
     rows = []
     for kind in each:
@@ -127,6 +148,10 @@ def overview(each: Sequence[OverviewRow]) -> str:
 
 def write(path: str, document: str) -> None:
     """Write ``document`` completely or not at all.
+
+    Args:
+        path: The file; one that is there is replaced.
+        document: HTML.
 
     Raises:
         UsageError: ``path`` cannot be written.

@@ -19,12 +19,23 @@ _LEAST = 0.05  # of the middle: the scale spans at least this, so that a flat se
 
 
 def plain(text: str) -> str:
-    """Return ``text`` for a terminal that shows ASCII only."""
+    """The nearest ASCII of ``text``, for a terminal that shows nothing else.
+
+    Args:
+        text: With the characters of the pictures; any other that is not ASCII becomes ``?``.
+    """
     return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def scale(sides: Iterable[Floats]) -> tuple[float, float]:
-    """Return the range in which all sides are drawn, without the outer 1 %: outliers must not flatten the rest."""
+    """Return the range in which all sides are drawn, without the outer 1 %: outliers must not flatten the rest.
+
+    Args:
+        sides: Series, of which one or more has points.
+
+    Returns:
+        Lowest and highest value, in the unit of the points.
+    """
     ends = [np.quantile(points, (0.01, 0.99)) for points in sides if points.size]
     low, high = min(float(end[0]) for end in ends), max(float(end[1]) for end in ends)
     room = max((high - low) / 20, 0.001 * high)
@@ -32,13 +43,27 @@ def scale(sides: Iterable[Floats]) -> tuple[float, float]:
 
 
 def densities(points: Floats, low: float, high: float, bins: int) -> list[float]:
-    """Return how many points fall into each bin, smoothed over its neighbours: few points would leave gaps."""
+    """Return how many points fall into each bin, smoothed over its neighbours: few points would leave gaps.
+
+    Args:
+        points: A series, in any order.
+        low: Where the first bin begins; points below are not counted.
+        high: Where the last bin ends; points above are not counted.
+        bins: How many.
+
+    Returns:
+        One number for each bin, whose ratios alone mean something.
+    """
     counted = np.histogram(points, bins=bins, range=(low, high))[0]
     return [float(x) for x in np.convolve(counted, (1, 2, 3, 2, 1), "same")]
 
 
 def bars(numbers: Sequence[float]) -> str:
-    """Return one character for each number, as high as its share of the highest; only zero is blank."""
+    """Return one character for each number, as high as its share of the highest; only zero is blank.
+
+    Args:
+        numbers: From zero on.
+    """
     most = max(numbers, default=0)
     if not most:
         return " " * len(numbers)
@@ -46,19 +71,42 @@ def bars(numbers: Sequence[float]) -> str:
 
 
 def place(value: float, low: float, high: float, width: int) -> int:
-    """Return the column of ``value`` on a scale of ``width`` columns."""
+    """Return the column of ``value`` on a scale of ``width`` columns.
+
+    Args:
+        value: Outside of the scale it gets the first or the last column.
+        low: Where the scale begins.
+        high: Where the scale ends.
+        width: Columns.
+    """
     return min(width - 1, max(0, int((value - low) / (high - low) * width)))
 
 
 def condensed(points: Floats, width: int) -> Floats:
-    """Return at most ``width`` medians, of parts of almost equal length."""
+    """Return at most ``width`` medians, of parts of almost equal length.
+
+    Args:
+        points: In order of time.
+        width: 1 or more.
+
+    Returns:
+        The points themselves where there are so few.
+    """
     if points.size <= width:
         return points
     return np.array([np.median(part) for part in np.array_split(points, width)])
 
 
 def sparkline(points: Floats, width: int) -> tuple[str, float, float]:
-    """Return the series in ``width`` characters, and the lowest and highest value that they show."""
+    """Return the series in ``width`` characters, and the lowest and highest value that they show.
+
+    Args:
+        points: In order of time; one or more.
+        width: Characters at most.
+
+    Returns:
+        The characters, and the two ends of their scale, which a flat series does not fill.
+    """
     each = condensed(points, width)
     low, high = float(each.min()), float(each.max())
     least = _LEAST * (low + high) / 2
@@ -69,7 +117,13 @@ def sparkline(points: Floats, width: int) -> tuple[str, float, float]:
 
 
 def column(index: int, size: int, width: int) -> int:
-    """Return the column of ``sparkline`` that shows the point at ``index``."""
+    """Return the column of ``sparkline`` that shows the point at ``index``.
+
+    Args:
+        index: Of the point, from 0 on.
+        size: Points of the series.
+        width: What ``sparkline`` was given.
+    """
     if size <= width:
         return index
     longer = size % width  # the first so many parts have one point more

@@ -27,6 +27,9 @@ def read(
         ids: Prefixes of ids of boots and environments; with them, only their runs of a journal.
         apart: Files that were named themselves, and are not read as an older part of another.
 
+    Returns:
+        The recording; what is remarkable in the files is in its notes.
+
     Raises:
         UsageError: A file cannot be read, or holds something else.
     """
@@ -59,6 +62,13 @@ def read(
 
 def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
     """Return the series to judge: all, or the one that ``canary`` names.
+
+    Args:
+        recording: Of one side.
+        canary: The name; empty for all.
+
+    Returns:
+        Canary → its runs; the name is empty for numbers.
 
     Raises:
         UsageError: There is no such canary.

@@ -58,12 +58,22 @@ class Recording(NamedTuple):
 
 
 def shown(text: str, limit: int = 60) -> str:
-    """Return ``text`` from a file, safe for a terminal and at most ``limit`` characters long."""
+    """Return ``text`` from a file, safe for a terminal and at most ``limit`` characters long.
+
+    Args:
+        text: Of any length, with any characters.
+        limit: Characters; a longer text ends with ``…``.
+    """
     return shortened(printable(text), limit)
 
 
 def listed(names: Iterable[str], most: int = 12) -> str:
-    """Return names as a list to choose from."""
+    """The names as a list to choose from, such as ``a, b and 3 more``.
+
+    Args:
+        names: In the order in which they are shown.
+        most: How many are shown.
+    """
     each = [shown(name) for name in names]
     more = f" and {len(each) - most} more" if len(each) > most else ""
     return ", ".join(each[:most]) + more

@@ -27,6 +27,10 @@ def width() -> int:
 def say(text: str, verdict: str = "") -> None:
     """Print ``text``; on a terminal, the first ``verdict`` in it is coloured, unless NO_COLOR is set.
 
+    Args:
+        text: With its line ends; none is added.
+        verdict: The word to colour; empty for none.
+
     Raises:
         UsageError: Standard output does not take it. Python's own exit code for that, 1, means "regressed".
     """

@@ -23,7 +23,14 @@ _FEW = 6  # phases or controls in a row, when none of them moved
 def comparison(
     result: ComparisonResult, baseline: RecordedRuns, candidate: RecordedRuns, width: int = 80
 ) -> str:
-    """Return the result on one canary, as text for ``width`` columns."""
+    """Return the result on one canary, as text for ``width`` columns.
+
+    Args:
+        result: On one canary.
+        baseline: Its runs before.
+        candidate: Its runs after.
+        width: Columns.
+    """
     facts = {
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
         "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
@@ -49,7 +56,13 @@ def comparison(
 
 
 def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:
-    """Return the result on one series, as text for ``width`` columns."""
+    """Return the result on one series, as text for ``width`` columns.
+
+    Args:
+        result: On one series.
+        series: Its runs.
+        width: Columns.
+    """
     facts = {
         "levels": " → ".join(value(level.median, result.unit) for level in result.levels),
         "rests on": rests_on(result),
@@ -65,20 +78,32 @@ def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:
 
 
 def rests_on(result: ScanResult) -> str:
-    """Return how many runs were scanned."""
+    """Return how many runs were scanned.
+
+    Args:
+        result: On one series.
+    """
     starts = f" of {count(result.starts, 'start')}" if result.unit else ""
     block = f", scanned as medians of {result.block} each" if result.block > 1 else ""
     return f"{count(result.runs, 'run')}{starts}{block}"
 
 
 def began(change: LevelChange) -> str:
-    """Return what began where the level changed: a boot, other components."""
+    """Return what began where the level changed: a boot, other components.
+
+    Args:
+        change: One change of level; the text is empty where nothing began there.
+    """
     parts = [f"boot {change.start} begins"] if change.start else []
     return "; ".join([*parts, *(text for text in (changed(change.changes),) if text)])
 
 
 def restarts(result: ComparisonResult) -> str:
-    """Return how much starts of one image differ, and how that is known."""
+    """Return how much starts of one image differ, and how that is known.
+
+    Args:
+        result: On one canary.
+    """
     sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
     if result.restart_sd_from == "given":
         return f"{sd}, as given" if result.restart_sd else "no restart lies between, as given"
@@ -90,7 +115,12 @@ def restarts(result: ComparisonResult) -> str:
 
 
 def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
-    """Return the phases or controls that moved, or that none did."""
+    """Return the phases or controls that moved, or that none did.
+
+    Args:
+        each: Phase or control → its shift; the text is empty without any.
+        smallest_effect: A ratio: a smaller shift is none.
+    """
     if not each:
         return ""
     moved = {name: piece for name, piece in each.items() if piece.moved}
@@ -104,21 +134,40 @@ def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
 
 
 def left_out(reasons: Mapping[str, int]) -> str:
-    """Return how many runs do not count, and why."""
+    """Return how many runs do not count, and why.
+
+    Args:
+        reasons: Reason → runs; the text is empty without any.
+    """
     return ", ".join(
         f"{number:,} {reason}" for reason, number in sorted(reasons.items(), key=lambda r: -r[1])
     )
 
 
 def changed(changes: Sequence[Change], most: int = 6) -> str:
-    """Return the components of the environment that changed, at most ``most`` of them by name."""
+    """Return the components of the environment that changed, at most ``most`` of them by name.
+
+    Args:
+        changes: In the order in which they are named; the text is empty without any.
+        most: The others are counted.
+    """
     each = [f"{shown(c.component)} {shown(c.before or 'none')} → {shown(c.after or 'none')}" for c in changes]
     more = [count(len(each) - most, "more component")] if len(each) > most else []
     return ", ".join([*each[:most], *more])
 
 
 def distributions(before: Floats, after: Floats, unit: str | None, width: int) -> list[str]:
-    """Return both sides as bars on one scale, each with its median."""
+    """Return both sides as bars on one scale, each with its median.
+
+    Args:
+        before: The baseline's runs; one or more.
+        after: The candidate's runs; one or more.
+        unit: ``s`` for seconds; None for plain numbers.
+        width: Columns.
+
+    Returns:
+        Lines: two for each side, and one for the scale.
+    """
     room = width - _LABEL - 2
     low, high = picture.scale((before, after))
     lines = []
@@ -136,7 +185,16 @@ def distributions(before: Floats, after: Floats, unit: str | None, width: int) -
 
 
 def row(label: str, text: str, width: int) -> list[str]:
-    """Return ``text`` beside its label, wrapped."""
+    """Return ``text`` beside its label, wrapped.
+
+    Args:
+        label: Up to the width of the column of labels; empty to go on under the row before.
+        text: One line, however long.
+        width: Columns.
+
+    Returns:
+        Lines.
+    """
     first, rest = f"  {label:<{_LABEL}}", " " * (_LABEL + 2)
     return _wrapped(text, width, first, rest)
 

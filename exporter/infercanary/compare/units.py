@@ -23,17 +23,31 @@ def value(number: float | None, unit: str | None) -> str:
 
 
 def short(number: float, digits: int = 2) -> str:
-    """Return ``number`` in so many significant digits, without trailing zeros."""
+    """Return ``number`` in so many significant digits, without trailing zeros.
+
+    Args:
+        number: Finite or not.
+        digits: 1 or more.
+    """
     return f"{float(f'{number:.{digits}g}'):g}"
 
 
 def count(number: int, noun: str) -> str:
-    """Return such as ``1 run`` or ``1,200 runs``."""
+    """A number with its noun, such as ``1 run`` or ``1,200 runs``.
+
+    Args:
+        number: From zero on.
+        noun: In the singular; its plural ends with an s.
+    """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def when(seconds: float) -> str:
-    """Return Unix seconds as date and time (UTC). A probe's clock may be wrong, so any number is accepted."""
+    """The date and time (UTC) of Unix seconds. A probe's clock may be wrong, so any number is accepted.
+
+    Args:
+        seconds: Those outside of the calendar become ``at an unknown time``.
+    """
     try:
         return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):

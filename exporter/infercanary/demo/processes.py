@@ -49,7 +49,14 @@ class Processes:
                     child.wait()
 
     def start(self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str) -> None:
-        """Start a child. It has a session of its own, so that Ctrl-C reaches the demo alone, which then ends it."""
+        """Start a child. It has a session of its own, so that Ctrl-C reaches the demo alone, which then ends it.
+
+        Args:
+            name: What it is, for messages; its log is ``NAME.log``.
+            command: Program and arguments.
+            cwd: Where it runs; None for the temporary folder.
+            environment: Variables beside those of this process.
+        """
         with (self.folder / f"{name}.log").open("wb") as log:
             child = subprocess.Popen(  # noqa: S603 - our own commands
                 command,
@@ -64,6 +71,11 @@ class Processes:
 
     def wait_for(self, name: str, url: str, seconds: float) -> None:
         """Wait until ``url`` answers 200.
+
+        Args:
+            name: The child's.
+            url: On the loopback interface.
+            seconds: How long at most.
 
         Raises:
             UsageError: it does not in time; with the end of the child's log.
@@ -101,7 +113,14 @@ class Processes:
 
 
 def free_port(preferred: int) -> int:
-    """``preferred`` on the loopback interface, or any free port where it is taken."""
+    """``preferred`` on the loopback interface, or any free port where it is taken.
+
+    Args:
+        preferred: A TCP port.
+
+    Raises:
+        UsageError: There is none.
+    """
     for port in (preferred, 0):
         with socket.socket() as candidate:
             candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,7 +133,14 @@ def free_port(preferred: int) -> int:
 
 
 def example() -> Path:
-    """The ResNet-18 example: beside this file in an installed wheel, in ``examples/`` in a checkout."""
+    """Find the ResNet-18 example: beside this file in an installed wheel, in ``examples/`` in a checkout.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        UsageError: It is in neither place.
+    """
     here = Path(__file__).resolve()
     for folder in (here.parent / "resnet18", here.parents[3] / "examples" / "resnet18"):
         if (folder / "server.py").is_file():

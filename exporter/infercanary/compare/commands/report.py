@@ -62,7 +62,13 @@ def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, r
 
 
 def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
-    """Return a block for each canary: three lines for each row, with its share of the slowest as a bar."""
+    """Return a block for each canary: three lines for each row, with its share of the slowest as a bar.
+
+    Args:
+        kinds: Rows; those of a canary one after the other.
+        columns: Of the terminal.
+        several: Whether there are several hosts, so that each row names its own.
+    """
     blocks = []
     for canary, group in groupby(kinds, key=lambda kind: kind.canary):
         each = list(group)
