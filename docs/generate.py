@@ -81,7 +81,9 @@ PARTS = (
         "the probe runs in: the server's, where the probe is inside it, else the probe's own.",
     ),
     Part(
-        "cgroup", "cgroup", "What the container is granted, and how often it ran into that limit; v2 or v1."
+        "cgroup",
+        "cgroup tcp",
+        "What the container is granted and uses, and how often it ran into a limit (v2 or v1); and what it receives.",
     ),
     Part(
         "Process",

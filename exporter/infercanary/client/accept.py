@@ -170,7 +170,7 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         and math.isfinite(run.started_at)
         and math.isfinite(run.output_error or 0.0)
         and 0 <= (run.sm_clock or 0.0) < math.inf
-        and 0 <= (run.waited or 0.0) < math.inf
+        and all(0 <= (x or 0.0) < math.inf for x in (run.waited, run.crowded, run.inside, run.received))
         and all(0 <= seconds < math.inf for seconds in run.latencies)
         and _sound_times(run.phases, limits)
         and _sound_times(run.controls, limits)

@@ -129,7 +129,10 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     ``controls`` those of each control that ran after it. Times are Unix seconds; ``scheduled_at`` is the intended
     start, ``started_at`` the actual one. ``output_error`` is the relative error of the output against the first
     steady one. ``sm_clock`` (Hz) is the SM clock of its GPU right after. ``waited`` is how much of
-    the median latency was waiting for CPUs that other processes had. ``boot_id`` is empty, or that of an earlier probe
+    the median latency was waiting for CPUs that others had, outside the container as far as ``crowded`` is known: that
+    is how much of it was waiting for CPUs that others inside the container had (other threads of the process, other
+    processes). ``inside`` is how many cores those took meanwhile, and ``received`` how many TCP segments the container
+    received a second since the run before. ``boot_id`` is empty, or that of an earlier probe
     of this container whose journal was found.
     """
 
@@ -147,6 +150,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     boot_id: str = ""
     sm_clock: float | None = None
     waited: float | None = None
+    crowded: float | None = None
+    inside: float | None = None
+    received: float | None = None
 
 
 class Report(msgspec.Struct, frozen=True):

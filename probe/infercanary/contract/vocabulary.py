@@ -76,6 +76,10 @@ PHASES: Mapping[str, PhaseKind] = _table(
 )
 
 
+OF_SERVER: frozenset[str] = frozenset(phase.name for phase in PHASES.values() if phase.of_server)
+"""Phases of a request: a canary that has one waits for a server, whose threads do its work."""
+
+
 @dataclass(frozen=True)
 class Tag:
     """What may have disturbed a run."""
@@ -95,6 +99,7 @@ SKIPPED: Final = "busy"
 BESIDE_OPENING: Final = "beside_opening"
 BESIDE_SWEEP: Final = "beside_sweep"
 PREEMPTED: Final = "preempted"
+CROWDED_INSIDE: Final = "crowded_inside"
 
 
 def _state_tag(name: str, meaning: str) -> Tag:
@@ -126,6 +131,10 @@ TAGS: Mapping[str, Tag] = _table(
             "stalled", "the whole process stood still; look for a paused container, a snapshot or a moved VM"
         ),
         _others(PREEMPTED, "ready to run, it waited for a CPU; use fewer threads, or move neighbours away"),
+        _own(
+            CROWDED_INSIDE,
+            "ready to run, it waited for a CPU that others in its container had; look for what runs beside the server",
+        ),
         _own(
             "cgroup_throttled", "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"
         ),
@@ -159,6 +168,11 @@ NOT_JUDGED: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if not 
 
 BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
 """Tags of runs that other processes of the host disturbed; a container's own limits and the heat are not among them."""
+
+
+Cause = Literal["image", "host", "both", "load", "unknown"]
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+"""What made a shift: ``both`` is image and host, ``load`` is more or fewer requests than before."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from infercanary.probe.output import fingerprint
 from infercanary.probe.record import Record
 from infercanary.probe.round import Round
 from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
+from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
 from infercanary.probe.steady import WINDOW, is_steady
@@ -53,6 +54,7 @@ class Canary:
         timeout: float,
         open_timeout: float,
         pool: Pool | None = None,
+        container: ContainerCpu | None = None,
     ) -> None:
         self.name = name
         self.state: CanaryState = "opening"
@@ -72,7 +74,7 @@ class Canary:
         self.mistake: UsageError | None = None
         """What the user must fix before it can be opened."""
         self._target = target
-        self._runner = Runner(name, target, timeout, pool)
+        self._runner = Runner(name, target, timeout, pool, container)
         self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
@@ -235,7 +237,16 @@ class Canary:
     def _judge(self, ran: Repeats, lateness: float) -> Round:
         intended = max(0.0, lateness) + ran.intended
         done = Round(
-            "ok", "", ran.timings, usage=ran.usage, waits=ran.waits, intended=intended, readings=ran.readings
+            "ok",
+            "",
+            ran.timings,
+            intended=intended,
+            usage=ran.usage,
+            waits=ran.waits,
+            crowds=ran.crowds,
+            inside=ran.inside,
+            helpers=self.compute_threads > 1,
+            readings=ran.readings,
         )
         if not all(map(math.isfinite, ran.values)):
             return done._replace(outcome="not_finite", detail="the output holds NaN or infinity")

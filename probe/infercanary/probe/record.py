@@ -210,6 +210,17 @@ THREAD_RUN_QUEUE = Metric(
     "`infercanary_thread_oversubscription_ratio` for the container's own threads, "
     "`infercanary_container_shared_cpus` for its neighbours.",
 )
+INSIDE = Metric(
+    "infercanary_canary_inside_cpu_seconds_total",
+    "counter",
+    "CPU time that others in its container took while the canary's repeats ran: other threads of the process (those "
+    "that help its engine are among them) and other processes. Missing where the container's CPU time is not known, "
+    "and for a canary that calls a server.",
+    ("canary",),
+    reading="Over `rate(infercanary_busy_seconds_total[5m])` it is how many cores they take beside the canary. A rise "
+    "with an image is work of the image's own, unless `infercanary_tcp_received_segments_total` rose as much: then it "
+    "is requests. A run that waited for them is tagged `crowded_inside`.",
+)
 THREAD_SWITCHES = Metric(
     "infercanary_canary_context_switches_total",
     "counter",
@@ -379,5 +390,7 @@ class Record:
         tally.add(THREAD_SWITCHES, usage.involuntary, name, "involuntary")
         if usage.run_queue_seconds is not None:
             tally.add(THREAD_RUN_QUEUE, usage.run_queue_seconds, name)
+        if done.inside is not None:
+            tally.add(INSIDE, done.inside.cpu_seconds, name)
         if usage.migrations is not None:
             tally.add(THREAD_MIGRATIONS, usage.migrations, name)

@@ -13,6 +13,22 @@ from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing
 
 
+class Inside(NamedTuple):
+    """CPU time of others inside the container while a canary's repeats ran: other threads and other processes."""
+
+    cpu_seconds: float
+    """Of all of them; threads that help the canary's engine are among them."""
+    processes_seconds: float
+    """Of other processes."""
+    wall_seconds: float
+    """How long that was."""
+
+    @property
+    def cores(self) -> float:
+        """How many they took on average."""
+        return self.cpu_seconds / self.wall_seconds
+
+
 class Round(NamedTuple):
     """Each repeat's timing, what the round took and cost, and how it ended. Times in seconds."""
 
@@ -30,7 +46,14 @@ class Round(NamedTuple):
     usage: ThreadUsage = ThreadUsage()
     """Of the thread that ran the repeats."""
     waits: Sequence[float | None] = ()
-    """How long each repeat waited for CPUs that other processes had; None where unknown."""
+    """How long each repeat waited for CPUs that others had, outside the container where ``crowds`` is known; None where
+    unknown."""
+    crowds: Sequence[float | None] = ()
+    """How long each repeat waited for CPUs that others inside the container had; None where unknown."""
+    inside: Inside | None = None
+    """What others inside the container took meanwhile; None where unknown."""
+    helpers: bool = False
+    """Whether the engine computes with more threads than the one that runs the repeats."""
     controls: Mapping[str, float] = {}
     """Median seconds of each control that ran after the repeats."""
     reason: Reason | None = None
@@ -54,8 +77,16 @@ class Round(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """How much the median latency is higher for waiting for CPUs that other processes had; None where unknown."""
-        waits = [wait for wait in self.waits if wait is not None]
+        """How much the median latency is higher for waiting for CPUs that others had; None where unknown."""
+        return self._higher_by(self.waits)
+
+    @property
+    def crowded(self) -> float | None:
+        """How much the median latency is higher for what others inside the container took; None where unknown."""
+        return self._higher_by(self.crowds)
+
+    def _higher_by(self, each: Sequence[float | None]) -> float | None:
+        waits = [wait for wait in each if wait is not None]
         if not self.timings or len(waits) != len(self.timings):
             return None
         running = [max(0.0, t.wall - wait) for t, wait in zip(self.timings, waits, strict=True)]

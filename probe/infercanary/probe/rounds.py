@@ -54,6 +54,7 @@ class Rounds:
         self._stopping = stopping
         self._sequence = 0
         self._last: Values = {}  # the sample at the end of the last run
+        self._last_at: float | None = None  # monotonic
         self._gpus: dict[
             str, frozenset[str] | None
         ] = {}  # canary → those of its last run, as NVML numbers them
@@ -97,10 +98,23 @@ class Rounds:
                 cost += done.cost + beside
                 first = self._sampling.first
                 gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
-                window = Window(done, lateness, first, self._last or first, quiet, before, after, gpus)
+                now, since = time.monotonic(), self._last_at
+                elapsed = None if since is None else now - since
+                window = Window(
+                    done, lateness, first, self._last or first, quiet, before, after, elapsed, gpus
+                )
                 run = self._run(canary, done, started_at - lateness, started_at, tags(window))
-                runs.append(msgspec.structs.replace(run, sm_clock=window.sm_clock, waited=window.waited))
-                before = self._last = after
+                runs.append(
+                    msgspec.structs.replace(
+                        run,
+                        sm_clock=window.sm_clock,
+                        waited=window.waited,
+                        crowded=window.crowded,
+                        inside=None if done.inside is None else done.inside.cores,
+                        received=window.received,
+                    )
+                )
+                before, self._last, self._last_at = after, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
         return runs, cost
 
@@ -116,6 +130,7 @@ class Rounds:
                 self.busy += took
                 self.worked_until = time.monotonic()
                 self._last = self._sampling.take()  # what a sweep did to the host is not the next run's
+                self._last_at = time.monotonic()
                 return True
         return False
 

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from itertools import islice, pairwise
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any, NamedTuple
 
+from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
+from infercanary.probe.round import Inside
+from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import (
@@ -65,7 +68,9 @@ class Repeats(NamedTuple):
     usage: ThreadUsage
     """Of the thread that ran the repeats, while it ran them."""
     waits: list[float | None]
-    """Seconds of each repeat's wall time that its thread waited for CPUs that other processes had."""
+    """See :class:`~infercanary.probe.round.Round`, as of the next two."""
+    crowds: list[float | None]
+    inside: Inside | None
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     readings: list[Reading]
@@ -112,8 +117,16 @@ class Runner:
     With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
     """
 
-    def __init__(self, name: str, target: Target, timeout: float, pool: Pool | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        target: Target,
+        timeout: float,
+        pool: Pool | None = None,
+        container: ContainerCpu | None = None,
+    ) -> None:
         self.name = name
+        self._container = ContainerCpu() if container is None else container
         self._target = target
         self._prepares = target if isinstance(target, PreparesRuns) else None
         self._reads = target if isinstance(target, GivesReadings) else None
@@ -265,6 +278,7 @@ class Runner:
         self._busy = 0.0
         aside = self._prepare()
         self._usage = ThreadUsage()
+        crowd = _Crowd(self._container)
         timing, result = self._measure()
         used = [self._usage]
         took = perf_counter() - begin - aside
@@ -275,13 +289,18 @@ class Runner:
             timing, result = self._measure()
             timings.append(timing)
             used.append(self._usage)
-        place = thread_place(self._thread_id)
         usage = self._usage
-        each = (now - before for before, now in pairwise([ThreadUsage(), *used]))
-        waits = [None if one.waited is None else one.waited / batch for one in each]
+        # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
+        inside = None if self._phase_names & OF_SERVER else crowd.since(usage)
+        place = thread_place(self._thread_id)
+        each = [now - before for before, now in pairwise([ThreadUsage(), *used])]
+        split = [_split(one, timing.wall * batch, inside) for one, timing in zip(each, timings, strict=True)]
+        waits, crowds = (
+            [None if x is None else x / batch for x in side] for side in zip(*split, strict=True)
+        )
         values = self._with_target(self._target.values, result)
         numbers = [float(value) for value in islice(values, _MAX_VALUES)]
-        return Repeats(timings, numbers, usage, waits, intended, self._read(), place)
+        return Repeats(timings, numbers, usage, waits, crowds, inside, intended, self._read(), place)
 
     def _prepare(self) -> float:
         """Let the target prepare the run, if it does; the seconds that took."""
@@ -342,6 +361,38 @@ class Runner:
             self._target.close()
         except BaseException as error:
             log.warning("canary %s: closing failed: %s", self.name, one_line(error))
+
+
+class _Crowd:
+    """From its making on, what others inside the container take."""
+
+    def __init__(self, container: ContainerCpu) -> None:
+        self._container = container
+        self._at, self._process, self._all = perf_counter(), process_time(), container.seconds()
+
+    def since(self, own: ThreadUsage) -> Inside | None:
+        """What they took, less what the canary's threads used; None where the container's CPU time is not known."""
+        now = self._container.seconds()
+        if now is None or self._all is None:
+            return None
+        taken, of_process = now - self._all, process_time() - self._process
+        processes = max(0.0, taken - of_process)
+        threads = max(0.0, of_process - own.cpu_seconds)
+        return Inside(processes + threads, processes, max(1e-9, perf_counter() - self._at))
+
+
+def _split(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
+    """Seconds of ``wall`` that a thread waited for others outside the container, and for others inside.
+
+    Who had the CPU is not counted by the kernel. Others inside had it for as long as they computed at most; what is
+    beyond that, others outside had. Where the container is not known, it is other processes and the own process.
+    """
+    if inside is None or used.run_queue_seconds is None:
+        return used.waited, None
+    threads = max(0.0, used.process_cpu_seconds - used.cpu_seconds)
+    processes = inside.processes_seconds / inside.wall_seconds * wall
+    crowded = min(used.run_queue_seconds, threads + processes)
+    return used.run_queue_seconds - crowded, crowded
 
 
 def _seconds(value: Any) -> float:

@@ -12,6 +12,7 @@ from infercanary.contract.report import OUTPUT_TOLERANCE, Family
 from infercanary.contract.vocabulary import (
     BESIDE_OPENING,
     BESIDE_SWEEP,
+    CROWDED_INSIDE,
     FAILING,
     PREEMPTED,
     SKIPPED,
@@ -41,6 +42,8 @@ class Window(NamedTuple):
     """Before the first run of the round: a GPU that is busy then is busy with other work than the probe's."""
     before: Values
     after: Values
+    elapsed: float | None = None
+    """Seconds from ``previous`` to ``after``; None before the second run."""
     gpus: frozenset[str] | None = None
     """The indexes of the GPUs that the canary ran on, none on the CPU. None where that is not known: every GPU of the
     container then counts."""
@@ -84,11 +87,24 @@ class Window(NamedTuple):
 
     @property
     def waited(self) -> float | None:
-        """Seconds of the latency that were waiting for CPUs that other processes had; None where unknown.
+        """Seconds of the latency that were waiting for CPUs that others had; None where unknown.
 
         The kernel counts a thread that its quota holds back as waiting too, and does not keep the two apart.
         """
         return None if _throttled(self) > 0 else self.done.waited
+
+    @property
+    def crowded(self) -> float | None:
+        """The same of others inside the container."""
+        return None if _throttled(self) > 0 else self.done.crowded
+
+    @property
+    def received(self) -> float | None:
+        """TCP segments a second that the container received since the previous run; None where unknown."""
+        metric = "infercanary_tcp_received_segments_total"
+        if metric not in self.previous or metric not in self.after or not self.elapsed:
+            return None
+        return self.grown(metric, since=self.previous) / self.elapsed
 
 
 def values(families: Iterable[Family]) -> Values:
@@ -174,10 +190,18 @@ def _throttled(w: Window) -> float:
     return w.grown("infercanary_cgroup_cpu_throttled_seconds_total")
 
 
-def _preempted(w: Window) -> bool:
+def _queued(w: Window) -> float:
+    """Seconds that it was ready to run and had no CPU."""
     # The kernel also counts a thread that its quota holds back as waiting; that has a tag of its own.
-    waited = w.done.usage.run_queue_seconds
-    return waited is not None and _counts(waited - _throttled(w), w)
+    return (w.done.usage.run_queue_seconds or 0.0) - _throttled(w)
+
+
+def _inside(w: Window) -> float:
+    """CPU seconds of others inside the container; an engine's own helper threads are no others."""
+    inside = w.done.inside
+    if inside is None:
+        return 0.0
+    return inside.processes_seconds if w.done.helpers else inside.cpu_seconds
 
 
 def _gpu_grew(w: Window, metric: str, earlier: Values, *labels: str) -> bool:
@@ -209,7 +233,8 @@ def _changed(*metrics: str) -> Callable[[Window], bool]:
 _RULES: dict[str, Callable[[Window], bool]] = {
     "late": lambda w: w.lateness > _LATE_SECONDS,
     "stalled": lambda w: w.grown("infercanary_stalled_seconds_total", since=w.previous) > 0,
-    PREEMPTED: _preempted,
+    PREEMPTED: lambda w: _counts(_queued(w) - _inside(w), w),
+    CROWDED_INSIDE: lambda w: _counts(min(_queued(w), _inside(w)), w),
     "cgroup_throttled": lambda w: _throttled(w) > 0,
     # Other CPUs, as many as before, are a change too; the list is missing where it is too long for a label.
     "cpuset_changed": _changed("infercanary_cgroup_cpuset_cpus", "infercanary_cgroup_cpuset_info"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.cgroup import CgroupSampler, granted_cpus
+from infercanary.probe.samplers.cgroup import CgroupSampler, ContainerCpu, granted_cpus
 
 
 def tree(root: Path, files: dict[str, str]) -> None:
@@ -35,6 +35,7 @@ def below(folder: str, files: dict[str, str]) -> dict[str, str]:
 
 # In the format of Linux 6.12; of memory.stat and memory.events some lines.
 V2 = {
+    "cgroup.events": "populated 1\nfrozen 0\n",
     "cpu.max": "150000 100000\n",
     "cpu.weight": "39\n",
     "cpu.stat": "usage_usec 900\nuser_usec 500\nnr_periods 40\nnr_throttled 7\nthrottled_usec 2500000\n",
@@ -59,6 +60,7 @@ SAME_ON_BOTH = {
     "cpu_periods": 40,
     "cpu_throttled_periods": 7,
     "cpu_throttled_seconds": 2.5,
+    "cpu_seconds": 0.0009,
     "cpuset_cpus": 5,
     "cpuset_info 0-3,8": 1,
     "memory_bytes": 1048576,
@@ -140,9 +142,12 @@ def test_v2_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(
 def test_v2_a_cgroup_without_controllers_is_counted_in_its_parent(tmp_path: Path) -> None:
     """A server that a supervisor in the container put into a cgroup of its own, with no controller enabled there."""
     tree(tmp_path, {"cgroup.controllers": "cpu memory\n", "proc/cgroup": "0::/server\n", **V2})
-    tree(
-        tmp_path, {"server/cpu.stat": "usage_usec 5\n", "server/cpu.pressure": "some avg10=0 total=1000000\n"}
-    )
+    server = {
+        "cgroup.events": "populated 1\n",
+        "cpu.stat": "usage_usec 900\n",
+        "cpu.pressure": "some avg10=0 total=1000000\n",
+    }
+    tree(tmp_path, below("server/", server))
     tree(tmp_path, {"memory.events.local": "max 2\n"})  # of the cgroup whose memory.events stand for ours
     values = found(tmp_path, tmp_path / "proc")
     assert values == {k: v for k, v in FOUND_V2.items() if "pressure" not in k} | {
@@ -167,6 +172,20 @@ def test_v2_without_limits_or_controllers(tmp_path: Path) -> None:
     assert found(tmp_path, tmp_path / "proc") == {"memory_bytes": 4096}
 
 
+def test_the_hosts_root_has_no_cpu_time_of_a_container(tmp_path: Path) -> None:
+    """Its time is everyone's; with no cgroup at all there is none either."""
+    proc = tmp_path / "proc"
+    assert ContainerCpu(tmp_path, proc).seconds() is None
+    v2, v1 = tmp_path / "v2", tmp_path / "v1"
+    tree(tmp_path, {"proc/cgroup": "0::/\n1:cpuacct:/\n"})
+    tree(v2, {"cgroup.controllers": "cpu\n", "cpu.stat": "usage_usec 900\n"})
+    tree(v1, {"cpuacct/cpuacct.usage": "900000\n", "cpuacct/release_agent": "\n"})
+    assert [ContainerCpu(root, proc).seconds() for root in (v2, v1)] == [None, None]
+    tree(v2, {"cgroup.events": "populated 1\n"})
+    (v1 / "cpuacct/release_agent").unlink()
+    assert [ContainerCpu(root, proc).seconds() for root in (v2, v1)] == [0.0009, 0.0009]
+
+
 @pytest.mark.parametrize("text", ["", None], ids=["switched off while open", "not built in, or psi=0"])
 def test_v2_without_pressure(tmp_path: Path, text: str | None) -> None:
     """Reading also fails with EOPNOTSUPP, as it does with EISDIR here."""
@@ -185,6 +204,7 @@ def test_the_full_line_of_cpu_pressure_is_newer_than_the_others(tmp_path: Path) 
 
 
 V1 = {
+    "cpuacct/x/cpuacct.usage": "900000\n",
     "cpu/x/cpu.cfs_quota_us": "150000\n",
     "cpu/x/cpu.cfs_period_us": "100000\n",
     "cpu/x/cpu.shares": "512\n",

@@ -15,7 +15,7 @@ from infercanary.contract.report import LADDER, HistogramValue, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
-from infercanary.probe.round import Round
+from infercanary.probe.round import Inside, Round
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags, values
 from infercanary.probe.timing import Timing
@@ -52,11 +52,14 @@ def around(
     quiet: Sample | None = None,
     busy: float = BUSY,
     waited: float | None = 0.0,
+    inside: Inside | None = None,
+    helpers: bool = False,
     lateness: float = 0.0,
     output_error: float | None = None,
 ) -> Window:
     """A run of ``busy`` seconds between two samples. Nothing happened before it, unless that is given."""
-    done = Round("ok", busy=busy, usage=ThreadUsage(run_queue_seconds=waited), output_error=output_error)
+    usage = ThreadUsage(run_queue_seconds=waited)
+    done = Round("ok", busy=busy, usage=usage, inside=inside, helpers=helpers, output_error=output_error)
     return Window(
         done=done,
         lateness=lateness,
@@ -85,6 +88,10 @@ CASES = {
     "late": Case(around({}, {}, lateness=0.26), around({}, {}, lateness=0.25)),
     "stalled": Case(around({STALLED: 1.0}, {STALLED: 1.6}), around({STALLED: 1.6}, {STALLED: 1.6})),
     "preempted": Case(around({}, {}, waited=0.006), around({}, {}, waited=0.005)),
+    "crowded_inside": Case(
+        around({}, {}, waited=0.006, inside=Inside(0.006, 0.0, BUSY)),
+        around({}, {}, waited=0.006, inside=Inside(0.003, 0.0, BUSY)),
+    ),
     "cgroup_throttled": Case(
         around({THROTTLED: 1.0}, {THROTTLED: 1.001}), around({THROTTLED: 1.0}, {THROTTLED: 1.0})
     ),
@@ -153,7 +160,9 @@ def test_it_stays_silent(tag: str) -> None:
     assert tags(CASES[tag].silent) == ()
 
 
-@pytest.mark.parametrize("tag", [t for t in CASES if t not in ("late", "preempted", "output_changed")])
+@pytest.mark.parametrize(
+    "tag", [t for t in CASES if t not in ("late", "preempted", "crowded_inside", "output_changed")]
+)
 def test_a_metric_that_is_missing_is_silence(tag: str) -> None:
     """In all samples, in those before the run, and in the one after it: a sampler may fail at any time."""
     fires = CASES[tag].fires
@@ -217,6 +226,32 @@ def test_a_thread_that_its_quota_held_back_was_not_preempted() -> None:
     # All threads' time counts, also that of those the run did not wait for.
     assert tags(around({THROTTLED: 1.0}, {THROTTLED: 1.20}, waited=0.06)) == ("cgroup_throttled",)
     assert tags(around({THROTTLED: 1.0}, {THROTTLED: 1.02}, waited=0.06)) == ("preempted", "cgroup_throttled")
+
+
+@pytest.mark.parametrize(
+    ("inside", "helpers", "expected"),
+    [
+        (None, False, ("preempted",)),
+        (Inside(0.0, 0.0, BUSY), False, ("preempted",)),
+        (Inside(0.06, 0.06, BUSY), False, ("crowded_inside",)),
+        (Inside(0.06, 0.0, BUSY), False, ("crowded_inside",)),  # by threads of the own process
+        (Inside(0.06, 0.0, BUSY), True, ("preempted",)),  # an engine's own threads crowd nobody
+        (Inside(0.06, 0.02, BUSY), True, ("preempted", "crowded_inside")),
+        (Inside(0.03, 0.03, BUSY), False, ("preempted", "crowded_inside")),
+    ],
+)
+def test_who_had_the_cpu_that_the_canary_waited_for(
+    inside: Inside | None, helpers: bool, expected: tuple[str, ...]
+) -> None:
+    assert tags(around({}, {}, waited=0.06, inside=inside, helpers=helpers)) == expected
+
+
+def test_what_the_container_received_is_a_rate_since_the_previous_run() -> None:
+    metric = "infercanary_tcp_received_segments_total"
+    window = around({}, {metric: 160.0}, previous={metric: 100.0})
+    assert window.received is None, "it is the first run"
+    assert window._replace(elapsed=30.0).received == 2.0
+    assert around({}, {metric: 160.0})._replace(elapsed=30.0).received is None
 
 
 @pytest.mark.parametrize("tag", ["preempted", "gc", "io_pressure"])

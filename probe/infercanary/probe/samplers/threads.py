@@ -171,7 +171,7 @@ def thread_usage(proc: str = "/proc/thread-self") -> ThreadUsage:
     usage = resource.getrusage(resource.RUSAGE_THREAD)
     queued = _queued_ns(_read(f"{proc}/schedstat"))
     return ThreadUsage(
-        usage.ru_utime + usage.ru_stime,
+        time.thread_time(),  # rusage is as old as the last tick of the scheduler, up to 4 ms
         None if queued is None else queued / 1e9,
         usage.ru_nvcsw,
         usage.ru_nivcsw,

@@ -17,7 +17,7 @@ from pathlib import Path
 from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family
 from infercanary.probe.samplers import Unavailable, register
-from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
+from infercanary.probe.samplers.cgroup.hierarchy import V1, V2, own_cgroup
 from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO
 
 _ROOT = Path("/sys/fs/cgroup")
@@ -49,6 +49,20 @@ class CgroupSampler:
         for metric, waited in cgroup.pressure().items():
             if waited:
                 yield metric.family(waited)
+
+
+class ContainerCpu:
+    """CPU time of this process's cgroup, for callers that ask often: the cgroup is found once."""
+
+    def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
+        try:
+            self._cgroup: V1 | V2 | None = own_cgroup(root, proc)
+        except Unavailable:
+            self._cgroup = None
+
+    def seconds(self) -> float | None:
+        """CPU seconds so far of all that is in the container; None where the process has no cgroup of its own."""
+        return None if self._cgroup is None else self._cgroup.cpu_seconds()
 
 
 def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:

@@ -12,6 +12,7 @@ from infercanary.contract.report import Metric
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.files import integer, number, summed, table, text
 from infercanary.probe.samplers.cgroup.metrics import (
+    CPU,
     LIMIT_HITS,
     MAJOR_FAULTS,
     MEMORY,
@@ -33,7 +34,7 @@ from infercanary.probe.samplers.cgroup.metrics import (
 )
 
 _V1_UNLIMITED = 1 << 60  # v1 says "no limit" with a page-rounded 2^63
-_V1_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+_V1_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "cpuacct")
 
 Facts = Mapping[Metric, "float | None"]
 Lineage = list[Path]
@@ -63,6 +64,7 @@ class V2(NamedTuple):
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get("throttled_usec"), 1e6),
+            CPU: self.cpu_seconds(),
             MEMORY: used,
             WORKING_SET: _less(used, pages.get("inactive_file")),
             MEMORY_PEAK: number(memory / "memory.peak"),
@@ -83,6 +85,13 @@ class V2(NamedTuple):
         """
         limits = ((text(folder / "cpu.max") + " ").split(" ") for folder in self.lineage)
         return _least(_cores(integer(quota), integer(period)) for quota, period, *_ in limits)
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time of the own cgroup and those below; None in the root, whose time is the whole host's."""
+        own = self.lineage[0]
+        if not os.path.exists(own / "cgroup.events"):  # every cgroup has it, the root excepted
+            return None
+        return _over(table(own / "cpu.stat").get("usage_usec"), 1e6)
 
     def cpuset(self) -> Iterable[str]:
         """The lists of CPUs that the container may use, the best source first.
@@ -113,6 +122,7 @@ class V1(NamedTuple):
     cpusets: Lineage
     memory: Lineage
     pids: Lineage
+    cpuacct: Lineage
 
     def facts(self) -> Facts:
         """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
@@ -133,6 +143,7 @@ class V1(NamedTuple):
             PERIODS: time.get("nr_periods"),
             THROTTLED: time.get("nr_throttled"),
             THROTTLED_SECONDS: _over(time.get("throttled_time"), 1e9),
+            CPU: self.cpu_seconds(),
             MEMORY: used,
             WORKING_SET: _less(used, pages.get("total_inactive_file")),
             MEMORY_PEAK: number(memory / "memory.max_usage_in_bytes"),
@@ -157,6 +168,13 @@ class V1(NamedTuple):
             _cores(number(folder / "cpu.cfs_quota_us"), number(folder / "cpu.cfs_period_us"))
             for folder in self.cpu
         )
+
+    def cpu_seconds(self) -> float | None:
+        """As of :class:`V2`."""
+        own = self.cpuacct[0]
+        if os.path.exists(own / "release_agent"):  # only the root of a hierarchy has it
+            return None
+        return _over(number(own / "cpuacct.usage"), 1e9)
 
     def cpuset(self) -> Iterable[str]:
         """The lists of CPUs that the container may use, the best source first.

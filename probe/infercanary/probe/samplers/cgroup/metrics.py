@@ -44,6 +44,14 @@ THROTTLED_SECONDS = Metric(
     "that is in it. A run in which it grew is tagged `cgroup_throttled`; throttled in every run since an "
     "upgrade, the image uses more threads.",
 )
+CPU = Metric(
+    "infercanary_cgroup_cpu_seconds_total",
+    "counter",
+    "CPU time of the container, that of all its processes. Missing where the process is in no cgroup of its own (the "
+    "root of the host's).",
+    reading="`rate(…[5m])` is the cores in use. Less `infercanary_process_cpu_seconds_total` it is what other "
+    "processes of the container take; while a canary runs it is `infercanary_canary_inside_cpu_seconds_total`.",
+)
 CPUSET = Metric(
     "infercanary_cgroup_cpuset_cpus",
     "gauge",

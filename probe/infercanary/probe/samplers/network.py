@@ -1,0 +1,42 @@
+"""How much the container is asked over TCP: the sign of requests that needs nothing from the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from infercanary.contract.report import Family, Metric
+from infercanary.probe.samplers import Unavailable, register
+
+RECEIVED = Metric(
+    "infercanary_tcp_received_segments_total",
+    "counter",
+    "TCP segments that the container received, those between its own processes included. Missing where it has the "
+    "host's network, whose segments are everyone's.",
+    reading="`rate(…[5m])` follows the server's requests; the exporter's polls and health checks add about one a "
+    "second. More of them since an upgrade is more load, which is not the image's doing.",
+)
+
+
+@register()
+class NetworkSampler:
+    """Reads the counters of this process's network namespace."""
+
+    name = "network"
+
+    def __init__(
+        self, snmp: Path = Path("/proc/self/net/snmp"), interfaces: Path = Path("/sys/class/net")
+    ) -> None:
+        self._snmp = snmp
+        self._interfaces = interfaces
+
+    def sample(self) -> Iterable[Family]:
+        """See :class:`~infercanary.probe.samplers.Sampler`."""
+        # Only the host's namespace has interfaces that belong to a device; a container's is one end of a pair.
+        names = list(self._interfaces.iterdir()) if self._interfaces.is_dir() else []
+        if not names or any((name / "device").exists() for name in names):
+            raise Unavailable("the container has no network of its own, so its requests are not known")
+        lines = [line.split() for line in self._snmp.read_text().splitlines() if line.startswith("Tcp:")]
+        if len(lines) == 2:
+            counters = dict(zip(*lines, strict=True))
+            yield RECEIVED.family(int(counters["InSegs"]))

@@ -1,0 +1,190 @@
+"""Who had the CPU that a canary waited for: a busy process and a busy thread beside it, on one real CPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+
+from infercanary.probe import HostClock, Phase
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
+from infercanary.probe.record import INSIDE
+from infercanary.probe.round import Round
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.cgroup import ContainerCpu
+from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
+from infercanary.probe.tags import Window, tags, values
+
+CPU = max(os.sched_getaffinity(0))
+REPEATS = 8
+
+pytestmark = pytest.mark.quiet
+
+
+class Spin:
+    """Computes for about 15 ms, on one CPU; ``phase`` is what it calls that."""
+
+    def __init__(self, phase: str = "compute") -> None:
+        self.clock = HostClock()
+        self._phase = phase
+
+    def open(self) -> None: ...
+
+    def run(self, phase: Phase) -> None:
+        os.sched_setaffinity(0, {CPU})
+        with phase(self._phase):
+            sum(range(700_000))
+
+    def values(self, _result: Any) -> Sequence[float]:
+        return [1.0]
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+class Container(ContainerCpu):
+    """A container of this process and of others, whose CPU time the kernel counts one by one."""
+
+    def __init__(self, *pids: int) -> None:
+        self._pids = pids
+
+    def seconds(self) -> float | None:
+        return process_time() + sum(_ran(pid) for pid in self._pids)
+
+
+def _ran(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+@contextmanager
+def busy_process() -> Iterator[int]:
+    """A process that computes on the canary's CPU."""
+    code = f"import os\nos.sched_setaffinity(0, {{{CPU}}})\nprint(1, flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
+@contextmanager
+def busy_thread() -> Iterator[None]:
+    """A thread of this process that computes on the canary's CPU, and holds no interpreter lock meanwhile."""
+    import hashlib
+
+    end, data = threading.Event(), b"x" * (8 << 20)
+
+    def work() -> None:
+        os.sched_setaffinity(0, {CPU})
+        while not end.is_set():
+            hashlib.sha256(data).digest()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def round_of(container: ContainerCpu, target: Spin | None = None) -> tuple[Round, Tally]:
+    """One round of a canary in ``container``."""
+    tally = Tally()
+    canary = Canary("a", target or Spin(), tally, 30.0, 30.0, None, container)
+    canary.open(30.0)
+    assert canary.is_open
+    try:
+        done = canary.round(REPEATS)
+        assert done is not None and done.outcome == "ok"
+        return done, tally
+    finally:
+        assert canary.close(10.0)
+
+
+def tagged(done: Round) -> set[str]:
+    window = Window(done, 0.0, *({},) * 5)
+    return {*tags(window)} & {"preempted", "crowded_inside"}
+
+
+def summed(each: Sequence[float | None]) -> float:
+    assert len(each) == REPEATS and None not in each
+    return sum(seconds for seconds in each if seconds is not None)
+
+
+# Whoever else is on this machine may take the CPU too: that is outside, and no test of these counts on its absence.
+
+
+def test_a_busy_process_in_the_container_crowds_it_and_one_outside_preempts_it() -> None:
+    with busy_process() as other:
+        inside, tally = round_of(Container(other))
+        outside, _ = round_of(Container())
+    assert "crowded_inside" in tagged(inside)
+    assert tagged(outside) == {"preempted"}
+    assert inside.inside is not None and outside.inside is not None
+    # What the other process took is what the canary waited for.
+    assert summed(inside.crowds) == pytest.approx(inside.inside.processes_seconds, rel=0.5)
+    assert summed(inside.crowds) + summed(inside.waits) == pytest.approx(inside.usage.run_queue_seconds)
+    assert summed(outside.crowds) < 0.1 * summed(outside.waits)
+    assert inside.inside.cores > 10 * outside.inside.cores
+    assert inside.crowded and outside.waited
+    [counted] = [f for f in tally.families() if f.name == INSIDE.name]
+    assert counted.points[0].value == inside.inside.cpu_seconds
+
+
+def test_a_busy_thread_of_the_own_process_crowds_it() -> None:
+    with busy_thread():
+        done, _ = round_of(Container())
+    assert "crowded_inside" in tagged(done)
+    assert done.inside is not None and done.inside.processes_seconds < 0.2 * done.inside.cpu_seconds
+
+
+def test_one_inside_and_one_outside_are_both() -> None:
+    with ExitStack() as stack:
+        inside, _ = (stack.enter_context(busy_process()) for _ in range(2))
+        done, _ = round_of(Container(inside))
+    assert tagged(done) == {"crowded_inside", "preempted"}
+
+
+@pytest.mark.parametrize("phase", ["wait", "compute"])
+def test_where_the_container_is_not_the_canarys_nothing_is_known(tmp_path: Path, phase: str) -> None:
+    """A canary that calls a server, which may be in another container; and a process that is in no container."""
+    container = Container() if phase == "wait" else ContainerCpu(tmp_path, tmp_path)
+    with busy_process():
+        done, tally = round_of(container, Spin(phase))
+    assert done.inside is None and done.crowded is None
+    assert done.waited is not None, "other processes had the CPU, wherever they were"
+    assert tagged(done) == {"preempted"}
+    assert INSIDE.name not in {family.name for family in tally.families()}
+
+
+SNMP = "Ip: A B\nIp: 1 2\nTcp: ActiveOpens InSegs OutSegs\nTcp: 3 6468811 7\nUdp: InDatagrams\nUdp: 9\n"
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "known"), [(["lo", "eth0"], True), (["lo", "eth0/device"], False), ([], False)]
+)
+def test_what_it_receives_is_known_of_a_container_with_its_own_network(
+    tmp_path: Path, interfaces: list[str], known: bool
+) -> None:
+    (tmp_path / "snmp").write_text(SNMP)
+    for name in interfaces:
+        (tmp_path / "net" / name).mkdir(parents=True)
+    sampler = NetworkSampler(tmp_path / "snmp", tmp_path / "net")
+    if known:
+        assert values(sampler.sample()) == {RECEIVED.name: {(): 6468811.0}}
+    else:
+        with pytest.raises(Unavailable, match="no network of its own"):
+            list(sampler.sample())
