@@ -74,6 +74,9 @@ def listen_on(host: str, port: int, place: str) -> socket.socket:
         port: 0 for any that is free.
         place: what to name in a message.
 
+    Returns:
+        The socket, which the caller closes.
+
     Raises:
         UsageError: it cannot listen there.
     """
@@ -101,7 +104,14 @@ def settle_garbage() -> None:
 async def serve(
     config: ExporterConfig, path: Path | None, sock: socket.socket, secured: guard.Secured
 ) -> None:
-    """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config."""
+    """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
+
+    Args:
+        config: Read and checked.
+        path: The file that it was read from; None where there is none to reload.
+        sock: One that listens.
+        secured: TLS and users, or neither.
+    """
     settle_garbage()
     stop = asyncio.Event()
     app = create_app(config, path)
@@ -131,7 +141,12 @@ def _reload(app: web.Application) -> None:
 
 
 def configure_logging(style: str, level: str) -> None:
-    """Log in ``style`` to stderr, libraries included."""
+    """Log in ``style`` to stderr, libraries included.
+
+    Args:
+        style: ``logfmt``, ``json`` or ``console``.
+        level: The lowest that is logged, such as ``info``.
+    """
     renderers: dict[str, structlog.typing.Processor] = {
         "logfmt": structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         "json": structlog.processors.JSONRenderer(),

@@ -84,7 +84,11 @@ class Exporter:
         self._ready = False
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
-        """Discover and poll until the application stops."""
+        """Discover and poll until the application stops.
+
+        Yields:
+            Once, when everything has been started.
+        """
         tasks = [asyncio.create_task(self._measure_lag()), asyncio.create_task(self.live.watch())]
         self.judging.start()
         self._follow()
@@ -106,7 +110,14 @@ class Exporter:
         return self._ready
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
-        """The whole exposition, family by family."""
+        """The whole exposition, family by family.
+
+        Args:
+            in_openmetrics: Whether it is for OpenMetrics, else for the text format.
+
+        Yields:
+            Parts of the exposition; the last one is of the exporter's own process.
+        """
         self.collector.refresh_ages()
         for family in self._families():
             lines = self._lines[family.name] = expose.write(family, {}, self._lines.get(family.name))
@@ -163,7 +174,14 @@ routes = web.RouteTableDef()
 
 @routes.get("/metrics")
 async def metrics(request: web.Request) -> web.StreamResponse:
-    """What Prometheus scrapes."""
+    """What Prometheus scrapes.
+
+    Args:
+        request: Its headers ask for a format, and for gzip.
+
+    Returns:
+        The exposition, already sent.
+    """
     content_type = scrape.negotiate(request.headers.get("Accept", ""))
     parts = request.app[EXPORTER].families(in_openmetrics=content_type == scrape.OPENMETRICS)
     return await scrape.send(request, parts, content_type)
@@ -171,7 +189,14 @@ async def metrics(request: web.Request) -> web.StreamResponse:
 
 @routes.get("/")
 async def page(request: web.Request) -> web.Response:
-    """What people read."""
+    """What people read.
+
+    Args:
+        request: Only its application is read.
+
+    Returns:
+        HTML.
+    """
     exporter = request.app[EXPORTER]
     silent = [discovery.source for discovery in exporter.discoveries.values() if not discovery.up]
     text = await status.page(exporter.collector.probes.values(), silent=silent, version=VERSION)
@@ -180,13 +205,24 @@ async def page(request: web.Request) -> web.Response:
 
 @routes.get("/-/healthy")
 async def healthy(_request: web.Request) -> web.Response:
-    """The process is alive and its event loop turns."""
+    """The process is alive and its event loop turns.
+
+    Returns:
+        Status 200.
+    """
     return web.Response(text="healthy\n")
 
 
 @routes.get("/-/ready")
 async def ready(request: web.Request) -> web.Response:
-    """A scrape would show every probe."""
+    """A scrape would show every probe.
+
+    Args:
+        request: Only its application is read.
+
+    Returns:
+        Status 200, or 503 before every probe was polled.
+    """
     if request.app[EXPORTER].ready:
         return web.Response(text="ready\n")
     return web.Response(status=503, text="not every probe was polled yet\n")
@@ -195,7 +231,14 @@ async def ready(request: web.Request) -> web.Response:
 @routes.post("/-/reload")
 @routes.put("/-/reload")
 async def reload_config(request: web.Request) -> web.Response:
-    """Load the config file again."""
+    """Load the config file again.
+
+    Args:
+        request: Only its application is read.
+
+    Returns:
+        Status 200; or 400 with the mistake, and the config of before stays.
+    """
     try:
         request.app[EXPORTER].live.reload()
     except UsageError as error:
@@ -208,7 +251,15 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
 
 
 def create_app(config: ExporterConfig, config_path: Path | None = None) -> web.Application:
-    """The exporter for ``config``, which was read from ``config_path`` if it can be reloaded."""
+    """The exporter for ``config``, which was read from ``config_path`` if it can be reloaded.
+
+    Args:
+        config: Read and checked.
+        config_path: The file that it was read from; None where there is none to reload.
+
+    Returns:
+        The application; nothing runs before its start.
+    """
     app = web.Application(client_max_size=64 << 10)
     app[EXPORTER] = Exporter(config, config_path)
     app.cleanup_ctx.append(app[EXPORTER].run)

@@ -39,7 +39,15 @@ _COMPARE_SECONDS = 1.0  # probes that report other CPUs each time must not cost 
 
 
 def backoff(failed: int, poll_seconds: float) -> float:
-    """Seconds until the next poll after ``failed`` failures in a row: the first retries are quick."""
+    """Seconds until the next poll after ``failed`` failures in a row: the first retries are quick.
+
+    Args:
+        failed: Polls.
+        poll_seconds: Between polls that go well; also the least.
+
+    Returns:
+        Seconds.
+    """
     doubled = poll_seconds * 2.0 ** min(max(0, failed - _QUICK_RETRIES), 32)
     return max(poll_seconds, min(_MAX_BACKOFF_SECONDS, doubled))
 
@@ -64,6 +72,9 @@ class Collector:
         """Poll ``containers`` and no others.
 
         The one with another id, or that watches one with another id, is another container, whatever its name.
+
+        Args:
+            containers: All that the discoveries found.
         """
         wanted = {(container.service, container.name): container for container in containers}
         replaced: set[Key] = set()
@@ -100,7 +111,11 @@ class Collector:
                 self.show(probe)
 
     def show(self, probe: PolledProbe) -> None:
-        """Show what ``probe`` last reported, if it is up, and in any case how its polls go. Never raises."""
+        """Show what ``probe`` last reported, if it is up, and in any case how its polls go. Never raises.
+
+        Args:
+            probe: One that is followed.
+        """
         try:
             self._show(probe)
         except Exception as error:
@@ -150,6 +165,10 @@ class Collector:
 
     async def absorb(self, probe: PolledProbe, body: bytes) -> None:
         """Take one answer of ``probe``.
+
+        Args:
+            probe: One that is followed.
+            body: What it answered, unchecked.
 
         Raises:
             PollError: it is no valid report.

@@ -32,6 +32,9 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def policy(self) -> Policy:
         """The policy with these numbers.
 
+        Returns:
+            A policy; what users may not set is that of ``LIVE``.
+
         Raises:
             ValueError: with the field's name and what it must be.
         """
@@ -53,13 +56,24 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     limits: Limits = Limits()
 
     def section(self, kind: DiscoveryKind[S]) -> S:
-        """The settings of one kind of discovery."""
+        """The settings of one kind of discovery.
+
+        Args:
+            kind: A registered one.
+
+        Returns:
+            Its settings; the kind's default where the file has no such section.
+        """
         section: S = getattr(self, kind.key, kind.default)
         return section
 
 
 def file_type() -> type[ExporterConfig]:
-    """The config with the section of each discovery: all keys of the file, with defaults for a Docker host."""
+    """The config with the section of each discovery: all keys of the file, with defaults for a Docker host.
+
+    Returns:
+        A subclass of :class:`ExporterConfig` that refuses unknown keys.
+    """
     sections = [(kind.key, kind.settings, kind.default) for kind in registered()]
     kind = msgspec.defstruct(
         "ExporterFile",
@@ -74,6 +88,12 @@ def file_type() -> type[ExporterConfig]:
 
 def check(path: str | os.PathLike[str]) -> ExporterConfig:
     """The config in the file ``path``, which is good in all its parts.
+
+    Args:
+        path: YAML.
+
+    Returns:
+        The config; nothing of it is in use yet.
 
     Raises:
         UsageError: one line with the place, the mistake and the fix.
@@ -93,6 +113,13 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
 
 def listen_address(text: str, place: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port`` as host and port; no host means every address.
+
+    Args:
+        text: As given.
+        place: Where it is given, for the message.
+
+    Returns:
+        Host without brackets, and port.
 
     Raises:
         UsageError: it is neither.

@@ -48,10 +48,16 @@ class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and 
 
 
 def write(family: Family, identity: Mapping[str, str], before: Lines | None = None) -> Lines:
-    """``family`` as lines, with the labels of ``identity`` on each.
+    """Write ``family`` as lines, with the labels of an identity on each.
 
-    ``before`` is the same family as last written for the same identity: its template is used again if its
-    labels were the same.
+    Args:
+        family: Accepted, so that its names and label values can be written.
+        identity: Label → value.
+        before: The same family as last written for the same identity; its template is used again if the labels are the
+            same.
+
+    Returns:
+        The lines, with the template for the next time.
     """
     # One string, not tuples in tuples: there are ten thousands of them, and the garbage collector walks tuples.
     # With both counts in it, no two layouts read the same: a label has no line end.
@@ -64,7 +70,15 @@ def write(family: Family, identity: Mapping[str, str], before: Lines | None = No
 
 
 def fill(lines: Lines, points: Iterable[Point]) -> Lines:
-    """``lines`` with the values of ``points``, which have the same labels."""
+    """``lines`` with the values of ``points``, which have the same labels.
+
+    Args:
+        lines: Of a family as last written.
+        points: In the order in which they were.
+
+    Returns:
+        New lines.
+    """
     text = lines.template % tuple(_values(points))
     return Lines(lines.name, lines.kind, lines.help, lines.layout, lines.template, text.encode())
 
@@ -92,12 +106,25 @@ class Exposition:
         self._families: defaultdict[str, _Shown] = defaultdict(_Shown)
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
-        """Show ``lines`` and nothing else for ``key``; returns the names refused for a conflict of kinds."""
+        """Show ``lines`` and nothing else for ``key``.
+
+        Args:
+            key: Service and container.
+            lines: One entry for each family.
+
+        Returns:
+            Names of families that are refused, since another holds the name with another kind.
+        """
         self._remove(key, set(self._families) - {base_name(each.name, each.kind) for each in lines})
         return [each.name for each in lines if not self.put(key, each)]
 
     def put(self, key: Key, lines: Lines) -> bool:
-        """Show ``lines`` for ``key``; False, and not shown, where another holds the name with another kind."""
+        """Show ``lines`` for ``key``; False, and not shown, where another holds the name with another kind.
+
+        Args:
+            key: Service and container.
+            lines: Of one family; empty ones take it away.
+        """
         base = base_name(lines.name, lines.kind)
         shown = self._families[base]
         rivals = (held for holder, held in shown.lines.items() if holder != key)
@@ -111,7 +138,12 @@ class Exposition:
         return agreed
 
     def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
-        """Show other values in the plain family ``name``, for those that show one point of it: this is done in bulk."""
+        """Show other values in the plain family ``name``, for those that show one point of it: this is done in bulk.
+
+        Args:
+            name: Without ``_total``.
+            values: Service and container → value; those that do not show the family are passed over.
+        """
         shown = self._families.get(name)
         for key, value in values:
             if shown is not None and (lines := shown.lines.get(key)) is not None:
@@ -120,7 +152,11 @@ class Exposition:
                 shown.texts[key] = text
 
     def forget(self, key: Key) -> None:
-        """Show nothing for ``key`` any more."""
+        """Show nothing for ``key`` any more.
+
+        Args:
+            key: Service and container; it need not show anything.
+        """
         self._remove(key, [*self._families])
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
@@ -128,6 +164,12 @@ class Exposition:
 
         Each family is whole, and as it is when it is asked for: to take all of them at once, tens of thousands of
         references, would stop the event loop for 10 ms.
+
+        Args:
+            in_openmetrics: Whether it is for OpenMetrics, else for the text format.
+
+        Yields:
+            Header and lines of each family, in order of the names.
         """
         for base in sorted(self._families):
             if base in self._families:  # its last holder may have gone since
@@ -156,7 +198,12 @@ class _Given(Collector):
 
 
 def text(metrics: Iterable[Metric], *, in_openmetrics: bool) -> str:
-    """``metrics`` as prometheus_client writes them, but for OpenMetrics' ``# EOF``."""
+    """``metrics`` as prometheus_client writes them, but for OpenMetrics' ``# EOF``.
+
+    Args:
+        metrics: As prometheus_client's collectors give them.
+        in_openmetrics: Whether it is for OpenMetrics, else for the text format.
+    """
     if not in_openmetrics:
         return generate_latest(_Given(metrics)).decode()
     return _write_openmetrics(_Given(metrics)).decode().removesuffix("# EOF\n")

@@ -59,6 +59,12 @@ class Secured(NamedTuple):
     def read(cls, path: Path) -> Secured:
         """By the settings in ``path``.
 
+        Args:
+            path: YAML with the keys of the exporter-toolkit's ``web.yml``.
+
+        Returns:
+            What the server takes.
+
         Raises:
             UsageError: one of them does not work.
         """
@@ -90,7 +96,15 @@ def _check_users(users: Mapping[str, str], path: Path) -> None:
 
 
 def tls(config: Tls, path: Path) -> ssl.SSLContext:
-    """What a listening socket takes; certificates that are renewed are used from the next connection on."""
+    """What a listening socket takes; certificates that are renewed are used from the next connection on.
+
+    Args:
+        config: Certificate, key and what is asked of clients.
+        path: The settings file: other paths in it are relative to its folder.
+
+    Returns:
+        A context for a server.
+    """
     context = _context(config, path)
     current, known = context, _stamp(config, path)
 
@@ -114,6 +128,12 @@ def basic_auth(users: Mapping[str, str]) -> Middleware:
 
     bcrypt is slow on purpose: it runs in a thread, once at a time, and good passwords are remembered as salted hashes.
     An unknown user takes as long as a wrong password.
+
+    Args:
+        users: Name → bcrypt hash of the password.
+
+    Returns:
+        A middleware; it answers 401 to all others.
     """
     salt = secrets.token_bytes(16)
     unknown_user = bcrypt.hashpw(b"", bcrypt.gensalt(10)).decode()

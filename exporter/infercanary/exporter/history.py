@@ -28,7 +28,14 @@ class RunSummary(msgspec.Struct, frozen=True):
 
 
 def summarise(run: Run) -> RunSummary:
-    """``run`` in short. No percentile: a run has too few repeats for one."""
+    """``run`` in short. No percentile: a run has too few repeats for one.
+
+    Args:
+        run: Checked.
+
+    Returns:
+        Median, least and most in seconds; None without latencies.
+    """
     latencies = sorted(run.latencies)
     return RunSummary(
         run.canary,
@@ -48,7 +55,11 @@ class History:
         self.canaries: dict[str, deque[RunSummary]] = {}
 
     def take(self, summaries: Iterable[RunSummary]) -> None:
-        """Add ``summaries``, oldest first."""
+        """Add ``summaries``, oldest first.
+
+        Args:
+            summaries: Of any canaries.
+        """
         for summary in summaries:
             runs = self.canaries.pop(summary.canary, None) or deque(maxlen=_RUNS)
             runs.append(summary)

@@ -146,7 +146,11 @@ class PolledProbe:
         return self.container.service, self.container.name
 
     def start_id(self, boot_id: str) -> str:
-        """The judge's name for a start: another server beside a sidecar is one, although its own process goes on."""
+        """The judge's name for a start: another server beside a sidecar is one, although its own process goes on.
+
+        Args:
+            boot_id: Of the probe's process.
+        """
         watched = self.container.watched_id[:12]
         return f"{boot_id}@{watched}" if watched else boot_id
 
@@ -185,7 +189,14 @@ class PolledProbe:
             del self.generations[next(iter(self.generations))]
 
     def families(self, now: float) -> list[Family]:
-        """What the exporter itself measures of it; ``now`` is of the monotonic clock."""
+        """What the exporter itself measures of it; ``now`` is of the monotonic clock.
+
+        Args:
+            now: Seconds, of the monotonic clock.
+
+        Returns:
+            Families without labels of the container; those that are not known have no points.
+        """
         c = self.container
         return [
             UP.family(float(self.up)),

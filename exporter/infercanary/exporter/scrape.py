@@ -32,6 +32,9 @@ def negotiate(accept: str) -> str:
     """The content type for an Accept header: the best liked, then the most precisely named, then the first named.
 
     Where nothing on offer is acceptable it is the plain text format: a scraper can still try.
+
+    Args:
+        accept: The header's value; empty where there is none.
     """
     acceptable = []
     ranges = _ranges(accept)
@@ -47,14 +50,27 @@ def negotiate(accept: str) -> str:
 
 
 def wants_gzip(accept_encoding: str) -> bool:
-    """Whether ``Accept-Encoding: accept_encoding`` takes gzip, and likes it no less than plain bytes."""
+    """Whether ``Accept-Encoding: accept_encoding`` takes gzip, and likes it no less than plain bytes.
+
+    Args:
+        accept_encoding: The header's value; empty where there is none.
+    """
     qualities = {each.value: each.quality for each in _ranges(accept_encoding)}
     gzip = qualities.get("gzip", qualities.get("*", 0.0))
     return gzip > 0 and gzip >= qualities.get("identity", 0.0)
 
 
 async def send(request: web.Request, parts: Iterable[Pieces], content_type: str) -> web.StreamResponse:
-    """Answer with ``parts``. They are joined and packed block by block, so that others get a turn."""
+    """Answer with ``parts``. They are joined and packed block by block, so that others get a turn.
+
+    Args:
+        request: Its headers and its method are read.
+        parts: They are asked for while earlier ones are being sent.
+        content_type: Of the answer.
+
+    Returns:
+        The answer, already sent.
+    """
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
     body_wanted = request.method != "HEAD"
     if body_wanted and wants_gzip(request.headers.get("Accept-Encoding", "")):

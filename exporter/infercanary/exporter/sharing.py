@@ -31,7 +31,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 def listed_cpus(families: Iterable[Family]) -> str:
-    """The list of CPUs, such as ``0-3,8``, that a probe gives among its accepted ``families``; empty without one."""
+    """The list of CPUs, such as ``0-3,8``, that a probe gives among its accepted ``families``; empty without one.
+
+    Args:
+        families: Of one report.
+    """
     for family in families:
         if family.name == _NAME and family.labels == _LABELS and len(family.points) == 1:
             return family.points[0].labels[0]
@@ -39,7 +43,11 @@ def listed_cpus(families: Iterable[Family]) -> str:
 
 
 def cpu_bits(text: str) -> int:
-    """The CPUs of a kernel list as bits; 0 where it names none, is malformed, or claims what no machine has."""
+    """The CPUs of a kernel list as bits; 0 where it names none, is malformed, or claims what no machine has.
+
+    Args:
+        text: Such as ``0-3,8``; unchecked.
+    """
     if len(text) > _MAX_LIST:
         return 0
     try:
@@ -49,7 +57,14 @@ def cpu_bits(text: str) -> int:
 
 
 def shared_cpus(cpusets: Mapping[K, int]) -> dict[K, int]:
-    """How many CPUs of each set are in another set too."""
+    """How many CPUs of each set are in another set too.
+
+    Args:
+        cpusets: Any key → a bit for each CPU.
+
+    Returns:
+        Key → CPUs; 0 where the set is alone.
+    """
     once = twice = 0
     for bits in cpusets.values():
         twice |= once & bits

@@ -67,7 +67,12 @@ async def page(probes: Collection[PolledProbe], *, silent: Iterable[str], versio
 
 
 def card(probe: PolledProbe, now: float) -> str:
-    """One container; ``now`` is of the monotonic clock."""
+    """One container; ``now`` is of the monotonic clock.
+
+    Args:
+        probe: One that is followed.
+        now: Seconds, of the monotonic clock.
+    """
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
     digest = container.image_digest or container.image_id
@@ -178,7 +183,15 @@ def _drift(drift: Drift) -> str:
 
 
 def before_and_after(before: Sequence[float], after: Sequence[float]) -> str:
-    """Run medians on one scale, with the upgrade as a line between them."""
+    """Draw run medians on one scale, with the upgrade as a line between them.
+
+    Args:
+        before: Seconds, in order of time.
+        after: Seconds, in order of time.
+
+    Returns:
+        SVG with its scale; empty where a side has no run.
+    """
     if not before or not after:
         return ""
     ordered = sorted([*before, *after])
@@ -205,7 +218,11 @@ def before_and_after(before: Sequence[float], after: Sequence[float]) -> str:
 
 
 def sparkline(runs: Sequence[RunSummary]) -> str:
-    """The medians of ``runs``, oldest first, between labelled bounds; a red tick where a run failed."""
+    """The medians of ``runs``, oldest first, between labelled bounds; a red tick where a run failed.
+
+    Args:
+        runs: Of one canary; without a median among them, the text is empty.
+    """
     medians = [run.median for run in runs if run.median is not None]
     if not medians:
         return ""

@@ -76,7 +76,11 @@ class Discovery(Protocol):
         """End, within seconds, also where the source hangs."""
 
     def families(self) -> list[Family]:
-        """Its own metrics, without labels of a container."""
+        """Its own metrics, without labels of a container.
+
+        Returns:
+            Families with labels of its own, or without any.
+        """
 
 
 @runtime_checkable
@@ -84,7 +88,11 @@ class Reloadable(Discovery, Protocol):
     """A discovery that takes new settings while it runs; of the others a reload says that a restart is needed."""
 
     def reconfigure(self, settings: Any) -> None:
-        """Use ``settings``; the exporter reads ``containers`` again afterwards."""
+        """Use ``settings``; the exporter reads ``containers`` again afterwards.
+
+        Args:
+            settings: Of the type that its kind declares, checked.
+        """
 
 
 class DiscoveryKind(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -113,6 +121,9 @@ _registered: dict[str, DiscoveryKind[Any]] = {}
 def register(kind: DiscoveryKind[Any]) -> None:
     """Add ``kind``; called once by each file of this folder that has a discovery.
 
+    Args:
+        kind: Its key is the section in the config.
+
     Raises:
         ValueError: another discovery has the same key.
     """
@@ -122,7 +133,11 @@ def register(kind: DiscoveryKind[Any]) -> None:
 
 
 def registered() -> list[DiscoveryKind[Any]]:
-    """Every discovery that a file of this folder registers, the lowest precedence first."""
+    """Every discovery that a file of this folder registers, the lowest precedence first.
+
+    Returns:
+        Kinds in order of precedence, then of their keys.
+    """
     package = importlib.import_module(__package__ or "")
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
@@ -130,7 +145,14 @@ def registered() -> list[DiscoveryKind[Any]]:
 
 
 def url_mistake(url: str) -> str | None:
-    """What is wrong with a probe's URL and how to fix it, or None."""
+    """What is wrong with a probe's URL and how to fix it, or None.
+
+    Args:
+        url: As given.
+
+    Returns:
+        One line; None where nothing is wrong.
+    """
     fix = "write http://host:9798 or unix:///path/to/probe.sock"
     try:
         parts = urlsplit(url)

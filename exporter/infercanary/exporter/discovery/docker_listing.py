@@ -109,6 +109,12 @@ def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
     """Compose services that several projects have → those projects.
 
     The judge would take such a service for one, and the containers that start last for its upgrade.
+
+    Args:
+        listing: All containers that Docker lists.
+
+    Returns:
+        Service → projects, in order; empty where all services are of one project.
     """
     projects: dict[str, set[str]] = {}
     for listed in listing:
@@ -120,7 +126,15 @@ def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
 
 
 def own_ids(hostname: str, mountinfo: str) -> list[str]:
-    """How the id of this process' container may start: by the files that Docker mounts, else by the host name."""
+    """How the id of this process' container may start: by the files that Docker mounts, else by the host name.
+
+    Args:
+        hostname: Of this process.
+        mountinfo: The text of ``/proc/self/mountinfo``.
+
+    Returns:
+        Ids or their first 12 digits; none outside of a container.
+    """
     mounted = re.findall(r"/([0-9a-f]{64})/(?:hostname|hosts|resolv\.conf) /etc/", mountinfo)
     named = [hostname] if re.fullmatch(r"[0-9a-f]{12}", hostname) else []
     return list(dict.fromkeys(mounted + named))
@@ -132,7 +146,11 @@ def _name(listed: ListedContainer) -> str:
 
 
 def label_text(text: str) -> str:
-    """``text`` as a label's value: printable and bounded."""
+    """``text`` as a label's value: printable and bounded.
+
+    Args:
+        text: Anything.
+    """
     return printable(text, 256)
 
 

@@ -57,6 +57,11 @@ class StaticDiscovery:
 def check(probes: tuple[StaticProbe, ...], limits: Limits, place: str) -> None:
     """Check every entry.
 
+    Args:
+        probes: As in the settings.
+        limits: How long a label's value may be.
+        place: Of the list in the settings, for messages.
+
     Raises:
         UsageError: one cannot be polled, or names the same container as another.
     """

@@ -56,7 +56,15 @@ class View(NamedTuple):
 
 
 def next_action(view: View, policy: Policy) -> NextAction:
-    """What is to be done about a canary."""
+    """What is to be done about a canary.
+
+    Args:
+        view: What is known of the canary.
+        policy: The numbers that decide.
+
+    Returns:
+        The most expensive of the actions that are due.
+    """
     known = [(view.seen[boot], count) for boot, count in view.taken.items() if boot in view.seen]
     counts = [(was.counted, was.counted + count - was.taken) for was, count in known]
     new_start = len(known) < len(view.taken)
@@ -80,7 +88,16 @@ def next_action(view: View, policy: Policy) -> NextAction:
 
 
 def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, SeenStart]:
-    """What to remember of a canary that is judged now on ``starts``: the next :attr:`View.seen`."""
+    """What to remember of a canary that is judged now on ``starts``: the next :attr:`View.seen`.
+
+    Args:
+        starts: Each start of the canary, with its runs that count.
+        view: What is known of the canary.
+        policy: When a start counts as live.
+
+    Returns:
+        Start → what was seen of it, for each one with runs in the store.
+    """
     counted = {start.boot: len(start.samples) for start in starts}
     live = {start.boot for start in live_starts(starts, policy)}
     return {

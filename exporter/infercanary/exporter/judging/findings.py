@@ -50,6 +50,9 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             policy: the numbers that decide.
             drift_alone: the last verdict stands, unless it is about another upgrade than the last one is now: an image
                 may have been withdrawn.
+
+        Returns:
+            Findings that differ in this canary alone.
         """
         known = self.judgements.get(canary)
         upgrade = last_upgrade(starts, policy) if drift_alone else None
@@ -71,16 +74,39 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def counted(self, canary: str, runs: int) -> Findings:
-        """With so many runs of the new image; the finding is the same."""
+        """With so many runs of the new image; the finding is the same.
+
+        Args:
+            canary: One that was judged.
+            runs: That count.
+
+        Returns:
+            Findings that differ in this number alone.
+        """
         judgement = msgspec.structs.replace(self.judgements[canary], runs=runs)
         return msgspec.structs.replace(self, judgements={**self.judgements, canary: judgement})
 
     def answered(self, canary: str, answers: tuple[PastVerdict, ...]) -> Findings:
-        """With the last verdict on each upgrade of a canary."""
+        """With the last verdict on each upgrade of a canary.
+
+        Args:
+            canary: The name.
+            answers: The oldest first.
+
+        Returns:
+            Findings that differ in this canary alone.
+        """
         return msgspec.structs.replace(self, answers={**self.answers, canary: answers})
 
     def only(self, canaries: Collection[str]) -> Findings:
-        """Without what is known of any other canary."""
+        """Without what is known of any other canary.
+
+        Args:
+            canaries: Names; those without findings may be among them.
+
+        Returns:
+            A part of the findings.
+        """
         return Findings(
             judgements={canary: found for canary, found in self.judgements.items() if canary in canaries},
             sentences={canary: found for canary, found in self.sentences.items() if canary in canaries},

@@ -266,7 +266,15 @@ METRICS = (VERDICT, VERDICT_INFO, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_
 
 def families(found: Findings, container: str) -> list[Family]:
     """What is known of a service, as one of its containers shows it: by canary the verdict on its service, the drift in
-    this container, and the A/A trials on the service's restarts."""
+    this container, and the A/A trials on the service's restarts.
+
+    Args:
+        found: Of the service.
+        container: The stable name of one of its containers.
+
+    Returns:
+        Families, also those without points.
+    """
     judgements = found.judgements
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     drifts = {c: drift for (name, c), drift in found.drifts.items() if name == container}
@@ -304,7 +312,12 @@ def families(found: Findings, container: str) -> list[Family]:
 
 
 def label_text(text: str, most_bytes: int = SENTENCE_BYTES) -> str:
-    """``text`` as a label's value: printable, and of at most ``most_bytes`` bytes of UTF-8, cut between characters."""
+    """``text`` as a label's value: printable, and of at most ``most_bytes`` bytes of UTF-8, cut between characters.
+
+    Args:
+        text: Anything.
+        most_bytes: Of UTF-8; 3 or more, for the ellipsis.
+    """
     shown = printable(text, replacement=REPLACEMENT)
     encoded = shown.encode()
     if len(encoded) <= most_bytes:

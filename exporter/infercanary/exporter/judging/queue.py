@@ -39,7 +39,11 @@ class ReportQueue:
         return self._runs > MAX_RUNS // 2
 
     def put(self, report: StartReport) -> None:
-        """Add ``report``, without waiting."""
+        """Add ``report``, without waiting.
+
+        Args:
+            report: The runs of one start that one answer of its probe had.
+        """
         with self._lock:
             self._reports.append(report)
             self._runs += len(report.runs)
@@ -47,12 +51,20 @@ class ReportQueue:
                 self.dropped += self._remove_first()
 
     def waiting(self) -> list[StartReport]:
-        """All that it holds, the oldest first; it stays until :meth:`done`."""
+        """All that it holds, the oldest first; it stays until :meth:`done`.
+
+        Returns:
+            Reports; the list is the caller's own.
+        """
         with self._lock:
             return [*self._reports]
 
     def done(self, reports: Iterable[StartReport]) -> None:
-        """Remove these, of which :meth:`put` may have dropped some meanwhile."""
+        """Remove these, of which :meth:`put` may have dropped some meanwhile.
+
+        Args:
+            reports: The first ones that :meth:`waiting` returned, in that order.
+        """
         with self._lock:
             for report in reports:
                 if self._reports and self._reports[0] is report:
@@ -65,7 +77,14 @@ class ReportQueue:
 
 
 def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:
-    """Canary → step → seconds, out of a report's families."""
+    """Canary → step → seconds, out of a report's families.
+
+    Args:
+        families: Accepted ones.
+
+    Returns:
+        Only what is above zero; a canary without such a step is missing.
+    """
     found: dict[str, dict[str, float]] = defaultdict(dict)
     for family in families:
         step = COLD_START_METRICS.get(family.name)

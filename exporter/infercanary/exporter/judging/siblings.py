@@ -24,7 +24,15 @@ class Siblings:
         self._read_at = -math.inf
 
     def of(self, service: str, store: Store) -> list[Start]:
-        """The starts of the siblings of ``service``."""
+        """The starts of the siblings of ``service``.
+
+        Args:
+            service: The one that is judged.
+            store: Where the starts are read; not at each call.
+
+        Returns:
+            Starts with their runs that count; those of one sibling follow each other.
+        """
         now = time.monotonic()
         if now - self._read_at > _READ_SECONDS:
             self._read_at, self._each = now, []

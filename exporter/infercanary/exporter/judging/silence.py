@@ -17,7 +17,12 @@ class Silence:
         self._since: dict[Canary, tuple[float, int]] = {}  # and for how many turns of its service
 
     def note(self, ran: Collection[Canary], judged: Mapping[str, Collection[str]]) -> None:
-        """Of the canaries that are ``judged`` (service → names), these ``ran`` since the last turn."""
+        """Of the canaries that are ``judged`` (service → names), these ``ran`` since the last turn.
+
+        Args:
+            ran: Service and name of each canary that ran.
+            judged: Service → names.
+        """
         now = time.monotonic()
         for service in {service for service, _ in ran}:
             for canary in judged.get(service, ()):
@@ -28,7 +33,11 @@ class Silence:
             del self._since[key]
 
     def removed(self) -> set[Canary]:
-        """Those that did not run for long."""
+        """Those that did not run for long.
+
+        Returns:
+            Service and name of each.
+        """
         now = time.monotonic()
         return {
             key
@@ -37,5 +46,9 @@ class Silence:
         }
 
     def forget(self, known: Mapping[str, Collection[str]]) -> None:
-        """All but those that are ``known`` (service → names)."""
+        """Forget all but those that are known.
+
+        Args:
+            known: Service → names.
+        """
         self._since = {key: noted for key, noted in self._since.items() if key[1] in known.get(key[0], ())}

@@ -77,13 +77,21 @@ class Judging:
         self._thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Store what is queued, and end."""
+        """Store what is queued, and end.
+
+        Args:
+            seconds: How long to wait; what is not stored by then is lost.
+        """
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
     def reconfigure(self, policy: Policy) -> None:
-        """Judge by ``policy``, from the next turn on; all canaries are judged again."""
+        """Judge by ``policy``, from the next turn on; all canaries are judged again.
+
+        Args:
+            policy: The numbers that decide.
+        """
         self._wanted_policy = policy
 
     def submit(self, generation: Generation, families: Sequence[Family], runs: Sequence[Run]) -> None:
@@ -98,7 +106,14 @@ class Judging:
         self._queue.put(StartReport(generation, runs))
 
     def submit_found(self, service: str, container: str, boot_id: str, runs: Sequence[Run]) -> None:
-        """Hand over runs of an earlier start that this exporter did not see: taken if the store knows the start."""
+        """Hand over runs of an earlier start that this exporter did not see: taken if the store knows the start.
+
+        Args:
+            service: The name.
+            container: The stable name.
+            boot_id: As the judge names the start (:meth:`PolledProbe.start_id`).
+            runs: In order, each once.
+        """
         start = Generation(service=service, container=container, boot_id=boot_id, started_at=0.0)
         self._queue.put(StartReport(start, runs, is_found=True))
 
