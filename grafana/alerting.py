@@ -51,7 +51,11 @@ Rule = Mapping[str, Any]
 
 
 def files() -> dict[Path, str]:
-    """Path → what is to be in it: the rules, and how they are taken away."""
+    """Path → what is to be in it: the rules, and how they are taken away.
+
+    Returns:
+        Path of a file for Grafana's provisioning → its whole text.
+    """
     groups = [*_groups(_source())]
     uids = [{"orgId": _ORGANISATION, "uid": rule["uid"]} for group in groups for rule in group["rules"]]
     return {
@@ -123,7 +127,15 @@ def _rule(rule: Rule, shared: bool, links: Mapping[str, str]) -> Rule:
 
 
 def uid(name: str, severity: str = "") -> str:
-    """Grafana's name for a rule: it must not change, and has 40 letters at most."""
+    """Grafana's name for a rule: it must not change, and has 40 letters at most.
+
+    Args:
+        name: The alert's.
+        severity: Empty where the alert has one only.
+
+    Returns:
+        Small letters, digits and hyphens.
+    """
     words = re.sub(r"(?<!^)(?=[A-Z])", "-", name.removeprefix("InferCanary")).lower()
     made = "-".join(filter(None, ("infercanary", words, severity)))
     return made if len(made) <= 40 else f"{made[:31]}-{zlib.crc32(made.encode()):08x}"
@@ -139,7 +151,16 @@ def _annotations(texts: Mapping[str, str], name: str, links: Mapping[str, str]) 
 
 
 def template(text: str, name: str, links: Mapping[str, str]) -> str:
-    """An annotation as Grafana expands it: its `$value` is a list of all values, the query's own is in `$values`."""
+    """An annotation as Grafana expands it: its `$value` is a list of all values, the query's own is in `$values`.
+
+    Args:
+        text: As in Prometheus' rule.
+        name: The alert's, for the message.
+        links: Name in a link of ours → what it leads to in Grafana.
+
+    Raises:
+        ValueError: The text has ``${``.
+    """
     if "${" in text:
         raise ValueError(f"{name}: Grafana reads ${{ in an annotation as a variable of its environment")
     text = _SENTENCE.sub(_OF_S, _LINK.sub(lambda found: links[found[1]], text))
@@ -161,6 +182,9 @@ def sentence_of(expression: str) -> str:
     Grafana gives an alert the values of all queries whose labels contain the alert's own
     (https://github.com/grafana/grafana/blob/main/pkg/services/ngalert/eval/eval.go, "matching labels"), and only of
     those: without `cause`, say, the sentence would not be found.
+
+    Args:
+        expression: The alert's, as PromQL.
     """
     newest = "topk by (instance, service, canary) (1, timestamp(infercanary_verdict_info)) ^ 0"
     return f"(\n{expression}\n) * on (instance, service, canary) group_left (sentence) {newest}"

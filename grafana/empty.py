@@ -69,7 +69,14 @@ _WHY = {place: why for why, places in EMPTY.items() for place in places}
 
 
 def why(place: str) -> str | None:
-    """Why the query there may give nothing; None where it may not."""
+    """Why the query there may give nothing; None where it may not.
+
+    Args:
+        place: As ``queries()`` names it: ``dashboard: panel TITLE REF``; or ``alert NAME``.
+
+    Returns:
+        A few words.
+    """
     if place.startswith("alert "):
         return NO_ALERT
     return _WHY.get(place) or _WHY.get(place.rpartition(" ")[0])

@@ -18,13 +18,21 @@ BOARDS: tuple[Board, ...] = tuple(module.board() for module in (fleet, service, 
 
 
 def files() -> dict[Path, str]:
-    """Path → what is to be in it."""
+    """Path → what is to be in it.
+
+    Returns:
+        Path → the whole text, of dashboards and of alert rules.
+    """
     dashboards = {JSON / f"{board.name}.json": render(board) for board in BOARDS}
     return dashboards | alerting.files()
 
 
 def render(board: Board) -> str:
-    """A dashboard as JSON."""
+    """A dashboard as JSON.
+
+    Args:
+        board: Not yet built.
+    """
     return json.dumps(board.build(), cls=JSONEncoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

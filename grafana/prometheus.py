@@ -44,15 +44,37 @@ class Prometheus:
             raise UsageError(f"{url}: not an address; write it as http://127.0.0.1:9090")
 
     def at(self, expression: str, time: float) -> Answer:
-        """An instant's answer."""
+        """An instant's answer.
+
+        Args:
+            expression: PromQL.
+            time: Unix seconds.
+
+        Returns:
+            Series with one point each, and Prometheus' remarks.
+        """
         return self._query("query", query=expression, time=time)
 
     def over(self, expression: str, start: float, end: float, step: float) -> Answer:
-        """An answer for each step, both ends included."""
+        """An answer for each step, both ends included.
+
+        Args:
+            expression: PromQL.
+            start: Unix seconds.
+            end: Unix seconds.
+            step: Seconds.
+
+        Returns:
+            Series with a point for each step at which they had a value, and Prometheus' remarks.
+        """
         return self._query("query_range", query=expression, start=start, end=end, step=step)
 
     def rules(self) -> Sequence[Mapping[str, Any]]:
-        """All rules that it evaluates, as they are now: alerts and recordings."""
+        """All rules that it evaluates, as they are now: alerts and recordings.
+
+        Returns:
+            Rules as Prometheus' API gives them.
+        """
         data, _ = self._ask("rules", {})
         return [rule for group in data["groups"] for rule in group["rules"]]
 

@@ -33,14 +33,28 @@ class Query(NamedTuple):
 
 
 def dashboards() -> dict[str, Mapping[str, Any]]:
-    """File's name without its end → the dashboard."""
+    """File's name without its end → the dashboard.
+
+    Returns:
+        Name → its JSON.
+    """
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(JSON.glob("*.json"))}
 
 
 def queries(
     *, span: str = "1h", interval: str = "15s", rate_interval: str = "1m", **chosen: str
 ) -> list[Query]:
-    """All of them, with variables as ``chosen`` by name, or for all that there is."""
+    """All of them, with variables as ``chosen`` by name, or for all that there is.
+
+    Args:
+        span: The time range, as PromQL has it.
+        interval: The step of a panel, as PromQL has it.
+        rate_interval: The window of rates, as PromQL has it.
+        chosen: Variable → value, a regular expression; one that is left out matches everything.
+
+    Returns:
+        One entry for each query of a panel, variable or annotation.
+    """
     values = {"__range": span, "__interval": interval, "__rate_interval": rate_interval, **chosen}
     return [
         Query(name, place, raw, expression(raw, values), over_time)
@@ -50,14 +64,26 @@ def queries(
 
 
 def expression(raw: str, values: Mapping[str, str]) -> str:
-    """A query as Prometheus takes it; of a variable's, the series that its values are taken from."""
+    """A query as Prometheus takes it; of a variable's, the series that its values are taken from.
+
+    Args:
+        raw: As in a dashboard's JSON.
+        values: Variable → value; one that is left out becomes ``.+``.
+    """
     if found := _LABEL_VALUES.fullmatch(raw):
         raw = f"count by ({found['label']}) ({found['selector']})"
     return _VARIABLE.sub(lambda name: values.get(name[1] or name[2], ".+"), raw)
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """All panels that ask for something, also those in rows that are folded."""
+    """All panels that ask for something, also those in rows that are folded.
+
+    Args:
+        dashboard: Its JSON.
+
+    Yields:
+        Their JSON, in order.
+    """
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panels({"panels": panel.get("panels") or ()})

@@ -36,7 +36,11 @@ class Board(NamedTuple):
     since: str = "now-6h"
 
     def build(self) -> dashboard.Dashboard:
-        """As Grafana reads it."""
+        """As Grafana reads it.
+
+        Returns:
+            The SDK's dashboard.
+        """
         board = (
             builders.Dashboard(f"InferCanary / {self.title}")
             .uid(f"{PREFIX}{self.name}")
@@ -75,6 +79,11 @@ class Board(NamedTuple):
 
 
 def link(name: str, *fields: str) -> str:
-    """The address of another dashboard from a table's row: its fields as that dashboard's variables."""
+    """The address of another dashboard from a table's row: its fields as that dashboard's variables.
+
+    Args:
+        name: The other board's ``name``.
+        fields: Names of the row's fields, which are names of variables too.
+    """
     chosen = "".join(f"&var-{field}=${{__data.fields.{field}}}" for field in fields)
     return f"/d/{PREFIX}{name}?${{datasource:queryparam}}{chosen}&${{__url_time_range}}"

@@ -18,7 +18,11 @@ _NVML = 'state!~"ok|no_driver"'
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard.
+
+    Returns:
+        The board, not yet built.
+    """
     return Board(
         "fleet",
         "Fleet",

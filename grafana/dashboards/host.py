@@ -19,7 +19,11 @@ ONE = "{{container}} GPU {{gpu}}"
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard.
+
+    Returns:
+        The board, not yet built.
+    """
     return Board(
         "gpu-host",
         "GPU and host",

@@ -17,7 +17,11 @@ HOST = "{{instance}}"
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard.
+
+    Returns:
+        The board, not yet built.
+    """
     return Board(
         "self",
         "InferCanary itself",

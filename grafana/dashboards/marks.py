@@ -1,4 +1,13 @@
-"""What is marked on every time axis: upgrades, by the judge and by Docker, and new versions of components."""
+"""What is marked on every time axis: upgrades, by the judge and by Docker, and new versions of components.
+
+Of all functions:
+
+Args:
+    matchers: Of the labels of what is marked.
+
+Returns:
+    An annotation for a board.
+"""
 
 from __future__ import annotations
 

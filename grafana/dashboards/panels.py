@@ -1,5 +1,18 @@
 """The kinds of panels. What all panels share is said once, here: the data source, a title, a text that says how to read
-it, a unit, what is said where there is nothing to show, and colours that everybody can distinguish."""
+it, a unit, what is said where there is nothing to show, and colours that everybody can distinguish.
+
+Of all functions:
+
+Args:
+    about: What the panel says of itself.
+    queries: Each with the name of its series.
+    named: Series → colour, where it is not the usual one.
+    minimum: Of the axis; None for Grafana's own choice.
+    maximum: Of the axis; None for Grafana's own choice.
+
+Returns:
+    A new panel.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +71,11 @@ class Panel(Builder[dashboard.Panel]):
         self._built = built
 
     def build(self) -> dashboard.Panel:
-        """The panel."""
+        """The panel.
+
+        Returns:
+            The SDK's panel.
+        """
         return self._built
 
 
@@ -75,9 +92,16 @@ def lines(
     doubling: bool = False,
     every: str = "1m",
 ) -> Panel:
-    """Series over time. ``named``: series → colour; ``endings``: last word of a series → hue, of which it has a shade;
-    ``band``: from which series to which the room is filled; ``doubling``: twice as much is one step up, so that one
-    series far away does not flatten the others; ``every``: the least step of rates."""
+    """Series over time.
+
+    Args:
+        stacked: Whether they lie on top of each other.
+        endings: Last word of a series → hue, of which it has a shade.
+        steps: Whether a value holds until the next one.
+        band: From which series to which the room is filled, the lower one first.
+        doubling: Whether twice as much is one step up, so that one series far away does not flatten the others.
+        every: The least step of rates.
+    """
     panel = (
         timeseries.Panel()
         # A stack's lines lie on top of each other where a series is 0, and the last one's colour would be seen.
@@ -122,7 +146,11 @@ def lines(
 
 
 def heat(about: About, query: Query) -> Panel:
-    """A histogram over time."""
+    """A histogram over time.
+
+    Args:
+        query: Rates of a histogram's buckets, by ``le``.
+    """
     panel = (
         heatmap.Panel()
         .calculate(False)
@@ -156,7 +184,13 @@ def tiles(
     decimals: int | None = None,
     text: model.BigValueTextMode | None = None,
 ) -> Panel:
-    """Numbers as they are now. ``bad_from``: vermillion from there on; ``named``: series → colour."""
+    """Numbers as they are now.
+
+    Args:
+        bad_from: Vermillion from there on; None for no such bound.
+        decimals: None for Grafana's own choice.
+        text: What is shown of name and value; None for both where there are several queries.
+    """
     if text is None:
         # Grafana's own choice hides the name where there is one number, which may be any of several queries'.
         several = len(queries) > 1
@@ -190,7 +224,12 @@ class Column(NamedTuple):
 
 
 def rows(about: About, columns: Sequence[Column], *queries: Query, sort: str = "") -> Panel:
-    """A table. Its queries' rows are merged where their labels agree; fields without a column are left out."""
+    """A table. Its queries' rows are merged where their labels agree; fields without a column are left out.
+
+    Args:
+        columns: From left to right.
+        sort: The heading of a column, with ``-`` in front for the largest first; empty for the queries' order.
+    """
     headings = {column.field: column.heading for column in columns}
     panel = (
         table.Panel()
@@ -225,7 +264,13 @@ def rows(about: About, columns: Sequence[Column], *queries: Query, sort: str = "
 
 
 def matrix(about: About, row: str, column: str, query: Query) -> Panel:
-    """A table with a row for each value of one label, and a column for each of another."""
+    """A table with a row for each value of one label, and a column for each of another.
+
+    Args:
+        row: The label whose values are rows.
+        column: The label whose values are columns.
+        query: One value for each pair.
+    """
     panel = (
         table.Panel()
         .show_header(True)
@@ -241,7 +286,12 @@ def matrix(about: About, row: str, column: str, query: Query) -> Panel:
 
 
 def timeline(about: About, query: Query, named: Mapping[str, str]) -> Panel:
-    """States over time, which the query gives as numbers from 1 on. ``named``: state → colour, in that order."""
+    """States over time.
+
+    Args:
+        query: Gives them as numbers from 1 on.
+        named: State → colour, in the order of the numbers.
+    """
     panel = (
         statetimeline.Panel()
         .merge_values(True)
@@ -302,7 +352,13 @@ def bars(about: About, *queries: Query, minimum: float | None = None, maximum: f
 
 
 def against(about: About, labels: Sequence[str], x: Column, y: Column, *queries: Query) -> Panel:
-    """One number against another: a point for each set of ``labels``, which are shown beside it."""
+    """One number against another: a point for each set of ``labels``, which are shown beside it.
+
+    Args:
+        labels: Names.
+        x: The field along the axis.
+        y: The field upwards.
+    """
     panel = (
         xychart.Panel()
         .show(xychart_model.XYShowMode.POINTS)

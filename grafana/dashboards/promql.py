@@ -1,4 +1,11 @@
-"""PromQL, put together: selectors, rates, and the joins that many panels share."""
+"""PromQL, put together: selectors, rates, and the joins that many panels share.
+
+Of all functions:
+
+Args:
+    name: Of the metric.
+    matchers: Of labels, such as ``service="search"``; empty ones are left out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +26,11 @@ def rate(name: str, *matchers: str) -> str:
 
 
 def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str:
-    """A counter's growth."""
+    """A counter's growth.
+
+    Args:
+        window: A range, such as ``5m``.
+    """
     return f"increase({series(name, *matchers)}[{window}])"
 
 
@@ -28,7 +39,12 @@ SCRAPED = 'up{job="infercanary", instance=~"$instance"}'
 
 
 def how_many(found: str, known: str) -> str:
-    """How many series ``found`` gives: 0 where it gives none, and nothing where ``known`` gives none either."""
+    """How many series ``found`` gives: 0 where it gives none, and nothing where ``known`` gives none either.
+
+    Args:
+        found: An expression.
+        known: One that gives something wherever ``found`` could.
+    """
     return f"count({found}) or 0 * count({known})"
 
 
@@ -49,7 +65,13 @@ def steady_of_range(name: str, *matchers: str) -> str:
 
 
 def states(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
-    """A state set as one number for each ``by``: the place, from 1 on, of the state that holds."""
+    """A state set as one number for each ``by``: the place, from 1 on, of the state that holds.
+
+    Args:
+        label: Of the state set.
+        values: Of that label, in the order of the numbers.
+        by: Labels, with commas between them.
+    """
     holds = [series(name, *matchers, f'{label}="{value}"') for value in values]
     numbered = " or ".join(f"({selector} == 1) * {i}" for i, selector in enumerate(holds, 1))
     return f"max by ({by}) ({numbered})"
@@ -64,7 +86,11 @@ def newest(name: str, *matchers: str) -> str:
 
 
 def by_image(expression: str, *matchers: str) -> str:
-    """With the labels `image` and `image_id` (its first twelve digits) of the container at that moment."""
+    """The expression with the labels `image` and `image_id` (its first twelve digits) of the container at that moment.
+
+    Args:
+        expression: One with the labels of a container.
+    """
     info = _short_id(newest("infercanary_container_info", *matchers))
     return f"({expression}) * on ({CONTAINER}) group_left (image, image_id) {info}"
 
@@ -79,7 +105,13 @@ def _short_id(info: str) -> str:
 
 
 def of_each_image(expression: str, by: str, *matchers: str, how: str = "avg") -> str:
-    """One value an image, out of the range shown: also of an image that is gone by now."""
+    """One value an image, out of the range shown: also of an image that is gone by now.
+
+    Args:
+        expression: One with the labels of a container.
+        by: Further labels, with commas between them; empty for none.
+        how: How values are joined, over time and over containers: ``avg``, ``min`` or ``max``.
+    """
     return (
         f"{how} by (image, image_id{', ' + by if by else ''}) "
         f"({how}_over_time(({by_image(expression, *matchers)})[$__range:$__interval]))"

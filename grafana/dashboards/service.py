@@ -26,7 +26,11 @@ NO_SWEEP = "No canary is swept: its `sweep` is off by default"
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard.
+
+    Returns:
+        The board, not yet built.
+    """
     return Board(
         "service",
         "Service",

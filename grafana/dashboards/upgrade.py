@@ -32,7 +32,11 @@ EACH = "{{image}} {{image_id}}"
 
 
 def board() -> Board:
-    """The dashboard."""
+    """The dashboard.
+
+    Returns:
+        The board, not yet built.
+    """
     return Board(
         "upgrade",
         "Upgrade",

@@ -1,5 +1,14 @@
 """The variables at the top of the dashboards. Each is narrowed by those before it, and has one name everywhere, so that
-links between dashboards keep what was chosen."""
+links between dashboards keep what was chosen.
+
+Of all functions:
+
+Args:
+    matchers: Of the labels of the series that the values are taken from, such as those with earlier variables.
+
+Returns:
+    A variable for a board.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +42,21 @@ def datasource() -> Variable:
 
 
 def instance(*matchers: str, multi: bool = True) -> Variable:
-    """Exporters: there is one on each host; with matchers, those that know such containers."""
+    """Exporters: there is one on each host; with matchers, those that know such containers.
+
+    Args:
+        multi: Whether several can be chosen.
+    """
     selector = _up("infercanary_up", *matchers) if matchers else "infercanary_build_info"
     return _labels("instance", "Host", "The exporter of a host, as Prometheus names it.", selector, multi)
 
 
 def service(*matchers: str, multi: bool = True) -> Variable:
-    """What stays the same across upgrades."""
+    """What stays the same across upgrades.
+
+    Args:
+        multi: Whether several can be chosen.
+    """
     return _labels(
         "service", "Service", "What stays the same across upgrades.", _up("infercanary_up", *matchers), multi
     )
@@ -52,7 +69,11 @@ def container(*matchers: str) -> Variable:
 
 
 def canary(*matchers: str, multi: bool = True) -> Variable:
-    """The canaries."""
+    """The canaries.
+
+    Args:
+        multi: Whether several can be chosen.
+    """
     text = "The fixed inference, as the probe's settings name it."
     return _labels("canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi)
 

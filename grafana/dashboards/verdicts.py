@@ -2,6 +2,11 @@
 
 A verdict is the service's on one host, whose exporter judges, and is published with each of its containers:
 `max by (instance, service, canary)` counts it once.
+
+Of all functions but :func:`of`:
+
+Returns:
+    A new panel.
 """
 
 from __future__ import annotations
@@ -27,7 +32,13 @@ NO_VERDICT = f"No verdict yet: the judge needs {LIVE.looks[0]} runs of a start"
 
 
 def of(name: str, by: str = BY, *matchers: str) -> str:
-    """One of the judge's numbers, once for each service and canary of a host."""
+    """One of the judge's numbers, once for each service and canary of a host.
+
+    Args:
+        name: Of the metric.
+        by: Labels, with commas between them.
+        matchers: Besides those of the chosen canary.
+    """
     return f"max by ({by}) ({name}{{{', '.join([CANARY, *matchers])}}})"
 
 
@@ -117,7 +128,11 @@ def over_time() -> Panel:
 
 
 def shift(width: int = 12) -> Panel:
-    """The effect with its interval."""
+    """The effect with its interval.
+
+    Args:
+        width: 24 is the whole width.
+    """
     about = About(
         "Shift of the last upgrade",
         f"New latency over old, minus 1, as the judge saw it at each look ({', '.join(map(str, LIVE.looks))} runs), "

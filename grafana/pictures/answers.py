@@ -48,7 +48,14 @@ class Answers:
         self._prometheus, self._name, self._chosen, self._range = prometheus, name, chosen, shown
 
     def of(self, panel: Mapping[str, Any]) -> Sequence[Series]:
-        """The series of a panel, query by query."""
+        """The series of a panel, query by query.
+
+        Args:
+            panel: Its JSON.
+
+        Returns:
+            Series with their names, also those without points.
+        """
         step = interval(self._range, panel.get("interval"))
         return [
             Series(target["refId"], _legend(target, result.labels), result.labels, result.points)
@@ -62,13 +69,27 @@ class Answers:
         ]
 
     def why_empty(self, panel: Mapping[str, Any]) -> str:
-        """Why a panel of which no query gave anything is empty where there is no GPU and no trouble."""
+        """Why a panel of which no query gave anything is empty where there is no GPU and no trouble.
+
+        Args:
+            panel: Its JSON.
+
+        Returns:
+            Reasons with commas between them; empty where it should not be empty.
+        """
         places = (f"panel {panel['title']} {target['refId']}" for target in panel["targets"])
         reasons = {empty.why(f"{self._name}: {place}") for place in places}
         return ", ".join(sorted(filter(None, reasons)))
 
     def marks(self, annotations: Sequence[Mapping[str, Any]]) -> Sequence[Mark]:
-        """What the annotations mark in the range, each moment once."""
+        """What the annotations mark in the range, each moment once.
+
+        Args:
+            annotations: Their JSON.
+
+        Returns:
+            Marks with their moments in Unix seconds.
+        """
         found = {}
         for annotation in annotations:
             step = interval(self._range, annotation["target"].get("interval"))
@@ -98,7 +119,14 @@ class Answers:
 
 
 def seconds(text: str) -> float:
-    """A length of time as Prometheus writes it: 90s, 30m, 6h, 2d. Raises :class:`UsageError`."""
+    """A length of time as Prometheus writes it: 90s, 30m, 6h, 2d.
+
+    Args:
+        text: One whole number with its unit.
+
+    Raises:
+        UsageError: It is none, or zero.
+    """
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if not found or int(found[1]) == 0:
         raise UsageError(f"{text}: not a length of time; write it as 30m, 6h or 2d")
@@ -106,7 +134,15 @@ def seconds(text: str) -> float:
 
 
 def interval(shown: Range, least: str | None) -> float:
-    """Seconds between points, no less than the panel's own least."""
+    """Seconds between points, no less than the panel's own least.
+
+    Args:
+        shown: The range that is shown.
+        least: As Prometheus writes it; None for the time between scrapes.
+
+    Returns:
+        One of a few round steps.
+    """
     wanted = max((shown.end - shown.start) / _POINTS, seconds(least) if least else SCRAPE_SECONDS)
     return next((float(step) for step in _STEPS if step >= wanted), float(_STEPS[-1]))
 

@@ -37,7 +37,17 @@ class Area(NamedTuple):
     height: float
 
     def inside(self, left: float = 0, top: float = 0, right: float = 0, bottom: float = 0) -> Area:
-        """What is left of it without its margins."""
+        """What is left of it without its margins.
+
+        Args:
+            left: Pixels, as all margins.
+            top: Of the upper margin.
+            right: Of the right margin.
+            bottom: Of the lower margin.
+
+        Returns:
+            An area of one pixel or more each way.
+        """
         return Area(
             self.x + left,
             self.y + top,
@@ -56,7 +66,14 @@ class Canvas:
         self._renderer: Any = self._agg.get_renderer()  # type: ignore[no-untyped-call]
 
     def box(self, area: Area, face: str, edge: str = "none", round_by: float = 0) -> None:
-        """A filled rectangle."""
+        """A filled rectangle.
+
+        Args:
+            area: Where.
+            face: Colour of the inside.
+            edge: Colour of the border.
+            round_by: Pixels that the corners are rounded by.
+        """
         at, size = (
             self._at(area.x, area.y + area.height),
             (area.width / self.width, area.height / self.height),
@@ -77,7 +94,16 @@ class Canvas:
         )
 
     def line(self, x0: float, y0: float, x1: float, y1: float, colour: str, width: float = 1.0) -> None:
-        """A straight one."""
+        """Draw a straight line.
+
+        Args:
+            x0: Pixels from the left, of one end.
+            y0: Pixels from the top, of one end.
+            x1: Of the other end.
+            y1: Of the other end.
+            colour: Such as ``#0072b2``.
+            width: Pixels.
+        """
         (left, top), (right, bottom) = self._at(x0, y0), self._at(x1, y1)
         self._figure.add_artist(
             Line2D(
@@ -95,7 +121,20 @@ class Canvas:
         weight: str = "normal",
         align: str = "left",
     ) -> float:
-        """One line of words around the height ``y``; its length."""
+        """Write one line of words around the height ``y``.
+
+        Args:
+            x: Pixels from the left, of the end that ``align`` names.
+            y: Pixels from the top.
+            words: They are not cut.
+            size: Pixels.
+            colour: Such as ``#0072b2``.
+            weight: ``normal`` or ``bold``.
+            align: ``left``, ``center`` or ``right``.
+
+        Returns:
+            Its length in pixels.
+        """
         self._figure.text(
             *self._at(x, y),
             words,
@@ -108,13 +147,32 @@ class Canvas:
         return self.length(words, size, weight)
 
     def length(self, words: str, size: float = 12, weight: str = "normal") -> float:
-        """Pixels that a line of words takes."""
+        """Pixels that a line of words takes.
+
+        Args:
+            words: One line.
+            size: Pixels.
+            weight: ``normal`` or ``bold``.
+
+        Returns:
+            Pixels.
+        """
         font = FontProperties(size=size * _POINT, weight=weight)
         wide, _, _ = self._renderer.get_text_width_height_descent(words, font, ismath=False)
         return float(wide) * 100 / _DOTS
 
     def fit(self, words: str, room: float, size: float = 12, weight: str = "normal") -> str:
-        """As much of the words as there is room for."""
+        """As much of the words as there is room for.
+
+        Args:
+            words: One line.
+            room: Pixels.
+            size: Pixels.
+            weight: ``normal`` or ``bold``.
+
+        Returns:
+            The words; where they were cut, with ``…`` at the end.
+        """
         if self.length(words, size, weight) <= room:
             return words
         while words and self.length(f"{words}…", size, weight) > room:
@@ -122,7 +180,16 @@ class Canvas:
         return f"{words}…"
 
     def wrap(self, words: str, room: float, size: float = 12) -> list[str]:
-        """The words as lines for which there is room."""
+        """The words as lines for which there is room.
+
+        Args:
+            words: Any white space separates them.
+            room: Pixels.
+            size: Pixels.
+
+        Returns:
+            One line or more; a word that is too long is cut.
+        """
         lines = [""]
         for word in words.split():
             longer = f"{lines[-1]} {word}".strip()
@@ -133,7 +200,14 @@ class Canvas:
         return [self.fit(line, room, size) for line in lines]
 
     def axes(self, area: Area) -> Axes:
-        """Room for a chart, without a frame."""
+        """Room for a chart, without a frame.
+
+        Args:
+            area: Of the chart itself; its labels lie outside.
+
+        Returns:
+            matplotlib's axes.
+        """
         axes: Axes = self._figure.add_axes(self._share(area))
         axes.set_facecolor("none")
         axes.set_zorder(2)  # above the boxes
@@ -146,11 +220,20 @@ class Canvas:
         return axes
 
     def move(self, axes: Axes, area: Area) -> None:
-        """The chart into another area."""
+        """Move a chart.
+
+        Args:
+            axes: From :meth:`axes`.
+            area: Where it is to be.
+        """
         axes.set_position(self._share(area))
 
     def save(self, path: Path) -> None:
-        """As a PNG of 256 colours, which is a third of the size and looks the same."""
+        """As a PNG of 256 colours, which is a third of the size and looks the same.
+
+        Args:
+            path: Replaced if it is there.
+        """
         self._agg.draw()
         image = Image.fromarray(np.asarray(self._agg.buffer_rgba())).convert("RGB")
         image.quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE).save(path, optimize=True)

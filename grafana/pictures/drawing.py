@@ -1,4 +1,12 @@
-"""Each kind of panel, drawn: a function for each, by Grafana's name for it in ``KINDS``."""
+"""Each kind of panel, drawn: a function for each, by Grafana's name for it in ``KINDS``.
+
+Of all functions:
+
+Args:
+    canvas: What is drawn on.
+    area: The panel without its title.
+    content: What is drawn; one series or more, each with a point.
+"""
 
 from __future__ import annotations
 

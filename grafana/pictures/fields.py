@@ -19,7 +19,15 @@ class Fields:
         self._overrides: Sequence[Mapping[str, Any]] = config.get("overrides") or ()
 
     def look(self, name: str, reference: str = "") -> Mapping[str, Any]:
-        """All properties of one field; the last override that fits has the last word."""
+        """All properties of one field; the last override that fits has the last word.
+
+        Args:
+            name: Of the series or column.
+            reference: Of its query, such as ``A``; empty where overrides by query do not matter.
+
+        Returns:
+            Property's name, as in overrides → value.
+        """
         custom = {f"custom.{key}": value for key, value in (self.defaults.get("custom") or {}).items()}
         found = {**self.defaults, **custom}
         for override in self._overrides:
@@ -28,7 +36,14 @@ class Fields:
         return found
 
     def colours(self, fields: Sequence[tuple[str, str]]) -> list[str]:
-        """For each field, by name and query: its colour, or a shade of it where others have the same."""
+        """For each field, by name and query: its colour, or a shade of it where others have the same.
+
+        Args:
+            fields: Name and query of each.
+
+        Returns:
+            A colour for each, such as ``#0072b2``.
+        """
         chosen = [self.look(*field).get("color") or {} for field in fields]
         made = []
         for i, colour in enumerate(chosen):
@@ -40,7 +55,11 @@ class Fields:
         return made
 
     def threshold(self, value: float) -> str:
-        """The colour of the highest threshold that the value has reached."""
+        """The colour of the highest threshold that the value has reached.
+
+        Args:
+            value: In the panel's unit.
+        """
         steps = (self.defaults.get("thresholds") or {}).get("steps") or ()
         reached = [step["color"] for step in steps if step["value"] is None or value >= step["value"]]
         return str(reached[-1]) if reached else INK
@@ -60,7 +79,14 @@ class Word(NamedTuple):
 
 
 def words(look: Mapping[str, Any]) -> dict[str, Word]:
-    """Value → what is said for it, in the mapping's own order."""
+    """Value → what is said for it, in the mapping's own order.
+
+    Args:
+        look: From :meth:`Fields.look`.
+
+    Returns:
+        Value as text → word and colour; empty without mappings.
+    """
     shown: dict[str, Word] = {}
     for mapping in look.get("mappings") or ():
         options = sorted(mapping["options"].items(), key=lambda item: item[1].get("index", 0))
@@ -69,7 +95,13 @@ def words(look: Mapping[str, Any]) -> dict[str, Word]:
 
 
 def shade(colour: str, place: int, of: int) -> str:
-    """One of several shades, from the colour itself towards black and white by turns."""
+    """One of several shades, from the colour itself towards black and white by turns.
+
+    Args:
+        colour: Such as ``#0072b2``.
+        place: Which one, from 0 on.
+        of: How many there are.
+    """
     if place == 0:
         return colour
     share = (place + 1) // 2 / (of // 2 + 1) * 0.75
@@ -79,12 +111,20 @@ def shade(colour: str, place: int, of: int) -> str:
 
 
 def on(colour: str) -> str:
-    """The ink that can be read on a colour (relative luminance as in WCAG 2, 1.4.3)."""
+    """The ink that can be read on a colour (relative luminance as in WCAG 2, 1.4.3).
+
+    Args:
+        colour: Such as ``#0072b2``.
+    """
     return INK if _luminance(colour) > 0.22 else "#ffffff"
 
 
 def legible(colour: str) -> str:
-    """A colour as words on white may have: of yellow a darker one."""
+    """A colour as words on white may have: of yellow a darker one.
+
+    Args:
+        colour: Such as ``#0072b2``.
+    """
     while _luminance(colour) > 0.45:
         colour = "#" + "".join(f"{int(int(colour[i : i + 2], 16) * 0.9):02x}" for i in (1, 3, 5))
     return colour

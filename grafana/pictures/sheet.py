@@ -25,7 +25,15 @@ _NOTE = "Drawn from the dashboard's own queries; Grafana draws them a little dif
 def sheet(
     dashboard: Mapping[str, Any], answers: Answers, chosen: Mapping[str, str], shown: Range, path: Path
 ) -> None:
-    """Ask for all that the dashboard shows, and write its picture to ``path``."""
+    """Ask for all that the dashboard shows, and write its picture to ``path``.
+
+    Args:
+        dashboard: Its JSON.
+        answers: What Prometheus answers to it.
+        chosen: Variable → value, for the heading.
+        shown: The time range.
+        path: Of the PNG.
+    """
     panels = dashboard["panels"]
     lines = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels)
     canvas = Canvas(WIDTH, _HEAD + lines * _LINE + _FOOT)

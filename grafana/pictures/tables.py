@@ -28,7 +28,16 @@ class Table(NamedTuple):
 
 
 def table(panel: Mapping[str, Any], series: Sequence[Series], now: float) -> Table:
-    """A table panel's, as its transformations make it."""
+    """A table panel's, as its transformations make it.
+
+    Args:
+        panel: Its JSON.
+        series: What its queries gave; the last point of each counts.
+        now: Unix seconds, for columns that say how long ago something was.
+
+    Returns:
+        Headings, and rows with a cell for each.
+    """
     steps = {step["id"]: step["options"] for step in panel.get("transformations") or ()}
     several = len(panel["targets"]) > 1
     frames: dict[str, list[Row]] = {}

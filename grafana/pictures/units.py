@@ -44,7 +44,15 @@ _SCALES = {
 
 
 def scale(largest: float, unit: str) -> Scale:
-    """The one in which ``largest`` is no less than 1, or the smallest."""
+    """The one in which ``largest`` is no less than 1, or the smallest.
+
+    Args:
+        largest: In the unit itself.
+        unit: Grafana's name of it.
+
+    Returns:
+        What one of it is worth, and its sign.
+    """
     scales = _SCALES[unit]
     fitting = [each for each in scales if abs(largest) >= each.worth]
     if largest == 0:
@@ -53,7 +61,14 @@ def scale(largest: float, unit: str) -> Scale:
 
 
 def written(value: float, unit: str, decimals: int | None = None, now: float = 0.0) -> str:
-    """A number for reading; ``now`` (Unix time) is for those that are moments, in milliseconds."""
+    """A number for reading.
+
+    Args:
+        value: In the unit itself; moments are in Unix milliseconds.
+        unit: Grafana's name of it.
+        decimals: None for three digits in all.
+        now: Unix seconds, for moments that are shown as how long ago they were.
+    """
     if math.isnan(value):
         return "NaN"
     if unit == "dateTimeAsIso":
@@ -71,7 +86,15 @@ def written(value: float, unit: str, decimals: int | None = None, now: float = 0
 
 
 def ticks(values: Sequence[float], unit: str) -> list[str]:
-    """The numbers along an axis, all of one scale."""
+    """The numbers along an axis, all of one scale.
+
+    Args:
+        values: In the unit itself; they may be none.
+        unit: Grafana's name of it.
+
+    Returns:
+        A text for each.
+    """
     worth, sign = scale(max((abs(value) for value in values), default=0.0), unit)
     return [f"{round(value / worth, 9):g}{sign}" for value in values]
 

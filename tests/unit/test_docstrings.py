@@ -1,23 +1,26 @@
 """Docstrings of public functions name what goes in, what comes out and what is raised (Google style).
 
-The rule, for every public function of a module and every public method of a public class in the package's two trees:
+The rule, for every public function of a module and every public method of a public class in the package's two trees and
+in ``grafana/``:
 
 - ``Args:`` has a line for each parameter, and none for one that is not there. Not for ``self``, ``cls`` and what is not
   used (an underscore in front).
 - ``Returns:`` (or ``Yields:``) is there if something is returned. Without it: None and bool; and a plain ``int``,
-  ``float``, ``str`` or ``bytes`` whose first sentence begins with what is returned ("The …", "How …": ``NOUN``).
+  ``float``, ``str`` or ``bytes`` whose first sentence begins with what is returned ("The …", "How …": ``NOUN``). Of one
+  that may be None, the text says when.
 - ``Raises:`` names each exception of a ``raise`` in the function's own body. A bare ``raise``, and one of a variable,
   pass on what another function raised: they need none.
 
 Without sections: properties and overloads; commands of click, whose docstring is their help; a method that a base class
 or a Protocol of the trees documents (of a Protocol that the class does not name, the parameters' names must agree).
+What the functions of a module have in common may be said once, in the same sections of the module's docstring.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -25,7 +28,7 @@ from typing import TypeAlias
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TREES = ("probe/infercanary", "exporter/infercanary")
+TREES = ("probe/infercanary", "exporter/infercanary", "grafana")
 
 NOT_YET: frozenset[str] = frozenset({"infercanary.judge"})
 """Packages whose docstrings are still to be written."""
@@ -141,21 +144,26 @@ def is_plain(returns: ast.expr | None, docstring: str) -> bool:
     kind = ast.unparse(returns).strip("'\"") if returns is not None else "None"
     if kind in ("None", "bool", "NoReturn", "Never") or kind.startswith("TypeGuard"):
         return True
-    return kind in ("int", "float", "str", "bytes") and NOUN.match(docstring) is not None
+    plain = kind.removesuffix(" | None")
+    return (
+        plain in ("int", "float", "str", "bytes")
+        and NOUN.match(docstring) is not None
+        and (plain == kind or "None" in docstring)
+    )
 
 
-def mistakes(function: Function) -> Iterator[str]:
-    """What a function's docstring lacks, and what it should not have."""
+def mistakes(function: Function, common: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """What a function's docstring lacks, and what it should not have; ``common`` are the sections of its module's."""
     docstring = ast.get_docstring(function)
     if docstring is None:
         yield "no docstring"
         return
     has, names = sections(docstring), parameters(function)
-    if missing := [name for name in names if name not in has.get("Args", ())]:
+    if missing := [name for name in names if name not in (*has.get("Args", ()), *common.get("Args", ()))]:
         yield f"no Args: {', '.join(missing)}"
     if odd := [name for name in has.get("Args", ()) if name not in names]:
         yield f"Args of no parameter: {', '.join(odd)}"
-    if not is_plain(function.returns, docstring) and not has.keys() & {"Returns", "Yields"}:
+    if not is_plain(function.returns, docstring) and not {*has, *common} & {"Returns", "Yields"}:
         yield "no Returns"
     if unnamed := raised(function) - set(has.get("Raises", ())):
         yield f"no Raises: {', '.join(sorted(unnamed))}"
@@ -192,7 +200,7 @@ def all_mistakes(sources: dict[str, str]) -> list[str]:
         for path, tree in trees.items()
         if package_of(path) not in NOT_YET
         for name, function in public_functions(tree, known)
-        if (found := [*mistakes(function)])
+        if (found := [*mistakes(function, sections(ast.get_docstring(tree) or ""))])
     ]
 
 
@@ -215,9 +223,11 @@ def test_every_public_function_documents_what_goes_in_and_out() -> None:
         ('def f() -> str:\n    """The name."""', None),
         ('def f() -> str:\n    """Read the name."""', "no Returns"),
         ('def f() -> str | None:\n    """The name."""', "no Returns"),
+        ('def f() -> str | None:\n    """The name; None without one."""', None),
         ('def f() -> None:\n    """Do."""\n    raise a.B("x")', "no Raises: B"),
         ('def f() -> None:\n    """Do.\n\n    Raises:\n        a.B: x.\n    """\n    raise a.B("x")', None),
         ('def f() -> None:\n    """Do."""\n    raise', None),
+        ('"""M.\n\nArgs:\n    a: It.\n"""\n\ndef f(a: int) -> None:\n    """Do."""', None),
         ("def f() -> None: ...", "no docstring"),
         ("def _f(a: int) -> int: ...", None),
         ('@click.command()\ndef f(a: int) -> None:\n    """Help."""', None),

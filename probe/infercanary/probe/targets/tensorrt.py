@@ -299,9 +299,6 @@ def built_by(plan: bytes) -> str | None:
 
     Args:
         plan: The content of the engine file, or its beginning.
-
-    Returns:
-        The version, or None.
     """
     if plan[:4] != _TAG or len(plan) < _VERSION.stop or any(plan[_LAYOUT]):
         return None

@@ -61,7 +61,7 @@ class ContainerCpu:
             self._cgroup = None
 
     def seconds(self) -> float | None:
-        """CPU seconds so far of all that is in the container; None where the process has no cgroup of its own."""
+        """The CPU seconds so far of all that is in the container; None where the process has no cgroup of its own."""
         return None if self._cgroup is None else self._cgroup.cpu_seconds()
 
 

@@ -87,7 +87,7 @@ class V2(NamedTuple):
         return _least(_cores(integer(quota), integer(period)) for quota, period, *_ in limits)
 
     def cpu_seconds(self) -> float | None:
-        """CPU time of the own cgroup and those below; None in the root, whose time is the whole host's."""
+        """The CPU seconds of the own cgroup and those below; None in the root, whose time is the whole host's."""
         own = self.lineage[0]
         if not os.path.exists(own / "cgroup.events"):  # every cgroup has it, the root excepted
             return None
@@ -170,7 +170,7 @@ class V1(NamedTuple):
         )
 
     def cpu_seconds(self) -> float | None:
-        """As of :class:`V2`."""
+        """The same as :meth:`V2.cpu_seconds`; None in the root of the hierarchy."""
         own = self.cpuacct[0]
         if os.path.exists(own / "release_agent"):  # only the root of a hierarchy has it
             return None
