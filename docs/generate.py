@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -265,7 +266,7 @@ def _part(metric: Metric) -> Part:
     fitting = [stem for stem in stems if rest.startswith(f"{stem}_")]
     if not fitting:
         raise ValueError(
-            f"no part of docs/generate.py takes {metric.name}; add the beginning of its name to one"
+            f"no part of docs/generate.py takes {metric.name}: add its first word to `stems` of one of PARTS"
         )
     return stems[max(fitting, key=len)]
 
@@ -418,8 +419,12 @@ def files() -> dict[Path, str]:
 
 
 def main() -> None:
-    """Write them all."""
-    for path, text in files().items():
+    """Write them all; one line instead, with the fix, where a declaration has no place."""
+    try:
+        made = files()
+    except ValueError as error:
+        sys.exit(f"make docs: {error}")
+    for path, text in made.items():
         path.write_text(text, encoding="utf-8")
 
 

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import infercanary.probe
+from infercanary.client.accept import accept, base_name
+from infercanary.client.limits import Limits
 from infercanary.contract.kinds import KINDS
-from infercanary.contract.report import Metric
+from infercanary.contract.report import Metric, Report
+from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
 from infercanary.exporter.discovery import base
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import samplers, tags, targets
@@ -110,6 +114,18 @@ def test_a_statement_that_was_reworded_is_named() -> None:
 
 
 # Conventions (https://prometheus.io/docs/practices/naming/) -------------------------------------------------------
+
+
+def test_an_exporter_takes_every_metric_of_the_probe() -> None:
+    """None has a name or a label that the exporter refuses, such as `container`, which it sets itself."""
+    declared: list[Metric] = GENERATOR["declared"]([infercanary.probe])
+    families = tuple(metric.family({}) for metric in declared)
+    report = Report(1, "boot", 0.0, "", 0, families, {}, ())
+    accepted = accept(report, Limits(), {base_name(metric.name, metric.kind) for metric in EXPORTERS_METRICS})
+    refused = [family.name for family in families if family not in accepted.families]
+    assert (refused, accepted.rejected) == ([], {})
+    container = Metric("infercanary_gc_x", "gauge", "Help.", ("container",)).family({})
+    assert accept(Report(1, "boot", 0.0, "", 0, (container,), {}, ()), Limits(), ()).rejected == {"labels": 1}
 
 
 @for_each(METRICS, lambda metric: metric.name)
