@@ -36,7 +36,14 @@ class Refused(Exception):
 
 
 class Prometheus:
-    """One, by its address. What does not answer, or not as Prometheus does, is a :class:`UsageError`."""
+    """One, by its address. What does not answer, or not as Prometheus does, is a :class:`UsageError`.
+
+    Args:
+        url: ``http://…`` or ``https://…``.
+
+    Raises:
+        UsageError: It is none.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

@@ -65,7 +65,11 @@ class About(NamedTuple):
 
 
 class Panel(Builder[dashboard.Panel]):
-    """A panel that is built."""
+    """A panel that is built.
+
+    Args:
+        built: The SDK's panel, with all that it shows.
+    """
 
     def __init__(self, built: dashboard.Panel) -> None:
         self._built = built

@@ -42,7 +42,14 @@ class Mark(NamedTuple):
 
 
 class Answers:
-    """Of one dashboard, with its variables as chosen."""
+    """Of one dashboard, with its variables as chosen.
+
+    Args:
+        prometheus: Where it is asked.
+        name: The dashboard's, for messages.
+        chosen: Variable → value.
+        shown: The time range.
+    """
 
     def __init__(self, prometheus: Prometheus, name: str, chosen: Mapping[str, str], shown: Range) -> None:
         self._prometheus, self._name, self._chosen, self._range = prometheus, name, chosen, shown

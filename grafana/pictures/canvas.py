@@ -57,7 +57,12 @@ class Area(NamedTuple):
 
 
 class Canvas:
-    """A page of ``width`` by ``height`` pixels."""
+    """A page of ``width`` by ``height`` pixels.
+
+    Args:
+        width: Pixels.
+        height: Pixels.
+    """
 
     def __init__(self, width: float, height: float) -> None:
         self.width, self.height = width, height

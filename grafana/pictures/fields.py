@@ -11,7 +11,11 @@ NEUTRAL = "#999999"
 
 
 class Fields:
-    """A panel's field config: what holds for all fields, and what is overridden by name or by query."""
+    """A panel's field config: what holds for all fields, and what is overridden by name or by query.
+
+    Args:
+        panel: Its JSON.
+    """
 
     def __init__(self, panel: Mapping[str, Any]) -> None:
         config = panel.get("fieldConfig") or {}

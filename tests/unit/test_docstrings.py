@@ -1,7 +1,7 @@
 """Docstrings of public functions name what goes in, what comes out and what is raised (Google style).
 
 The rule, for every public function of a module and every public method of a public class in the package's two trees and
-in ``grafana/``:
+in ``grafana/``, and for each constructor (in the docstring of the class, or of ``__init__``):
 
 - ``Args:`` has a line for each parameter, and none for one that is not there. Not for ``self``, ``cls`` and what is not
   used (an underscore in front).
@@ -12,8 +12,8 @@ in ``grafana/``:
   pass on what another function raised: they need none.
 
 Without sections: properties and overloads; commands of click, whose docstring is their help; a method that a base class
-or a Protocol of the trees documents (of a Protocol that the class does not name, the parameters' names must agree).
-What the functions of a module have in common may be said once, in the same sections of the module's docstring.
+or a Protocol of the trees documents (one that the class does not name counts if the class has all methods of it). What
+the functions of a module have in common may be said once, in the same sections of the module's docstring.
 """
 
 from __future__ import annotations
@@ -86,27 +86,38 @@ def classes(trees: dict[str, ast.Module]) -> Classes:
     for tree in trees.values():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                one = Class(tuple(map(last_name, node.bases)))
-                for method in node.body:
-                    if isinstance(method, Function):
-                        one.methods[method.name] = Method(
-                            parameters(method), ast.get_docstring(method) is not None
-                        )
+                one = Class(tuple(map(last_name, node.bases)), methods(node))
                 found.setdefault(node.name, []).append(one)
     return found
 
 
-def is_documented_elsewhere(function: Function, bases: tuple[str, ...], known: Classes) -> bool:
-    """Whether a base class, or a Protocol with the same method, has this method's docstring."""
-    for base in bases:
-        for one in known.get(base, ()):
-            if function.name in one.methods and one.methods[function.name].has_docstring:
-                return True
-            if is_documented_elsewhere(function, one.bases, known):
-                return True
-    wanted = Method(parameters(function), has_docstring=True)
-    protocols = (one for named in known.values() for one in named if "Protocol" in one.bases)
-    return "Protocol" not in bases and any(one.methods.get(function.name) == wanted for one in protocols)
+def methods(node: ast.ClassDef) -> dict[str, Method]:
+    """Those of a class, without properties: of these a Protocol's may be plain attributes elsewhere."""
+    return {
+        method.name: Method(parameters(method), ast.get_docstring(method) is not None)
+        for method in node.body
+        if isinstance(method, Function)
+        and not any(EXEMPT.match(ast.unparse(decorator)) for decorator in method.decorator_list)
+    }
+
+
+def has_all(one: Class, wanted: Class) -> bool:
+    """Whether a class has every method of a Protocol, with the same parameters."""
+    mine = {name: method.parameters for name, method in one.methods.items()}
+    return all(mine.get(name) == method.parameters for name, method in wanted.methods.items())
+
+
+def is_documented_elsewhere(name: str, one: Class, known: Classes) -> bool:
+    """Whether a base class, or a Protocol whose methods a class has, has this method's docstring."""
+    bases = [base for named in one.bases for base in known.get(named, ())]
+    if any(name in base.methods and base.methods[name].has_docstring for base in bases):
+        return True
+    if any(is_documented_elsewhere(name, base, known) for base in bases):
+        return True
+    protocols = (each for named in known.values() for each in named if "Protocol" in each.bases)
+    return "Protocol" not in one.bases and any(
+        name in each.methods and each.methods[name].has_docstring and has_all(one, each) for each in protocols
+    )
 
 
 def own_nodes(function: Function) -> Iterator[ast.AST]:
@@ -152,9 +163,20 @@ def is_plain(returns: ast.expr | None, docstring: str) -> bool:
     )
 
 
-def mistakes(function: Function, common: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """What a function's docstring lacks, and what it should not have; ``common`` are the sections of its module's."""
-    docstring = ast.get_docstring(function)
+def mistakes(
+    function: Function, common: Mapping[str, Sequence[str]], docstring: str | None = None
+) -> Iterator[str]:
+    """What a docstring lacks, and what it should not have.
+
+    Args:
+        function: What is documented.
+        common: Sections of its module's docstring.
+        docstring: In place of the function's own; None for that.
+
+    Yields:
+        A few words for each mistake.
+    """
+    docstring = docstring or ast.get_docstring(function)
     if docstring is None:
         yield "no docstring"
         return
@@ -169,20 +191,45 @@ def mistakes(function: Function, common: Mapping[str, Sequence[str]]) -> Iterato
         yield f"no Raises: {', '.join(sorted(unnamed))}"
 
 
-def public_functions(tree: ast.Module, known: Classes) -> Iterator[tuple[str, Function]]:
-    """The functions and methods that the rule is for, each with its name."""
+def constructor(node: ast.ClassDef) -> tuple[Function, str] | None:
+    """A class's ``__init__`` if it takes or raises something, and the docstrings of both as one."""
+    for method in node.body:
+        if (
+            isinstance(method, Function)
+            and method.name == "__init__"
+            and (parameters(method) or raised(method))
+        ):
+            return method, "\n\n".join(filter(None, (ast.get_docstring(node), ast.get_docstring(method))))
+    return None
 
-    def within(body: list[ast.stmt], prefix: str, bases: tuple[str, ...]) -> Iterator[tuple[str, Function]]:
+
+def public_functions(tree: ast.Module, known: Classes) -> Iterator[tuple[str, Function, str | None]]:
+    """What the rule is for.
+
+    Args:
+        tree: A module.
+        known: All classes.
+
+    Yields:
+        Name, function, and its docstring where that is not the function's own.
+    """
+
+    def within(
+        body: list[ast.stmt], prefix: str, one: Class | None
+    ) -> Iterator[tuple[str, Function, str | None]]:
         for node in body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                yield from within(node.body, f"{prefix}{node.name}.", tuple(map(last_name, node.bases)))
+                if made := constructor(node):
+                    yield prefix + node.name, *made
+                inner = Class(tuple(map(last_name, node.bases)), methods(node))
+                yield from within(node.body, f"{prefix}{node.name}.", inner)
             elif isinstance(node, Function) and not node.name.startswith("_"):
                 decorators = [ast.unparse(d) for d in node.decorator_list]
                 is_exempt = any(EXEMPT.match(decorator) for decorator in decorators)
-                if not is_exempt and not (prefix and is_documented_elsewhere(node, bases, known)):
-                    yield prefix + node.name, node
+                if not is_exempt and not (one and is_documented_elsewhere(node.name, one, known)):
+                    yield prefix + node.name, node, None
 
-    yield from within(tree.body, "", ())
+    yield from within(tree.body, "", None)
 
 
 def package_of(path: str) -> str:
@@ -199,8 +246,8 @@ def all_mistakes(sources: dict[str, str]) -> list[str]:
         f"{path}:{function.lineno} {name}: {'; '.join(found)}"
         for path, tree in trees.items()
         if package_of(path) not in NOT_YET
-        for name, function in public_functions(tree, known)
-        if (found := [*mistakes(function, sections(ast.get_docstring(tree) or ""))])
+        for name, function, docstring in public_functions(tree, known)
+        if (found := [*mistakes(function, sections(ast.get_docstring(tree) or ""), docstring)])
     ]
 
 
@@ -230,6 +277,11 @@ def test_every_public_function_documents_what_goes_in_and_out() -> None:
         ('"""M.\n\nArgs:\n    a: It.\n"""\n\ndef f(a: int) -> None:\n    """Do."""', None),
         ("def f() -> None: ...", "no docstring"),
         ("def _f(a: int) -> int: ...", None),
+        ('class C:\n    """It."""\n\n    def __init__(self, a: int) -> None: ...', "no Args: a"),
+        (
+            'class C:\n    """It.\n\n    Args:\n        a: It.\n    """\n\n    def __init__(self, a: int) -> None: ...',
+            None,
+        ),
         ('@click.command()\ndef f(a: int) -> None:\n    """Help."""', None),
         ('class P(Protocol):\n    def f(self, a: int) -> None:\n        """Do."""', "no Args: a"),
         (

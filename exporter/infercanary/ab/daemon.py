@@ -240,7 +240,13 @@ class Daemon:
 
 
 class RunningContainer:
-    """A container that was created, and the addresses at which its probe may answer."""
+    """A container that was created, and the addresses at which its probe may answer.
+
+    Args:
+        client: Of the daemon.
+        id_: The container's.
+        port: Of its probe, inside it.
+    """
 
     def __init__(self, client: docker.APIClient, id_: str, port: int) -> None:
         self.id = id_

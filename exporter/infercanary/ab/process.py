@@ -25,7 +25,15 @@ _LINES, _LINE_BYTES = 50, 4096
 
 
 class Host:
-    """Starts ``infercanary probe``, which reads its settings from a pipe: no file is left."""
+    """Starts ``infercanary probe``, which reads its settings from a pipe: no file is left.
+
+    Args:
+        python: The interpreter.
+        settings: A ``probe.yaml`` as a document.
+        place: Where the settings are from, for messages.
+        conditions: What both arms have in common.
+        reaper: Ends what is left if this process is killed.
+    """
 
     def __init__(
         self, python: str, settings: Mapping[str, Any], place: str, conditions: Conditions, reaper: Reaper
@@ -71,7 +79,14 @@ class Host:
 
 
 class HostProcess:
-    """The process, and the last lines of its log."""
+    """The process, and the last lines of its log.
+
+    Args:
+        child: The probe, in a session of its own.
+        url: Where it answers.
+        place: Where the settings are from, for messages.
+        reaper: Knows the child's process group.
+    """
 
     def __init__(self, child: subprocess.Popen[bytes], url: str, place: str, reaper: Reaper) -> None:
         self.urls: Sequence[str] = [url]

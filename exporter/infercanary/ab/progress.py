@@ -15,7 +15,11 @@ _LONGEST = 400  # of a line outside a terminal
 
 
 class Progress:
-    """Writes progress. It never fails: an experiment goes on if standard error is closed."""
+    """Writes progress. It never fails: an experiment goes on if standard error is closed.
+
+    Args:
+        stream: Where it is written; None for standard error.
+    """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream

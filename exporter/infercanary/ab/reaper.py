@@ -21,7 +21,11 @@ _JOIN_SECONDS = 20.0
 
 
 class Reaper:
-    """Starts the reaper, and holds the experiment's end of the pipe."""
+    """Starts the reaper, and holds the experiment's end of the pipe.
+
+    Args:
+        identity: The experiment's id.
+    """
 
     def __init__(self, identity: str) -> None:
         self._child = subprocess.Popen(  # noqa: S603 - our own module

@@ -33,7 +33,12 @@ _MAX_TIME = 2.0**33  # Unix seconds, in the year 2242
 
 
 class PollError(Exception):
-    """A poll that gave no valid report: the reason for the metric, and the rest for people."""
+    """A poll that gave no valid report: the reason for the metric, and the rest for people.
+
+    Args:
+        reason: A word of the metric's label.
+        detail: One line.
+    """
 
     def __init__(self, reason: Failure, detail: str) -> None:
         super().__init__(detail)

@@ -63,7 +63,12 @@ _SECURITY_HEADERS = {
 
 
 class Exporter:
-    """Everything that runs while the exporter does, wired together."""
+    """Everything that runs while the exporter does, wired together.
+
+    Args:
+        config: Read and checked.
+        path: The file that it was read from; None where there is none to reload.
+    """
 
     def __init__(self, config: ExporterConfig, path: Path | None) -> None:
         self.exposition = Exposition()

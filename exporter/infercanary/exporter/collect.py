@@ -53,7 +53,14 @@ def backoff(failed: int, poll_seconds: float) -> float:
 
 
 class Collector:
-    """Polls the probes of the containers it follows, and shows them in an :class:`Exposition`."""
+    """Polls the probes of the containers it follows, and shows them in an :class:`Exposition`.
+
+    Args:
+        config: May be replaced while it runs.
+        exposition: Where probes are shown.
+        judging: Where runs go.
+        reserved: Base names of the exporter's own families.
+    """
 
     def __init__(
         self, config: ExporterConfig, exposition: Exposition, judging: Judging, reserved: Collection[str]

@@ -108,7 +108,11 @@ _GENERATIONS = 2  # this start, and the one before: its runs may come out of the
 
 
 class PolledProbe:
-    """A container's probe, as polled so far. Times are of the monotonic clock."""
+    """A container's probe, as polled so far. Times are of the monotonic clock.
+
+    Args:
+        container: As it was found first.
+    """
 
     def __init__(self, container: Container) -> None:
         self.container = container

@@ -96,7 +96,11 @@ class LiveConfig:
                     continue  # logged, and shown by the metric
 
     def families(self) -> list[Family]:
-        """Whether the last load worked, and when one last did."""
+        """Whether the last load worked, and when one last did.
+
+        Returns:
+            Families without labels of a container.
+        """
         return [RELOAD_OK.family(float(self._ok)), RELOAD_TIME.family(self._loaded_at)]
 
     def _file_stamp(self) -> tuple[int, ...]:

@@ -47,7 +47,14 @@ class Session:
 
     @contextmanager
     def work(self) -> Iterator[sqlite3.Connection]:
-        """The connection; what goes wrong with it is a :class:`StoreError`."""
+        """The connection; what goes wrong with it is a :class:`StoreError`.
+
+        Yields:
+            The connection, which is not to be kept.
+
+        Raises:
+            StoreError: In one line, with the fix; also after :meth:`close`.
+        """
         try:
             if self._closed:
                 raise StoreError(f"{self._path}: closed")
@@ -65,7 +72,14 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """As :meth:`infercanary.store.base.Store.transaction`."""
+        """As :meth:`infercanary.store.base.Store.transaction`.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            StoreError: It cannot be begun or ended, or a part of it failed.
+        """
         inner = self._within
         with self.work() as db:
             if inner and not db.in_transaction:

@@ -44,6 +44,15 @@ class Canary:
     """Opens, warms up and times one target, whose failures do not leave it.
 
     The target runs in a thread of its own with a deadline: a hang costs this canary its runs, and nothing else.
+
+    Args:
+        name: The label ``canary``.
+        target: What is timed.
+        tally: Where its metrics are counted.
+        timeout: Seconds that a run may take.
+        open_timeout: Seconds that opening and warming up may take.
+        pool: The server's own; None to run in a thread of the canary's own.
+        container: CPU time of the container, read around each run; None for one of its own.
     """
 
     def __init__(

@@ -65,6 +65,9 @@ class Controls:
     """Opens and measures the controls of the CPU and of each device, in a thread each that ends after each measurement.
 
     Where a GPU hangs, the CPU's controls still show how the host is.
+
+    Args:
+        tally: Where their metrics are counted.
     """
 
     def __init__(self, tally: Tally) -> None:

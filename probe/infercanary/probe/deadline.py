@@ -34,6 +34,9 @@ class Worker:
     The thread lives until :meth:`rest` or :meth:`stop`; the next call then starts another. When a call exceeds its
     deadline the worker is busy until that call returns, and then takes calls again by itself. One thread makes the
     calls; :meth:`interrupt` may come from any.
+
+    Args:
+        name: Of the thread.
     """
 
     def __init__(self, name: str) -> None:

@@ -90,7 +90,11 @@ class Tally:
             del points[known]
 
     def families(self) -> Iterable[Family]:
-        """A snapshot of everything."""
+        """A snapshot of everything.
+
+        Yields:
+            A family for each metric that has, or had, a point.
+        """
         for metric, points in self._values.items():
             yield metric.family(
                 {labels: v.value() if isinstance(v, Histogram) else v for labels, v in points.items()}

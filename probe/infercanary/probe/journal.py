@@ -34,7 +34,13 @@ _DEADLINE_SECONDS = 1.0
 
 
 class Journal:
-    """Appends to the file in a thread of its own: a disk that hangs must not delay the probe."""
+    """Appends to the file in a thread of its own: a disk that hangs must not delay the probe.
+
+    Args:
+        path: Of the newer file; the older one is ``PATH.1``.
+        boot_id: Of this probe.
+        max_bytes: The most that both files take.
+    """
 
     def __init__(self, path: Path, boot_id: str, max_bytes: int = MAX_BYTES) -> None:
         self.lost = 0

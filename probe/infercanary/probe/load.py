@@ -68,6 +68,13 @@ class Measurement:
     """Puts a load on copies of ``target`` for ``seconds``; in the server's pool, where there is one.
 
     :meth:`measure` runs in a thread that may hang; :meth:`give_up` may come from any other.
+
+    Args:
+        name: The canary's.
+        target: What is copied; it is not run itself.
+        load: Samples in a request, and copies that run side by side.
+        seconds: How long it may take, making the copies included.
+        pool: The server's own; None to run in threads of its own.
     """
 
     def __init__(self, name: str, target: Resizable, load: Load, seconds: float, pool: Pool | None) -> None:

@@ -63,6 +63,13 @@ class Publisher:
     ) -> None:
         """Open the journal, and find the runs in it that earlier probes of this container left.
 
+        Args:
+            tally: Metrics of the canaries and of the probe itself.
+            sampling: Metrics of the samplers.
+            canaries: Their environments and reference outputs are reported.
+            journal: The file; None for none.
+            journal_bytes: The most that it and the file before it take.
+
         Raises:
             UsageError: The journal cannot be written or read there.
         """

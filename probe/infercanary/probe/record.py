@@ -250,7 +250,13 @@ class Record:
     """Fills one canary's metrics in a :class:`Tally`."""
 
     def __init__(self, name: str, tally: Tally, reasons: Iterable[Reason] = ()) -> None:
-        """``reasons`` are those of a failure that its target may raise, beside those that any may have."""
+        """Begin at zero: every outcome, reason and tag has a series from the start.
+
+        Args:
+            name: The label ``canary``.
+            tally: Where the metrics are counted.
+            reasons: Of a failure that its target may raise, beside those that any may have.
+        """
         self._name = name
         self._tally = tally
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds of steady repeats

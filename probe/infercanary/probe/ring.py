@@ -18,6 +18,11 @@ class Ring:
     first: a caller that does not know this boot yet gets them first.
 
     It has no lock: the probe publishes runs together with the numbers that count them, under a lock of its own.
+
+    Args:
+        boot_id: Of this probe.
+        size: Runs that it holds.
+        found: Runs of earlier probes, each with its ``boot_id``, the oldest first; they do not count for ``size``.
     """
 
     def __init__(self, boot_id: str, size: int, found: Sequence[Run] = ()) -> None:

@@ -31,7 +31,16 @@ LATENESS = Metric(
 
 
 class Rounds:
-    """Runs the canaries, and keeps what each run is compared with: earlier samples, and the probe's own work."""
+    """Runs the canaries, and keeps what each run is compared with: earlier samples, and the probe's own work.
+
+    Args:
+        canaries: In the order in which they run.
+        sweeps: Of some of these canaries.
+        controls: Measured after each run; None for none.
+        sampling: Samples before and after each run.
+        tally: Where the probe's own metrics are counted.
+        stopping: Ends a round early.
+    """
 
     def __init__(
         self,

@@ -84,6 +84,10 @@ class Pool:
 
     ``on_hang`` is called when a canary holds one of those threads past its deadline. It may return another pool to use
     from then on, so that a server with few threads goes on serving.
+
+    Args:
+        executor: The server's.
+        on_hang: Called in the probe's thread; None, and its returning None, keep the pool.
     """
 
     def __init__(self, executor: Executor, on_hang: Callable[[], Executor | None] | None) -> None:
@@ -115,6 +119,13 @@ class Runner:
     """Calls one target's methods, one at a time, in a thread that ends after each round (or hangs).
 
     With a :class:`Pool`, ``run`` and ``values`` are called there, repeat by repeat, so that requests go in between.
+
+    Args:
+        name: The canary's.
+        target: What is called.
+        timeout: Seconds that a run may take.
+        pool: The server's own; None to run in the canary's thread.
+        container: CPU time of the container; None for one of its own.
     """
 
     def __init__(

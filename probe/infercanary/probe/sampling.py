@@ -49,6 +49,12 @@ class Guard:
     After a sample that failed there are no families: old numbers beside a healthy state are worse than none. One that
     is not there after ``patience`` seconds is collected at the next sample; after ``deadline`` seconds it hangs, and
     its answer is thrown away.
+
+    Args:
+        sampler: What it runs.
+        tally: Where its success and its duration are counted.
+        deadline: Seconds.
+        patience: Seconds.
     """
 
     def __init__(
@@ -146,7 +152,12 @@ class Guard:
 
 
 class Sampling:
-    """All samplers of a probe: samples around its runs, and how long they take."""
+    """All samplers of a probe: samples around its runs, and how long they take.
+
+    Args:
+        samplers: In the order in which they sample.
+        tally: Where their success and duration are counted.
+    """
 
     def __init__(self, samplers: Iterable[Sampler], tally: Tally) -> None:
         self.first: dict[str, Points] = {}

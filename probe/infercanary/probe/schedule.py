@@ -16,6 +16,12 @@ class Schedule:
     Slots are absolute, so that a late run does not push all later ones; jitter keeps canaries of many
     containers, and anything periodic on the host, from locking into step. A slot that passed while a run was
     still going is missed: it is counted, never made up in a burst.
+
+    Args:
+        interval: Seconds.
+        start: Seconds, of a monotonic clock.
+        jitter: A share of the interval.
+        rng: Where the jitter comes from; None for one of its own.
     """
 
     def __init__(
@@ -58,6 +64,10 @@ class Budget:
     It holds at most the cost of the next run, so that a long idle time allows no burst. A run that cost more than
     expected leaves a debt, which is paid back first: by a pause of 5 minutes at most, since a hang of 30 s would
     otherwise stop every canary for 50 minutes at 1 %.
+
+    Args:
+        cap: A share of the time: 0.01 is 1 %.
+        now: Seconds, of a monotonic clock.
     """
 
     MAX_PAUSE = 300.0
@@ -150,6 +160,13 @@ class Turns:
     The first is one interval after ``start``: by then its share of the duty cap is saved. Jitter keeps replicas that
     started together from sweeping together. A sweep that took longer than its ``seconds`` delays the next in
     proportion, by a day at most.
+
+    Args:
+        interval: Seconds.
+        seconds: What a sweep is expected to take.
+        start: Seconds, of a monotonic clock.
+        jitter: A share of the interval.
+        rng: Where the jitter comes from; None for one of its own.
     """
 
     MAX_PAUSE = 86_400.0

@@ -170,7 +170,17 @@ class Sweeping:
         tally: Tally,
         pool: Pool | None = None,
     ) -> None:
-        """Sweep every ``interval`` seconds at least; one that goes on ``timeout`` after it was given up hangs."""
+        """Plan the first sweep.
+
+        Args:
+            canary: The one that is swept; it must be open and steady for that.
+            target: The canary's.
+            sweep: What is measured.
+            interval: Seconds between sweeps at least.
+            timeout: Seconds after it was given up from which a measurement counts as hanging.
+            tally: Where its metrics are counted.
+            pool: The server's own; None to run in threads of its own.
+        """
         self._canary = canary
         assert isinstance(target, Resizable), "checked() refuses any other"
         self._target = target

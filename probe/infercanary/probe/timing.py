@@ -158,7 +158,12 @@ class CudaClock:
     _ANCHOR_LIFE_NS = 1_000_000_000
 
     def __init__(self, cuda: Any, device: Any) -> None:
-        """``cuda`` is ``torch.cuda`` (passed in: nothing here imports torch), ``device`` a ``torch.device``."""
+        """Make the stream and its events.
+
+        Args:
+            cuda: ``torch.cuda``, or what has the same names; passed in, since nothing here imports torch.
+            device: A ``torch.device``.
+        """
         self._cuda = cuda
         self.stream = cuda.Stream(device=device, priority=0)
         self._pairs: list[tuple[Any, Any]] = []

@@ -71,7 +71,12 @@ _EXPECTED = (docker.errors.DockerException, requests.RequestException, OSError, 
 
 
 class DockerDiscovery:
-    """Follows Docker. ``containers`` and ``up`` belong to the event loop that calls :meth:`start`."""
+    """Follows Docker. ``containers`` and ``up`` belong to the event loop that calls :meth:`start`.
+
+    Args:
+        settings: As in the config.
+        changed: Called on the event loop after each change of ``containers``.
+    """
 
     source = "Docker"
 

@@ -24,7 +24,11 @@ class StaticProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class StaticDiscovery:
-    """Finds what the config lists."""
+    """Finds what the config lists.
+
+    Args:
+        probes: As in the config.
+    """
 
     source = "the config's list"
     up = tried = True

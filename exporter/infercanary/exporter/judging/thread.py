@@ -118,7 +118,11 @@ class Judging:
         self._queue.put(StartReport(start, runs, is_found=True))
 
     def families(self) -> list[Family]:
-        """The metrics of the store and of the judge's own work."""
+        """The metrics of the store and of the judge's own work.
+
+        Returns:
+            Families without labels of a container.
+        """
         store = self._store
         set_aside_at = store.set_aside_at if store else None
         return [

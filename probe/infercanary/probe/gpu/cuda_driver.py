@@ -67,7 +67,13 @@ class NoSuchGpu(Unavailable):
 
 
 class CudaError(Exception):
-    """A call of the driver failed: its name, and CUDA's for the error, in one line."""
+    """A call of the driver failed: its name, and CUDA's for the error, in one line.
+
+    Args:
+        function: The one that failed, such as ``cuInit``.
+        code: A ``CUresult``.
+        name: CUDA's of the code.
+    """
 
     def __init__(self, function: str, code: int, name: str) -> None:
         super().__init__(f"{function}: {name} ({code})")
@@ -78,6 +84,12 @@ class Driver:
     """The library's functions, with each call checked. After a failure only :meth:`end` still calls the library.
 
     A failure in a kernel makes every later call fail as well, until the process ends.
+
+    Args:
+        library: From :func:`cuda_library`.
+
+    Raises:
+        Unavailable: The library lacks a function.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -152,6 +164,7 @@ class Device:
         Raises:
             Unavailable: There is no driver, or no such GPU.
             CudaError: Anything else failed.
+            NoSuchGpu: There is a driver, and no GPU of this number.
         """
         if (library := cuda_library()) is None:
             raise Unavailable(f"no {_LIBRARY} here")
@@ -290,7 +303,11 @@ class Device:
         self._held.callback(function)
 
     def clock(self) -> CudaClock:
-        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's."""
+        """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's.
+
+        Returns:
+            A clock whose phases are in seconds; to be used inside ``with current()``.
+        """
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
             Event=lambda enable_timing: Event(
@@ -315,7 +332,12 @@ class Device:
 
 
 class Event:
-    """An event, with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls."""
+    """An event, with the methods of torch's that :class:`~infercanary.probe.timing.CudaClock` calls.
+
+    Args:
+        driver: Of the device.
+        event: A ``CUevent``.
+    """
 
     def __init__(self, driver: Driver, event: c_void_p) -> None:
         self._driver = driver

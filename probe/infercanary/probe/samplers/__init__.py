@@ -72,7 +72,12 @@ class Unavailable(Exception):
 
 
 class SampleFailed(Exception):
-    """The sample failed, and the sampler knows why: ``families`` say so in metrics, and are not stale."""
+    """The sample failed, and the sampler knows why: ``families`` say so in metrics, and are not stale.
+
+    Args:
+        why: One line, for the log.
+        families: What is shown in place of the sample.
+    """
 
     def __init__(self, why: str, families: Iterable[Family]) -> None:
         super().__init__(why)

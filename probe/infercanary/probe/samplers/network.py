@@ -20,7 +20,12 @@ RECEIVED = Metric(
 
 @register()
 class NetworkSampler:
-    """Reads the counters of this process's network namespace."""
+    """Reads the counters of this process's network namespace.
+
+    Args:
+        snmp: The kernel's counters of TCP.
+        interfaces: The folder with an entry for each interface.
+    """
 
     name = "network"
 

@@ -59,6 +59,9 @@ class HttpTarget(ServerTarget):
     def __init__(self, options: HttpOptions) -> None:
         """Check the options.
 
+        Args:
+            options: As in the settings.
+
         Raises:
             UsageError: An option cannot be meant so.
         """

@@ -107,6 +107,9 @@ class KserveTarget(ServerTarget):
     def __init__(self, options: KserveOptions) -> None:
         """Check the options.
 
+        Args:
+            options: As in the settings.
+
         Raises:
             UsageError: An option cannot be meant so.
         """

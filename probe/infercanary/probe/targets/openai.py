@@ -111,6 +111,9 @@ class OpenaiTarget(ServerTarget):
     def __init__(self, options: OpenaiOptions) -> None:
         """Check the options.
 
+        Args:
+            options: As in the settings.
+
         Raises:
             UsageError: An option cannot be meant so.
         """

@@ -29,7 +29,12 @@ _MAX_LABEL = (
 
 @register()
 class CgroupSampler:
-    """Reads this process's cgroup; found anew at each sample, since a container may be moved."""
+    """Reads this process's cgroup; found anew at each sample, since a container may be moved.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: The process's folder in ``/proc``.
+    """
 
     name = "cgroup"
 
@@ -52,7 +57,12 @@ class CgroupSampler:
 
 
 class ContainerCpu:
-    """CPU time of this process's cgroup, for callers that ask often: the cgroup is found once."""
+    """CPU time of this process's cgroup, for callers that ask often: the cgroup is found once.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: The process's folder in ``/proc``.
+    """
 
     def __init__(self, root: Path = _ROOT, proc: Path = _PROC) -> None:
         try:

@@ -55,6 +55,10 @@ class NvmlSampler:
 
     A host without a driver is no failure: the state shows it. Where there is a driver and no GPU answers, the sample
     fails, and its families are the state, the GPUs that are not up, and the XIDs, which often show why.
+
+    Args:
+        sysfs: Where it is mounted.
+        monotonic: The clock, in seconds, that says when the slow values are read again.
     """
 
     name = "nvml"

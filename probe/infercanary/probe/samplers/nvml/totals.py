@@ -32,7 +32,12 @@ class _Known(NamedTuple):
 
 
 class Totals:
-    """Keeps a total for each metric and labels. ``most`` is the largest possible increase per second of each metric."""
+    """Keeps a total for each metric and labels.
+
+    Args:
+        most: Metric → its largest possible increase per second; other metrics are left alone.
+        clock: Seconds since the host booted.
+    """
 
     def __init__(
         self,

@@ -67,7 +67,14 @@ _CLOSED = CpuRepeat(_not_open, list)
 
 
 class CpuControl:
-    """A control on the CPU: ``prepare`` takes what it needs for as long as it is open."""
+    """A control on the CPU: ``prepare`` takes what it needs for as long as it is open.
+
+    Args:
+        bottleneck: What limits it.
+        work: What one repeat does, in units.
+        prepare: Gives the repeat, within ``with``.
+        code: What it is made of, for the environment: machine code or Python.
+    """
 
     def __init__(
         self,
@@ -282,7 +289,14 @@ def _python_wake() -> Iterator[CpuRepeat]:
 
 
 class Calls:
-    """A pair of system calls, made ``times`` times; each is its number, 4 arguments, and the result that is right."""
+    """A pair of system calls, made ``times`` times; each is its number, 4 arguments, and the result that is right.
+
+    Args:
+        code: Has the routine that makes them.
+        times: Pairs in a repeat.
+        first: Six integers, of the first call.
+        second: Six integers, of the second call.
+    """
 
     def __init__(self, code: MachineCode, times: int, first: Sequence[int], second: Sequence[int]) -> None:
         self._times = times

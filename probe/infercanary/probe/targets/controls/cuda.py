@@ -129,7 +129,13 @@ class CudaBatch(NamedTuple):
 
 
 class CudaControl:
-    """A control on a GPU: ``prepare`` makes what it needs there, for as long as it is open."""
+    """A control on a GPU: ``prepare`` makes what it needs there, for as long as it is open.
+
+    Args:
+        bottleneck: What limits it.
+        ordinal: CUDA's number of the GPU.
+        prepare: From the device to what one batch does; called inside ``with device.current()``.
+    """
 
     def __init__(self, bottleneck: Bottleneck, ordinal: int, prepare: Callable[[Device], CudaBatch]) -> None:
         self.bottleneck: Bottleneck = bottleneck

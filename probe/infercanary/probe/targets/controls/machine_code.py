@@ -170,7 +170,14 @@ class Refused(Exception):
 
 
 class MachineCode:
-    """The routines of one architecture, in a page that is executable."""
+    """The routines of one architecture, in a page that is executable.
+
+    Args:
+        architecture: This machine's.
+
+    Raises:
+        OSError: The container may not make memory executable.
+    """
 
     def __init__(self, architecture: Architecture) -> None:
         page = b""
@@ -211,7 +218,13 @@ class MachineCode:
 
 
 class TimedCall:
-    """Calls a routine; ``seconds`` is then the time between the two readings, both made with the GIL released."""
+    """Calls a routine; ``seconds`` is then the time between the two readings, both made with the GIL released.
+
+    Args:
+        timed: The routine that reads the clock around another one.
+        routine: The other one's address.
+        arguments: At most 7 integers.
+    """
 
     def __init__(self, timed: Callable[[int], int], routine: int, arguments: Sequence[int]) -> None:
         self._timed = timed

@@ -27,6 +27,11 @@ class StagedTensor:
     def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
         """Allocate both.
 
+        Args:
+            device: Where one copy lies.
+            shape: Any; it may have no elements.
+            dtype: By numpy's name, or ``bfloat16``.
+
         Raises:
             CudaError: Memory is short, for example.
         """
@@ -73,7 +78,11 @@ class StagedTensor:
 
 
 class StagedClock:
-    """The device's clock, for callers outside of the device's context."""
+    """The device's clock, for callers outside of the device's context.
+
+    Args:
+        device: One that is open.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device

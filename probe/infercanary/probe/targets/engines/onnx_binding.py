@@ -70,7 +70,11 @@ class HostBinding:
             self._binding.bind_output(output.name)
 
     def run(self, phase: Phase) -> None:
-        """Make one inference."""
+        """Make one inference.
+
+        Args:
+            phase: Times ``compute``.
+        """
         with phase("compute"):
             self._session.run_with_iobinding(self._binding)
 
@@ -146,7 +150,11 @@ class DeviceBinding:
         self.clock = StagedClock(gpu)
 
     def run(self, phase: Phase) -> None:
-        """Make as many inferences as the clock's batch, with the copies to the device and back."""
+        """Make as many inferences as the clock's batch, with the copies to the device and back.
+
+        Args:
+            phase: Times ``h2d``, ``compute`` and ``d2h``.
+        """
         staged_run(phase, self.clock.batch, self.inputs, self._enqueue, self.outputs)
 
     def values(self) -> list[float]:

@@ -255,7 +255,12 @@ class Connection:
 
 
 class Response:
-    """The head of an answer, and its body. Only after that is read to its end is the connection used again."""
+    """The head of an answer, and its body. Only after that is read to its end is the connection used again.
+
+    Args:
+        connection: Where it came from.
+        response: One whose head was read.
+    """
 
     def __init__(self, connection: Connection, response: http.client.HTTPResponse) -> None:
         self.status = response.status

@@ -70,6 +70,9 @@ class Server:
     def __init__(self, options: ServerOptions) -> None:
         """Check the options; connect to nothing yet.
 
+        Args:
+            options: As in the settings.
+
         Raises:
             UsageError: An option cannot be meant so.
         """
@@ -292,6 +295,9 @@ class ServerTarget:
 
     def __init__(self, options: ServerOptions) -> None:
         """Check the options that all of them have.
+
+        Args:
+            options: As in the settings.
 
         Raises:
             UsageError: An option cannot be meant so.
