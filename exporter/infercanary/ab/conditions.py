@@ -193,7 +193,7 @@ def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
         entries: As given, in order.
 
     Returns:
-        Mounts; a relative path is made absolute, and a source without a slash or a dot in front is a volume.
+        Mounts; a source that begins with ``/``, ``.`` or ``~`` is a path, made absolute; any other names a volume.
 
     Raises:
         UsageError: One is not of that form.

@@ -125,14 +125,14 @@ async def fetch(
     """The body of one answer of a probe.
 
     Args:
-        session: the probe's own.
-        url: where it answers.
-        cursor: up to where its runs are known; empty at first.
-        timeout_seconds: for the whole answer.
-        limit: bytes of it at most.
+        session: The probe's own.
+        url: Where it answers.
+        cursor: Up to where its runs are known; empty at first.
+        timeout_seconds: For the whole answer.
+        limit: Bytes of it at most.
 
     Raises:
-        PollError: there is no whole answer.
+        PollError: There is no whole answer.
     """
     try:
         async with session.get(

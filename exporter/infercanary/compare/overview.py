@@ -82,7 +82,7 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
         service: A pattern of names of services.
 
     Returns:
-        Rows in order of the canary's name, then of the median; without those that have no runs that count.
+        Rows in order of the canary's name, then of the median; without those of which no start has enough runs.
 
     Raises:
         UsageError: A file cannot be read as a store.

@@ -78,7 +78,7 @@ class Processes:
             seconds: How long at most.
 
         Raises:
-            UsageError: it does not in time; with the end of the child's log.
+            UsageError: It does not in time; with the end of the child's log.
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -94,8 +94,8 @@ class Processes:
         """Check that all children run.
 
         Raises:
-            UsageError: one has ended.
-            KeyboardInterrupt: a signal came that Python dropped.
+            UsageError: One has ended.
+            KeyboardInterrupt: A signal came that Python dropped.
         """
         if self._interrupted:
             raise KeyboardInterrupt

@@ -70,15 +70,15 @@ def listen_on(host: str, port: int, place: str) -> socket.socket:
     """A socket that listens there.
 
     Args:
-        host: an address or a name.
+        host: An address or a name.
         port: 0 for any that is free.
-        place: what to name in a message.
+        place: What to name in a message.
 
     Returns:
         The socket, which the caller closes.
 
     Raises:
-        UsageError: it cannot listen there.
+        UsageError: It cannot listen there.
     """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -178,7 +178,7 @@ class Collector:
             body: What it answered, unchecked.
 
         Raises:
-            PollError: it is no valid report.
+            PollError: It is no valid report.
         """
         received, lines, summaries = await asyncio.get_running_loop().run_in_executor(
             self._reader, prepared, body, probe.identity, probe.lines, self.config.limits, self._reserved

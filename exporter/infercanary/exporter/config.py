@@ -36,7 +36,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
             A policy; what users may not set is that of ``LIVE``.
 
         Raises:
-            ValueError: with the field's name and what it must be.
+            ValueError: With the field's name and what it must be.
         """
         return dataclasses.replace(LIVE, **msgspec.structs.asdict(self))
 
@@ -96,7 +96,7 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
         The config; nothing of it is in use yet.
 
     Raises:
-        UsageError: one line with the place, the mistake and the fix.
+        UsageError: One line with the place, the mistake and the fix.
     """
     config = settings.load(path, file_type())
     listen_address(config.listen, f"{path}: listen")
@@ -122,7 +122,7 @@ def listen_address(text: str, place: str) -> tuple[str, int]:
         Host without brackets, and port.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: It is neither.
     """
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host

@@ -66,7 +66,7 @@ class Secured(NamedTuple):
             What the server takes.
 
         Raises:
-            UsageError: one of them does not work.
+            UsageError: One of them does not work.
         """
         config = load(path, WebConfig)
         _check_users(config.basic_auth_users, path)

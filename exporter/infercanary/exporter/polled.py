@@ -167,9 +167,9 @@ class PolledProbe:
         """Note which start of the container it is that reports.
 
         Args:
-            boot_id: of the probe's process.
-            started_at: when that began, a Unix time.
-            accepted: the sound part of its report.
+            boot_id: Of the probe's process.
+            started_at: When that began, a Unix time.
+            accepted: The sound part of its report.
         """
         c = self.container
         before = self.generations.pop(boot_id, None)

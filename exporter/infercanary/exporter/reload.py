@@ -39,10 +39,10 @@ class LiveConfig:
     """Holds ``current``; a bad file leaves it as it was.
 
     Args:
-        config: what is in force at first.
-        path: the file that it was read from; None if it cannot be reloaded.
-        changed: called with each new config.
-        fixed: keys that need a restart, and keep the values of ``config``.
+        config: What is in force at first.
+        path: The file that it was read from; None if it cannot be reloaded.
+        changed: Called with each new config.
+        fixed: Keys that need a restart, and keep the values of ``config``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LiveConfig:
         """Load the file again and put it in force.
 
         Raises:
-            UsageError: the file is not good; the old config stays.
+            UsageError: The file is not good; the old config stays.
         """
         if self._path is None:
             raise UsageError("there is no config file to reload; start the exporter with --config PATH")

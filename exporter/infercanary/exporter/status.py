@@ -49,9 +49,9 @@ async def page(probes: Collection[PolledProbe], *, silent: Iterable[str], versio
     """The whole page; it yields to the event loop between cards.
 
     Args:
-        probes: what the exporter polls.
-        silent: the discoveries that do not answer now, by their names.
-        version: the exporter's.
+        probes: What the exporter polls.
+        silent: The discoveries that do not answer now, by their names.
+        version: The exporter's.
     """
     now = time.monotonic()
     ordered = sorted(probes, key=lambda probe: (_state(probe), probe.key))

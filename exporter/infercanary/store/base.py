@@ -112,8 +112,8 @@ class Store(Protocol):
         """Container and boot id → runs that were taken and had not failed, also those that were merged since.
 
         Args:
-            service: The name.
-            canary: The name.
+            service: Its name.
+            canary: Its name.
 
         Returns:
             An entry for each start in which the canary ran; empty where there is none.
@@ -123,7 +123,7 @@ class Store(Protocol):
         """What is known of a start; None where it was never seen.
 
         Args:
-            service: The name.
+            service: Its name.
             container: The stable name.
             boot_id: Of the probe, which says which start it is.
 
@@ -135,7 +135,7 @@ class Store(Protocol):
         """Each start of the service's containers, also without runs, in order of time.
 
         Args:
-            service: The name.
+            service: Its name.
 
         Returns:
             Starts that can be read; the oldest first.
@@ -154,12 +154,12 @@ class Store(Protocol):
         """Each start in which the canary ran, with its runs (failed ones too) and the medians of its earlier ones.
 
         Args:
-            service: the service.
-            canary: the canary.
-            images: starts of these image keys alone.
-            newest: so many samples of each start, the last ones.
-            oldest: so many samples of each start, the first ones; only one of both may be given.
-            since: starts of that Unix time and later.
+            service: Its name.
+            canary: Its name.
+            images: Starts of these image keys alone.
+            newest: So many samples of each start, the last ones.
+            oldest: So many samples of each start, the first ones; only one of both may be given.
+            since: Starts of that Unix time and later.
 
         Returns:
             Starts, and samples of each, in order of time.
@@ -176,7 +176,7 @@ class Store(Protocol):
         """Merge and drop what is no longer to be kept; to be called every few minutes.
 
         Args:
-            now: a Unix time. Only its steps matter, as the time that exporters watched: one back, or of more than a
+            now: A Unix time. Only its steps matter, as the time that exporters watched: one back, or of more than a
                 day, does not count.
 
         Returns:
@@ -188,7 +188,7 @@ class Store(Protocol):
 
         Args:
             service: What it is about; the documents go when the store no longer knows the service.
-            canary: What it is about; empty for a service as a whole.
+            canary: What it is about.
             kind: A name that its reader knows.
             at: A Unix time.
             body: Any bytes.
@@ -224,7 +224,7 @@ def register(scheme: str, opener: OpenStore) -> None:
         opener: Opens a location of this scheme, or a store in memory for None.
 
     Raises:
-        ValueError: another kind has the same scheme.
+        ValueError: Another kind has the same scheme.
     """
     if scheme in _registered:
         raise ValueError(f"two stores have the scheme {scheme!r}")
@@ -257,13 +257,13 @@ def open_store(location: str | os.PathLike[str] | None) -> Store:
     """The store at ``location``.
 
     Args:
-        location: a URL of a registered scheme or a file's path; None keeps everything in memory.
+        location: A URL of a registered scheme or a file's path; None keeps everything in memory.
 
     Returns:
         The store; the caller closes it.
 
     Raises:
-        StoreError: there is no such kind, or it cannot be opened.
+        StoreError: There is no such kind, or it cannot be opened.
     """
     scheme = scheme_of(location)
     kinds = registered()

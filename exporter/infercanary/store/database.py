@@ -32,8 +32,8 @@ def connect(path: Path | None) -> sqlite3.Connection:
         An open connection, which holds the file's lock from its first read on.
 
     Raises:
-        StoreError: it is not ours to use.
-        sqlite3.Error: as sqlite3 does.
+        StoreError: It is not ours to use.
+        sqlite3.Error: As sqlite3 does.
     """
     db = sqlite3.connect(
         path or ":memory:",

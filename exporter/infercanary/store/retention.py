@@ -106,9 +106,9 @@ def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[
     """The ids of the starts whose time is over.
 
     Args:
-        starts: all there are, the oldest first.
-        age: the store's, in seconds.
-        keep: how much is kept.
+        starts: All there are, the oldest first.
+        age: The store's, in seconds.
+        keep: How much is kept.
 
     Returns:
         Their ids, in the order of ``starts``.

@@ -19,9 +19,9 @@ class Session:
     """One connection to the file ``path``, or to a database in memory.
 
     Args:
-        path: the file; made if there is none. A corrupt one is set aside, and begun anew.
-        load: called with each new connection, to read what the caller keeps in memory of it.
-        rolled_back: called after each transaction that was not kept.
+        path: The file; made if there is none. A corrupt one is set aside, and begun anew.
+        load: Called with each new connection, to read what the caller keeps in memory of it.
+        rolled_back: Called after each transaction that was not kept.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class SqliteStore:
     """The file and what is in it: a :class:`~infercanary.store.base.Store`.
 
     Args:
-        path: the file, or None for memory.
-        keep: how much is kept.
+        path: The file, or None for memory.
+        keep: How much is kept.
     """
 
     def __init__(self, path: Path | None, keep: Retention) -> None:
@@ -67,7 +67,7 @@ class SqliteStore:
             The store, opened and readable.
 
         Raises:
-            StoreError: another exporter holds the file, a newer version wrote it, or it is something else. It is not
+            StoreError: Another exporter holds the file, a newer version wrote it, or it is something else. It is not
                 touched.
         """
         store = cls(path, keep or (Retention() if path else IN_MEMORY))
@@ -173,19 +173,8 @@ class SqliteStore:
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its samples, as :class:`~infercanary.store.base.Store` says.
 
-        Args:
-            service: As there.
-            canary: As there.
-            images: As there.
-            newest: As there.
-            oldest: As there.
-            since: As there.
-
-        Returns:
-            As there.
-
         Raises:
-            ValueError: both ``newest`` and ``oldest`` are given.
+            ValueError: Both ``newest`` and ``oldest`` are given.
         """
         if newest is not None and oldest is not None:
             raise ValueError("either newest or oldest")

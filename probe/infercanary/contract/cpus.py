@@ -14,7 +14,7 @@ def parse_cpus(text: str) -> int:
     """Parse a list of CPUs, which may come from an untrusted source: the work is bounded by the length of ``text``.
 
     Args:
-        text: such as ``0-3,8``; an empty text names no CPU.
+        text: Such as ``0-3,8``; an empty text names no CPU.
 
     Returns:
         The set of CPUs as an integer with a bit for each, so that sets are compared and counted quickly.

@@ -52,8 +52,8 @@ def decode(line: bytes) -> JournalEntry:
         The entry; its run's numbers are as they were written, unchecked.
 
     Raises:
-        msgspec.ValidationError: it is JSON, and no entry.
-        msgspec.DecodeError: it is no JSON: a crash tore it, or it is of another file.
+        msgspec.ValidationError: It is JSON, and no entry.
+        msgspec.DecodeError: It is no JSON: a crash tore it, or it is of another file.
     """
     try:
         return _decoder.decode(line)

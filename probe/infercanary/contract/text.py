@@ -9,9 +9,9 @@ def printable(text: str, most: int | None = None, replacement: str = "?") -> str
     """Replace every character that a terminal, a log or a browser might act on: line ends, escapes, bidi controls.
 
     Args:
-        text: anything.
-        most: characters to keep; None for all.
-        replacement: one character, that stands for each such character.
+        text: Anything.
+        most: Characters to keep; None for all.
+        replacement: One character, that stands for each such character.
 
     Returns:
         One line of printable text, of the same length unless it was cut.

@@ -173,7 +173,7 @@ class Sweeping:
         """Plan the first sweep.
 
         Args:
-            canary: The one that is swept; it must be open and steady for that.
+            canary: The one that is swept, while it is fit (:attr:`Canary.is_fit`).
             target: The canary's.
             sweep: What is measured.
             interval: Seconds between sweeps at least.

@@ -62,7 +62,7 @@ def inferences(clock: Clock) -> int:
     """Return how many inferences a repeat has by this clock; 1 where it has no ``batch``.
 
     Args:
-        clock: Any.
+        clock: A target's, once it is open.
 
     Returns:
         A number from 1 on.
@@ -236,7 +236,7 @@ def overhead(clock: Clock) -> float:
     """Median seconds that ``clock`` finds in a phase with nothing in it: part of every phase, and never subtracted.
 
     Args:
-        clock: Any.
+        clock: A target's, once it is open.
 
     Returns:
         Seconds of a whole repeat, for all of its inferences.

@@ -125,7 +125,7 @@ def register(kind: DiscoveryKind[Any]) -> None:
         kind: Its key is the section in the config.
 
     Raises:
-        ValueError: another discovery has the same key.
+        ValueError: Another discovery has the same key.
     """
     if kind.key in _registered:
         raise ValueError(f"two discoveries have the key {kind.key!r}")

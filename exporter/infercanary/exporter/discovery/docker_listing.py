@@ -63,7 +63,7 @@ def containers(
     Args:
         listing: GET /containers/json.
         images: GET /images/json; digests come from it.
-        own_ids: how the id of the exporter's own container may start; none where it runs on the host. Which networks
+        own_ids: How the id of the exporter's own container may start; none where it runs on the host. Which networks
             it can reach depends on it.
 
     Returns:

@@ -67,7 +67,7 @@ def check(probes: tuple[StaticProbe, ...], limits: Limits, place: str) -> None:
         place: Of the list in the settings, for messages.
 
     Raises:
-        UsageError: one cannot be polled, or names the same container as another.
+        UsageError: One cannot be polled, or names the same container as another.
     """
     seen: dict[tuple[str, str], int] = {}
     for index, probe in enumerate(probes):

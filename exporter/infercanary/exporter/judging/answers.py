@@ -34,12 +34,12 @@ def record(
     """Keep ``judgement`` if it is a new verdict on its upgrade.
 
     Args:
-        store: where.
-        service: of the canary.
-        canary: its name.
-        judgement: the last one.
-        sentence: the same in words.
-        now: a Unix time.
+        store: Where its verdicts so far are kept.
+        service: The canary's.
+        canary: Its name.
+        judgement: The last one.
+        sentence: The same in words.
+        now: A Unix time.
 
     Returns:
         The last verdict on each upgrade, in order of time.

@@ -44,11 +44,11 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         """With a canary judged on all that is known of it.
 
         Args:
-            canary: its name.
-            starts: of its service, in order of time, with its runs.
-            siblings: starts of other services on the host.
-            policy: the numbers that decide.
-            drift_alone: the last verdict stands, unless it is about another upgrade than the last one is now: an image
+            canary: Its name.
+            starts: Of its service, in order of time, with its runs.
+            siblings: Starts of other services on the host.
+            policy: The numbers that decide.
+            drift_alone: The last verdict stands, unless it is about another upgrade than the last one is now: an image
                 may have been withdrawn.
 
         Returns:

@@ -46,8 +46,8 @@ class Judging:
     """The thread.
 
     Args:
-        location: of the store; None keeps the runs in memory, until the exporter ends.
-        policy: the numbers that decide.
+        location: Of the store; None keeps the runs in memory, until the exporter ends.
+        policy: The numbers that decide.
     """
 
     def __init__(self, location: str | os.PathLike[str] | None, policy: Policy = LIVE) -> None:
@@ -98,9 +98,9 @@ class Judging:
         """Hand over what a start of a container reported.
 
         Args:
-            generation: the start.
-            families: those that this start itself reported last: its cold start is among them.
-            runs: those that are new.
+            generation: The start.
+            families: Those that this start itself reported last: its cold start is among them.
+            runs: Those that are new.
         """
         generation = msgspec.structs.replace(generation, cold_start=cold_starts(families))
         self._queue.put(StartReport(generation, runs))

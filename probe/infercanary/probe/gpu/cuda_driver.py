@@ -162,9 +162,9 @@ class Device:
             ordinal: CUDA's number of the GPU.
 
         Raises:
-            Unavailable: There is no driver, or no such GPU.
+            Unavailable: There is no driver, or no GPU.
+            NoSuchGpu: There are GPUs, and none has this number.
             CudaError: Anything else failed.
-            NoSuchGpu: There is a driver, and no GPU of this number.
         """
         if (library := cuda_library()) is None:
             raise Unavailable(f"no {_LIBRARY} here")

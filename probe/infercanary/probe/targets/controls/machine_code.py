@@ -199,7 +199,7 @@ class MachineCode:
             table: What the routine reads and writes.
 
         Returns:
-            The integer that it leaves.
+            The integer that it returns.
         """
         result: int = self._functions[routine](ctypes.addressof(table))
         return result
