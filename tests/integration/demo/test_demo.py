@@ -85,7 +85,7 @@ def test_it_shows_latencies_and_ends_by_itself(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     # A run every few seconds also where a busy machine makes the model slow.
     with demo(tmp_path, INFERCANARY_DUTY_CAP="0.5") as child:
