@@ -39,11 +39,10 @@ from scipy.stats import mannwhitneyu
 
 from infercanary.judge import drift
 from infercanary.judge.changepoints import scan
-from infercanary.judge.decide import verdict_after
 from infercanary.judge.model import Generation, Judgement
 from infercanary.judge.model import Start as KeptStart
-from infercanary.judge.policy import EXPERIMENT, LIVE
-from infercanary.judge.shift import CHANGED, Comparison, Verdict
+from infercanary.judge.policy import LIVE
+from infercanary.judge.shift import CHANGED, Verdict
 from infercanary.judge.stages import judge
 from infercanary.judge.statistics import prior
 from lives import restarts, times
@@ -92,8 +91,7 @@ Rule: TypeAlias = Callable[
 
 def _confirmed(verdicts: Sequence[Verdict]) -> Verdict:
     """A change counts when two looks in a row show it."""
-    looks = (Comparison(verdict, 0.0, 0.0, 0.0) for verdict in verdicts)
-    return verdict_after(looks, EXPERIMENT) or "inconclusive"
+    return verdicts[-1] if verdicts[-1:] == verdicts[-2:-1] else "inconclusive"
 
 
 def looks(rule: Rule, view: Callable[[Sequence[Start]], Floats]) -> Judge:

@@ -40,7 +40,7 @@ SERVICES = {"classify", "moderate"}
 # Panels of the Fleet dashboard: those in which each service is to be seen, and those in which nothing is.
 FILLED = {"Latency of each service", "Verdicts over time"}
 TROUBLE = {"In trouble now", "Containers in trouble", "Alerts that fire", "Runs that failed"}
-BASELINE_RUNS = 24  # with 12, the first of the two looks in a row that a verdict takes may be too blunt
+BASELINE_RUNS = 24  # with fewer the noise of the baseline is a guess, and the first look may be too blunt
 
 
 def compose(*arguments: str) -> str:

@@ -311,11 +311,10 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "prometheus/rules/alerts.yml": (
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
-        "The first verdict takes {verdict_runs} runs",
+        "The first verdict takes {first_look} runs or more",
     ),
     "README.md": (
         "At {first_look} runs comes the first look",
-        "The second look, at {second_look} runs",
         "`equivalent` (the change is within ±{effect} %)",
     ),
     "docs/ab.md": (
@@ -324,28 +323,25 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "a change counts when {confirmations} looks in a row show it",
     ),
     "docs/adr/0009-the-judge.md": (
-        "the looks at {looks} runs again each time",
+        "the looks from {first_look} to {last_look} runs again each time",
         "the latest {baseline_runs} runs of the last {history} starts of each container",
-        "holds until {confirmations} looks in a row find it equivalent (within ±{effect} %)",
+        "`equivalent` where the interval lies within ±{effect} %",
         "compares blocks of {block_runs} runs with the image's first day, or its first {drift_blocks} blocks",
     ),
     "docs/exporter.md": (
         "{smallest_effect: {effect_ratio}, clear_zone: {clear_ratio}, confidence: {confidence},",
         "looks: [{all_looks}], history: {history}}",
-        "a change takes {confirmations} looks in a row",
     ),
-    "docs/getting-started.md": ("a baseline of {second_look} runs",),
     "docs/runbooks.md": (
-        "at {confirmations} looks in a row",
         "the host made {some} % to {whole} % of it",
-        "its verdict follows after {verdict_runs} runs",
+        "its verdict follows after {first_look} runs or more",
         "gone: {gone_minutes} minutes without a run of it",
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
-        "at {looks} runs of a start",
+        "from {first_look} to {last_look} runs of a start",
         "the change is within ±{effect} %",
-        "by {effect} % or more, clear of ±{clear} %, and seen at {confirmations} looks in a row",
+        "by {effect} % or more, clear of ±{clear} %, and beyond doubt",
     ),
 }
 """File → what it says with numbers of the policy; any white space stands for a space there."""
@@ -363,9 +359,8 @@ def numbers(policy: Policy) -> dict[str, str]:
         "looks": f"{', '.join(map(str, looks))} and {last}",
         "all_looks": ", ".join(map(str, policy.looks)),
         "first_look": str(policy.looks[0]),
-        "second_look": str(policy.looks[1]),
+        "last_look": str(policy.looks[-1]),
         "confirmations": _WORDS[policy.confirmations],
-        "verdict_runs": str(policy.looks[policy.confirmations - 1]),
         "history": str(policy.history),
         "baseline_runs": str(policy.baseline_runs),
         "cold_start_ratio": f"{policy.cold_start_ratio - 1:g}",

@@ -26,6 +26,7 @@ VERDICTS = {
     "no_baseline": GREY,
     "inconclusive": YELLOW,
     "equivalent": BLUE,
+    "confirming": ORANGE,
     "improved": SKY,
     "regressed": VERMILLION,
 }

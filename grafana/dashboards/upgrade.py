@@ -93,7 +93,7 @@ def _rests_on() -> Panel:
     about = About(
         "What the verdict rests on",
         "Runs of the new image, starts of both (a start is one replicate, however many runs it has), and how much two "
-        f"starts of one image differ: a shift below {LIVE.restart_sds:g} of these deviations is not called.",
+        "starts of one image differ, which is part of the interval.",
         "short",
         width=8,
         height=6,

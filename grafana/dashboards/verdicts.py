@@ -47,7 +47,8 @@ def count() -> Panel:
     about = About(
         "Verdicts",
         "Services and canaries by the verdict on their last image: regressed is an alert, equivalent is as good an "
-        "answer as improved, inconclusive and settling ask for more runs, and no_baseline has seen one image only.",
+        "answer as improved, confirming, inconclusive and settling ask for more runs, and no_baseline has "
+        "seen one image only.",
         "none",
         width=14,
         height=4,
@@ -135,9 +136,10 @@ def shift(width: int = 12) -> Panel:
     """
     about = About(
         "Shift of the last upgrade",
-        f"New latency over old, minus 1, as the judge saw it at each look ({', '.join(map(str, LIVE.looks))} runs), "
-        f"with its interval. It is called a change at {EFFECT} or more, clear of ±{100 * LIVE.clear_zone:g} %, at "
-        f"{LIVE.confirmations} looks in a row; it is equivalent where the whole interval is within ±{EFFECT}.",
+        "New latency over old, minus 1, as the judge saw it at each look "
+        f"(from {LIVE.looks[0]} to {LIVE.looks[-1]} runs), with its interval. It is called a change at {EFFECT} or "
+        f"more and beyond doubt, and is being confirmed where its interval is clear of ±{100 * LIVE.clear_zone:g} %; "
+        f"it is equivalent where the whole interval is within ±{EFFECT}.",
         "percentunit",
         width=width,
         empty=NO_VERDICT,

@@ -191,7 +191,7 @@ def upgrade(stack: Stack) -> Iterator[float]:
     """`classify` gets an image that is half as fast, or slower, under load; since when (Unix time)."""
     build("infercanary-example:slower", SLOWER)
     for service in PORTS:
-        stack.runs(service, 26)  # the judge's second look is at 24
+        stack.runs(service, 26)  # a baseline whose noise is known
     with _under_load(PORTS["moderate"]):
         replace_classify("slower", 4)
         since = time.time()

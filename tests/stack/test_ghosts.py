@@ -262,14 +262,16 @@ def test_c_a_noisy_neighbour(ghosts: Ghosts) -> None:
     alert = stack.alert("InferCanaryNoisyNeighbour", "crowded", seconds=240)
     assert alert.labels["layer"] == "host"
     assert f"{PROJECT}-crowded waits for a CPU in" in alert.text
-    eventually("a verdict", 120, lambda: stack.verdicts("crowded") & {"regressed", "inconclusive"})
+    eventually(
+        "a verdict", 120, lambda: stack.verdicts("crowded") & {"regressed", "confirming", "inconclusive"}
+    )
     stack.runs("crowded", 30)
     blamed = stack.samples("infercanary_shift_cause", service="crowded")
     causes = {labels["cause"] for labels, on in blamed if on}
     # On a machine where others work too it may be both, or not known, or one look may say so and the next not;
     # the image alone is never blamed, in no look.
     assert causes <= {"host", "both", "unknown"}
-    assert causes or stack.verdicts("crowded") == {"inconclusive"}
+    assert causes or stack.verdicts("crowded") <= {"confirming", "inconclusive"}
     blaming = stack.received("crowded", "InferCanaryImageRegressed")
     assert [alert.text for alert in blaming if alert.labels["cause"] == "image"] == []
 

@@ -207,7 +207,7 @@ def _compared(
             state=decision.verdict, shift=look.seen.shift, low=look.seen.low, high=look.seen.high, causes=why
         )
     sd = estimate.restart_sd(of.shifts)
-    unknown = decision.verdict == "inconclusive"
+    unknown = decision.verdict in ("inconclusive", "confirming")
     return msgspec.structs.replace(
         plain,
         verdict=decision.verdict,
@@ -245,7 +245,7 @@ def _next(of: Picked, decision: PairDecision, result: Result, policy: Policy) ->
             f"about {needed} starts a side would settle it, if they continue like this (--restarts {needed}, "
             f"{_minutes(each * needed)})"
         )
-    elif decision.looks:
+    elif len(of.shifts) >= estimate.FEWEST_PAIRS:
         found.append(
             "more of the same will hardly settle it: the shift is at the edge of what counts as one "
             f"({short(100 * policy.smallest_effect)} %), or starts "

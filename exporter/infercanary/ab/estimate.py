@@ -10,10 +10,10 @@
   Procedures for Location Based on a Single Sample", 1963): one unlucky start neither makes nor hides a change. From
   8 pairs on one at either end is trimmed, from 16 on two; before that it is Student's t.
 - **Looking early costs**: the error is spent over the looks (``Policy.levels``), and a change counts when two
-  looks in a row show it (``decide.verdict_after``).
-
-The verdict is that of the live judge, without its bound of three restart SDs: that one guards a judge that sees one or
-two starts of an image, while here the number of starts is what the interval rests on.
+  looks in a row show it; after the first of them it is `confirming`.
+- **What is beyond doubt does not wait**: from two pairs on, a change also counts where an interval shows it that errs
+  in ``Policy.false_calls`` of experiments, over all looks. Two pairs hardly show how much pairs differ, and so what is
+  assumed of restarts (``Policy.prior_restart_sd``) counts beside them, as the conjugate prior of a normal variance.
 """
 
 from __future__ import annotations
@@ -78,6 +78,26 @@ def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
     return Shift(centre, max(between, within), kept - 1.0)
 
 
+def assumed(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
+    """Return the mean shift of the pairs, with an error in which what is assumed of restarts counts beside them.
+
+    Args:
+        pairs: The shift of each pair, at least one.
+        policy: What is assumed of restarts.
+
+    Returns:
+        The shift, on the degrees of freedom of both.
+    """
+    n = len(pairs)
+    logs = np.array([pair.log for pair in pairs])
+    squares = 2 * policy.prior_restart_df * policy.prior_restart_sd**2 + float(
+        ((logs - logs.mean()) ** 2).sum()
+    )
+    df = policy.prior_restart_df + n - 1
+    within = math.sqrt(math.fsum(pair.se**2 for pair in pairs)) / n
+    return Shift(float(logs.mean()), max(math.sqrt(squares / df / n), within), df)
+
+
 def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> PairDecision:
     """Return the decision after these pairs, of an experiment that has ``most`` of them planned.
 
@@ -94,17 +114,29 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
         The verdict, and each look from the third pair on.
     """
     planned = range(FEWEST_PAIRS, max(most, FEWEST_PAIRS) + 1)
-    levels = policy.levels(planned)
-    looks = []
-    for n in range(FEWEST_PAIRS, len(pairs) + 1):
-        level = levels[min(n - FEWEST_PAIRS, len(levels) - 1)]
-        shift = estimate(pairs[:n], policy)
-        looks.append(PairLook(n, level, shift, assess(shift, level, policy=policy)))
-    verdict = verdict_after((look.seen for look in looks), policy) or "inconclusive"
-    fresh = bool(looks) and looks[-1].seen.verdict in CHANGED and len(pairs) == planned[-1]
-    return PairDecision(
-        verdict, looks, verdict != "inconclusive" or (len(pairs) >= planned[-1] and not fresh)
-    )
+    early = range(policy.doubtless_pairs, planned[-1] + 1)
+    levels = dict(zip(planned, policy.levels(planned), strict=True))
+    doubtless = dict(zip(early, policy.levels(early, policy.false_calls), strict=True))
+    looks: list[PairLook] = []
+    last: list[Verdict] = []  # what the looks show, called or not
+    for n in range(policy.doubtless_pairs, len(pairs) + 1):
+        at = min(n, planned[-1])
+        look = _look(n, doubtless[at], assumed(pairs[:n], policy), policy)
+        if n >= FEWEST_PAIRS and look.seen.verdict not in CHANGED:
+            look = _look(n, levels[at], estimate(pairs[:n], policy), policy)
+            last = [*last, look.seen.verdict][-policy.confirmations :]
+            is_confirmed = len(last) == policy.confirmations and len(set(last)) == 1
+            if look.seen.verdict in CHANGED and not is_confirmed:
+                look = look._replace(seen=look.seen._replace(verdict="confirming"))
+        looks.append(look)
+    verdict = verdict_after(look.seen for look in looks) or "inconclusive"
+    fresh = verdict == "confirming" and len(pairs) == planned[-1]
+    is_open = verdict in ("inconclusive", "confirming")
+    return PairDecision(verdict, looks, not is_open or (len(pairs) >= planned[-1] and not fresh))
+
+
+def _look(pairs: int, level: float, shift: Shift, policy: Policy) -> PairLook:
+    return PairLook(pairs, level, shift, assess(shift, level, policy=policy))
 
 
 def restart_sd(pairs: Sequence[Shift]) -> float:

@@ -102,7 +102,7 @@ class _Experiment:
             ended = "budget"
         else:
             decisions = self._judged(self._pairs).values()
-            if all(decision.verdict != "inconclusive" for decision in decisions):
+            if all(decision.verdict not in ("inconclusive", "confirming") for decision in decisions):
                 ended = "clear"
         return Result(self._pairs, self._failures, ended, time.monotonic() - self._begin)
 

@@ -19,7 +19,6 @@ from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
 from infercanary.judge.causes import explain
-from infercanary.judge.decide import verdict_after
 from infercanary.judge.model import Causes, Judgement, Pair, Sample, Start
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.sentence import interval, sentence
@@ -131,8 +130,7 @@ def compare_runs(
         restarts = learn(replica, policy)
         source = "estimated" if restarts.df > policy.prior_restart_df else "assumed"
     shift = pool([replica], restarts, policy)
-    seen = assess(shift, policy.confidence, restart_sd=restarts.sd, policy=policy)
-    decided = verdict_after([seen], policy) or "inconclusive"
+    seen = assess(shift, policy.confidence, policy=policy)
     known = math.isfinite(shift.se)
     journal = bool(old.starts and new.starts)
     pair = Pair(old.starts, new.starts)
@@ -149,7 +147,7 @@ def compare_runs(
     if failed and not failing:
         notes.append(f"candidate: {failed}: no clear rise")
     # The runs that ended well say nothing about those that failed, however fast they were.
-    verdict: Verdict = "inconclusive" if failing and decided != "regressed" else decided
+    verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
     text = _sentence(seen, causes) if known else _too_few(observed, baseline, candidate)
     following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     return ComparisonResult(

@@ -59,11 +59,6 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
             f"runs alone would not, since starts that differ by {sd} % leave "
             f"±{short(100 * math.expm1(high - observed.shift.log))} %"
         )
-    elif effect <= abs(observed.shift.log) < policy.restart_sds * observed.restarts.sd:
-        found.append(
-            "more of the same will not settle it: the shift is less than three times the SD of restarts of one image "
-            f"({sd} %); find out what differs between starts"
-        )
     elif abs(abs(observed.shift.log) - effect) < policy.clear_zone:
         found.append(
             "more of the same will hardly settle it: the shift is at the edge of what counts as one "
@@ -119,7 +114,7 @@ def more_starts(observed: Observed) -> int | None:
 def _settles(observed: Observed, factor: float, starts: tuple[int, int]) -> bool:
     between = _with(observed, factor, starts)
     policy = observed.policy
-    seen = assess(between, policy.confidence, restart_sd=observed.restarts.sd, policy=policy)
+    seen = assess(between, policy.confidence, policy=policy)
     return seen.verdict != "inconclusive"
 
 

@@ -15,7 +15,7 @@ from infercanary.compare.picture import plain
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _COLOURS: Mapping[str, str] = {
     "regressed": "red", "slower": "red", "improved": "green", "faster": "green", "equivalent": "green",
-    "steady": "green", "inconclusive": "yellow", "changed": "yellow",
+    "steady": "green", "inconclusive": "yellow", "confirming": "yellow", "changed": "yellow",
 }  # fmt: skip
 
 

@@ -66,7 +66,7 @@ def looks_of(upgrade: Upgrade, policy: Policy) -> list[list[Pair]]:
 
 def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> list[Pair]:
     """By container, so that what differs between replicas drops out; those with new names have the others' baseline."""
-    old, new = _by_container(before, policy), _by_container(after, policy)
+    old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
     latest = {name: [start.latest(policy.baseline_runs) for start in group] for name, group in old.items()}
     baseline = {name: group[-policy.history :] for name, group in latest.items()}
     orphans = [start for name, group in baseline.items() if name not in new for start in group]
@@ -87,10 +87,10 @@ def spanning(siblings: Iterable[Start], at: float) -> list[Start]:
     return [s for s in siblings if s.samples and s.samples[0].started_at < at <= s.samples[-1].started_at]
 
 
-def _by_container(starts: Iterable[Start], policy: Policy) -> dict[str, list[Start]]:
+def _by_container(starts: Iterable[Start], fewest: int) -> dict[str, list[Start]]:
     groups: dict[str, list[Start]] = {}
     for start in starts:
-        if len(start.samples) >= policy.fewest_runs:
+        if len(start.samples) >= fewest:
             groups.setdefault(start.generation.container, []).append(start)
     return groups
 

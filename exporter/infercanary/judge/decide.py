@@ -34,36 +34,31 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
     upgrade = estimate.runs.selection.upgrade
     if upgrade is None or not any(len(start.samples) >= policy.fewest_runs for start in upgrade.before):
         return Decision(estimate, "no_baseline")
-    verdict = verdict_after((look.seen for look in estimate.looks), policy)
+    verdict = verdict_after(look.seen for look in estimate.looks)
     state: State = verdict or "settling"
     if not math.isfinite(estimate.shift.se):
         return Decision(estimate, state)
-    if state == "inconclusive" and estimate.adjusted is not None:
-        adjusted = verdict_after((look.seen for look in estimate.adjusted.looks), policy)
+    if state in ("inconclusive", "confirming") and estimate.adjusted is not None:
+        adjusted = verdict_after(look.seen for look in estimate.adjusted.looks)
         if adjusted is not None and _is_agreed(estimate.adjusted, adjusted, estimate.shift, policy):
             found = estimate.adjusted
             return Decision(estimate, adjusted, found.looks[-1], found, found.pairs)
     return Decision(estimate, state, estimate.looks[-1], None, estimate.runs.looks[-1])
 
 
-def verdict_after(looks: Iterable[Comparison], policy: Policy) -> Verdict | None:
-    """The verdict after ``looks``, in order: the one sequential rule of the live judge, of files and of experiments.
+def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
+    """The verdict after ``looks``, in order: the one sequential rule of the live judge and of experiments.
 
-    A change is called once ``policy.confirmations`` looks in a row show it. With ``policy.keeps_change`` it then stays
-    until as many looks in a row are `equivalent`; without, each look may take it back.
+    Each look says what its own interval says. But a change that was called stays for as long as the interval lies
+    beyond the clear zone on the same side, where a look alone would be `confirming`: so an alert does not come and go.
 
     Returns:
         None where there was no look.
     """
     verdict: Verdict | None = None
-    last: list[Verdict] = []
     for seen in looks:
-        last = [*last, seen.verdict][-policy.confirmations :]
-        is_confirmed = len(last) == policy.confirmations and len(set(last)) == 1
-        is_kept = policy.keeps_change and verdict in CHANGED
-        if seen.verdict in CHANGED:
-            verdict = seen.verdict if is_confirmed else verdict if is_kept else "inconclusive"
-        elif not is_kept or (seen.verdict == "equivalent" and is_confirmed):
+        is_same = verdict == ("regressed" if seen.shift > 0 else "improved")
+        if not (seen.verdict == "confirming" and is_same):
             verdict = seen.verdict
     return verdict
 

@@ -92,7 +92,6 @@ def detect(
         apart = assess(
             pool(points, restarts, policy),
             policy.drift_restart_confidence,
-            restart_sd=restarts.sd,
             policy=policy,
         )
         seen = seen if apart.verdict == seen.verdict else seen._replace(verdict="inconclusive")

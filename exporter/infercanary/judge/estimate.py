@@ -17,18 +17,22 @@ from infercanary.judge.host import Adjustment, adjust
 from infercanary.judge.model import Generation, Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.sequential import assess_look, confirmed_at
 from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Restarts, Shift
-from infercanary.judge.statistics import Series, assess, pool
+from infercanary.judge.statistics import Series, pool, pool_parts
 
 NO_RESTART = Restarts(0.0, math.inf)
 """Of what did not start anew between, or is not affected: a sibling, a control."""
 
 
 class Look(NamedTuple):
-    """The shift after so many runs, and what it is by itself."""
+    """The shift after so many runs of a start, and what it is by itself."""
 
     shift: Shift
     seen: Comparison
+    runs: int
+    confirmed_at: int | None = None
+    """Of a change that is not called yet: the look that would call it if it stays as it is; None if none would."""
 
 
 class Adjusted(NamedTuple):
@@ -64,6 +68,7 @@ class Estimate(NamedTuple):
     runs: Runs
     restarts: Restarts
     looks: Sequence[Look] = ()
+    """Up to the last one, from the one on that what it says depends on."""
     shift: Shift = UNKNOWN
     """At the last look."""
     own: Shift | None = None
@@ -91,7 +96,7 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
     shift = looks[-1].shift if looks else UNKNOWN
     own = _pooled(runs.own, restarts, policy) if runs.own else None
     found = Estimate(runs, restarts, looks, shift, own)
-    if math.isfinite(found.shift.se) and not _is_settled(looks, policy):
+    if math.isfinite(found.shift.se) and looks[-1].seen.verdict not in (*CHANGED, "equivalent"):
         found = found._replace(adjusted=_adjusted(starts, runs.siblings, upgrade, policy))
     return found
 
@@ -122,20 +127,23 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
 def _looks(
     looks: Sequence[Sequence[Pair]], restarts: Restarts, policy: Policy, slope_error: float = 0.0
 ) -> list[Look]:
-    """The shift at each look; ``slope_error`` widens its interval."""
-    found = []
-    for compared, level in zip(looks, policy.levels(), strict=False):
-        shift = _pooled(compared, restarts, policy)
-        shift = shift._replace(se=math.hypot(shift.se, slope_error))
-        found.append(Look(shift, assess(shift, level, restart_sd=restarts.sd, policy=policy)))
-    return found
+    """The last look, and those before it that decide what it says; ``slope_error`` widens their intervals.
 
-
-def _is_settled(looks: Sequence[Look], policy: Policy) -> bool:
-    """Whether the runs as they are surely give an answer: then nothing needs adjusting."""
-    last = [look.seen.verdict for look in looks[-policy.confirmations :]]
-    is_same = len(last) == policy.confirmations and len(set(last)) == 1
-    return last[-1] == "equivalent" or (is_same and last[-1] in CHANGED)
+    What a look says depends on earlier ones only where it is `confirming`: then a change may have been called before.
+    So most judgements take one look, however many were reached.
+    """
+    found: list[Look] = []
+    for compared, runs in reversed([*zip(looks, policy.looks, strict=False)]):
+        parts = pool_parts(_points(compared, policy), restarts, policy)
+        if parts is None:
+            break
+        parts = parts._replace(runs_se=math.hypot(parts.runs_se, slope_error))
+        seen = assess_look(parts, runs, policy)
+        is_open = seen.verdict == "confirming"
+        found.append(Look(parts.shift, seen, runs, confirmed_at(parts, runs, policy) if is_open else None))
+        if not is_open:
+            break
+    return found[::-1]
 
 
 def _adjusted(
@@ -158,7 +166,7 @@ def _adjusted(
         _pooled(own, restarts, policy) if own else None,
         (),
     )
-    if all(look.seen.verdict == "inconclusive" for look in looks):
+    if not looks or looks[-1].seen.verdict in ("inconclusive", "confirming"):
         return found  # no answer, so nobody asks whether siblings agree on it
     alone = []
     for sibling in used:
@@ -192,10 +200,14 @@ def _without(
 
 
 def _pooled(compared: Iterable[Pair], restarts: Restarts, policy: Policy) -> Shift:
-    points = [
+    parts = pool_parts(_points(compared, policy), restarts, policy)
+    return UNKNOWN if parts is None else parts.shift
+
+
+def _points(compared: Iterable[Pair], policy: Policy) -> list[tuple[list[Series], list[Series]]]:
+    return [
         ([s.series(policy) for s in pair.before], [s.series(policy) for s in pair.after]) for pair in compared
     ]
-    return pool(points, restarts, policy)
 
 
 def _siblings(beside: Sequence[Pair], policy: Policy) -> Shift | None:
@@ -299,8 +311,14 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
         each = ([x for s in start.samples if (x := value(s)) is not None and x > 0] for start in starts)
         return [Series.of(found, policy=policy) for found in each if found]
 
-    both = ((points(pair.before), points(pair.after)) for pair in compared)
-    return pool([(before, after) for before, after in both if before and after], NO_RESTART, policy)
+    both = [(points(pair.before), points(pair.after)) for pair in compared]
+    both = [(before, after) for before, after in both if before and after]
+    found = pool(both, NO_RESTART, policy)
+    if not math.isfinite(found.se) and (few := pool_parts(both, NO_RESTART, policy)) is not None:
+        return (
+            few.shift
+        )  # a change may be called before a start has enough runs to show their noise by themselves
+    return found
 
 
 def _names(both: Sequence[Sequence[Sample]], of: Callable[[Sample], Mapping[str, float]]) -> list[str]:

@@ -212,7 +212,9 @@ class Upgrade(NamedTuple):
     own: Sequence[Start]
 
 
-State = Literal["settling", "no_baseline", "inconclusive", "equivalent", "regressed", "improved"]
+State = Literal[
+    "settling", "no_baseline", "inconclusive", "equivalent", "confirming", "regressed", "improved"
+]
 STATES: tuple[State, ...] = get_args(State)
 
 
@@ -297,5 +299,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Starts of both images that counted."""
     next_look: int | None = None
     """At how many runs of a start the judge looks again; None after the last look."""
+    look: int = 0
+    """At how many runs of a start it looked last; 0 before the first look."""
+    confirmed_at: int | None = None
+    """Of a change that is being confirmed: at how many runs of a start it is called if it stays as it is; None where
+    more runs will not do."""
     medians: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
     """Seconds, before and after, in order of time: what a picture shows."""

@@ -47,6 +47,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         runs=runs.reached,
         starts=len(upgrade.before) + len(upgrade.after),
         next_look=next((look for look in policy.looks if look > runs.reached), None),
+        look=decision.look.runs if decision.look is not None else 0,
+        confirmed_at=decision.look.confirmed_at if decision.look is not None else None,
     )
     if decision.look is None:
         return judgement
@@ -89,6 +91,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
         return "; ".join([start, *_alarming(judgement.causes)])
     start = f"{judgement.state} {interval(judgement.shift, judgement.low, judgement.high)}"
     found = [*_alarming(judgement.causes)]
+    if judgement.state == "confirming":
+        found = [_confirming(judgement), *found]
     if judgement.state in CHANGED:
         found = [_share(judgement.causes), *found, *_explanations(judgement.causes, policy)]
     elif judgement.causes.changes:
@@ -108,7 +112,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
 
 def progress(judgement: Judgement) -> str:
     """How far the judge has come on an upgrade that is still open; empty where it has answered."""
-    if judgement.next_look is None or judgement.state not in ("settling", "inconclusive"):
+    if judgement.next_look is None or judgement.state not in ("settling", "inconclusive", "confirming"):
         return ""
     if judgement.shift is None:
         return f"{judgement.runs} of the {judgement.next_look} runs that the first look takes"
@@ -123,6 +127,16 @@ def percent(ratio: float) -> str:
 def interval(shift: float, low: float, high: float) -> str:
     """Such as ``+12.4 % [+10.9, +13.8]``."""
     return f"{percent(shift)} [{percent(low).removesuffix(' %')}, {percent(high).removesuffix(' %')}]"
+
+
+def _confirming(judgement: Judgement) -> str:
+    """What a change waits for that is beyond the clear zone already."""
+    how = "slower" if (judgement.shift or 0.0) > 0 else "faster"
+    if judgement.confirmed_at is not None:
+        return f"{how}, being confirmed ({judgement.look} of {judgement.confirmed_at} runs)"
+    if not judgement.look:
+        return f"{how}, being confirmed"
+    return f"{how}, being confirmed: more runs alone will not do, another start or replica will"
 
 
 def _share(causes: Causes) -> str:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from scipy.special import stdtrit
 
-Verdict = Literal["regressed", "improved", "equivalent", "inconclusive"]
+Verdict = Literal["regressed", "improved", "confirming", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
 
 
@@ -33,6 +33,30 @@ class Shift(NamedTuple):
             return -math.inf, math.inf
         half = float(stdtrit(self.df, (1 + level) / 2)) * self.se
         return self.log - half, self.log + half
+
+
+class Pooled(NamedTuple):
+    """A shift over replicas (a logarithm), with the two parts of its error apart: they shrink with different things.
+
+    The runs' part shrinks with every run; that of restarts with starts and replicas alone. Each is a standard error on
+    its own degrees of freedom.
+    """
+
+    log: float
+    runs_se: float
+    runs_df: float
+    restart_se: float
+    restart_df: float
+
+    @property
+    def shift(self) -> Shift:
+        """With both parts as one, on their degrees of freedom together (Welch and Satterthwaite)."""
+        total = self.runs_se**2 + self.restart_se**2
+        if not self.restart_se or not math.isfinite(total):
+            return Shift(self.log, self.runs_se, self.runs_df)
+        share = self.restart_se**2 / total
+        freedom = share**2 / self.restart_df + (1 - share) ** 2 / self.runs_df
+        return Shift(self.log, math.sqrt(total), 1 / freedom if freedom else math.inf)
 
 
 UNKNOWN = Shift(math.nan, math.inf, 0.0)

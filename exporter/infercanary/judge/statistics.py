@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infercanary.judge.policy import LIVE, SAMPLES, Policy
-from infercanary.judge.shift import UNKNOWN, Comparison, Restarts, Shift, Verdict, ratio
+from infercanary.judge.shift import UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict, ratio
 
 Floats: TypeAlias = NDArray[np.float64]
 Points: TypeAlias = "Sequence[float] | Floats | Series"
@@ -143,27 +143,25 @@ def compare(
             raise ValueError(f"restart_sd is {restart_sd}: it is finite and not below zero")
         between = _widened(between, 2 * restart_sd**2, math.inf)
     level = policy.confidence if level is None else level
-    return assess(between, level, restart_sd=restart_sd or 0.0, policy=policy)
+    return assess(between, level, policy=policy)
 
 
-def assess(between: Shift, level: float, *, restart_sd: float = 0.0, policy: Policy = LIVE) -> Comparison:
+def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison:
     """The verdict of one look at a shift, be it of one pair or pooled.
 
     `equivalent` is two one-sided tests (Schuirmann, "A Comparison of the Two One-Sided Tests Procedure and the Power
     Approach for Assessing the Equivalence of Average Bioavailability", 1987): the whole interval lies within the
-    smallest effect. A change takes an estimate of the smallest effect and of three restart SDs, and an interval beyond
-    the clear zone. Assumes that the estimate is about normal, or t with the shift's degrees of freedom.
+    smallest effect. A change takes an estimate of the smallest effect, and an interval beyond the clear zone. Assumes
+    that the estimate is about normal, or t with the shift's degrees of freedom.
 
     Args:
         between: The shift.
         level: Confidence of the interval.
-        restart_sd: SD of logarithms by which two starts of one image differ; 0 where no restart lies between.
         policy: What counts as a change.
     """
     low, high = between.interval(level)
     verdict: Verdict = "inconclusive"
-    least = max(policy.log_effect, policy.restart_sds * restart_sd)
-    if abs(between.log) >= least and (low > policy.log_clear or high < -policy.log_clear):
+    if abs(between.log) >= policy.log_effect and (low > policy.log_clear or high < -policy.log_clear):
         verdict = "regressed" if between.log > 0 else "improved"
     elif low > -policy.log_same and high < policy.log_same:
         verdict = "equivalent"
@@ -224,6 +222,47 @@ def pool(
     ]
     if not each:
         return UNKNOWN
+    runs, starting, df, apart = _together(each, restarts)
+    pooled = _widened(runs, starting, df)
+    return pooled._replace(se=max(runs.se, pooled.se * apart))
+
+
+def pool_parts(
+    replicas: Iterable[tuple[Sequence[Points], Sequence[Points]]], restarts: Restarts, policy: Policy = LIVE
+) -> Pooled | None:
+    """As :func:`pool`, with the runs' and the restarts' parts of the error apart, and for few runs of the new image.
+
+    A start of the new image counts from ``policy.fewest_new_runs`` on. So few runs hardly show their own noise, and so
+    the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
+    variance does. Replicas that differ by more or less than restarts should make them widen or narrow the restarts'
+    part, which is what their differences are about.
+
+    Args:
+        replicas: For each the latencies of each start before, and of each start after.
+        restarts: The restart variance.
+        policy: The fewest runs of a start.
+
+    Returns:
+        None where nothing can be compared.
+    """
+    each = []
+    for before, after in replicas:
+        old = _starts(before, "baseline", policy)
+        new = _starts(after, "candidate", policy, policy.fewest_new_runs)
+        if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
+            each.append(pair)
+    if not each:
+        return None
+    runs, starting, df, apart = _together(each, restarts)
+    more = (runs.se**2 + starting) * apart**2 - runs.se**2
+    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df)
+
+
+def _together(
+    each: Sequence[tuple[float, float, float, float]], restarts: Restarts
+) -> tuple[Shift, float, float, float]:
+    """Of several replicas: the shift with the runs' error, the variance of their starts, its freedom, and by how much
+    the replicas differ over what restarts and runs should make them differ by (a ratio of SDs)."""
     logs, sampling, starting, freedom = np.array(each).T
     total = sampling + starting
     weights = 1 / total if total.all() else np.ones(len(each))
@@ -232,8 +271,7 @@ def pool(
     df = restarts.df + len(each) - 1
     more = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
     runs = Shift(log, math.sqrt(weights**2 @ sampling), float(freedom.min()))
-    pooled = _widened(runs, float(weights**2 @ starting), df)
-    return pooled._replace(se=max(runs.se, pooled.se * math.sqrt(1 + more / df)))
+    return runs, float(weights**2 @ starting), df, math.sqrt(1 + more / df)
 
 
 def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts:
@@ -262,28 +300,41 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
 
 
 def _replica(
-    old: list[Series], new: list[Series], sd: float, policy: Policy
+    old: list[Series], new: list[Series], sd: float, policy: Policy, noise_df: float = 0.0
 ) -> tuple[float, float, float, float] | None:
     """Of one replica: its shift, the variance from its runs and from its starts, and the freedom of the former."""
     if not (old and new):
         return None
-    pairs = [_shift(a, b, policy) for a in old for b in new]
+    pairs = [
+        _with_noise_of(a, b, _shift(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
+        if noise_df
+        else _shift(a, b, policy)
+        for a in old
+        for b in new
+    ]
     log = math.fsum(pair.log for pair in pairs) / len(pairs)
     # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one.
     sampling = math.fsum(pair.se**2 for pair in pairs) / len(pairs) / min(len(old), len(new))
     return log, sampling, sd**2 * (1 / len(old) + 1 / len(new)), min(pair.df for pair in pairs)
 
 
-def _starts(starts: Iterable[Points], what: str, policy: Policy) -> list[Series]:
+def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:
+    """``between`` with an error in which the noise of ``a`` counts for so many degrees of freedom."""
+    noise = _variance(a, _inflation([a], policy)) * (1 + len(a) / len(b))
+    df = noise_df + between.df
+    return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
+
+
+def _starts(starts: Iterable[Points], what: str, policy: Policy, fewest: int | None = None) -> list[Series]:
     each = (Series.of(start, what, policy) for start in starts)
-    return [series for series in each if len(series) >= policy.fewest_runs]
+    return [series for series in each if len(series) >= (fewest or policy.fewest_runs)]
 
 
-def _shift(a: Series, b: Series, policy: Policy) -> Shift:
+def _shift(a: Series, b: Series, policy: Policy, fewest: int | None = None) -> Shift:
     if not (len(a) and len(b)):
         return UNKNOWN
     between = _hodges_lehmann(a, b)
-    if min(len(a), len(b)) < policy.fewest_runs:
+    if min(len(a), len(b)) < (fewest or policy.fewest_runs):
         return Shift(between, math.inf, 0.0)
     inflation = _inflation((a, b), policy)
     one, other = (_variance(side, inflation) for side in (a, b))

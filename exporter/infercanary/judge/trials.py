@@ -58,7 +58,7 @@ def trials(
         before = earlier.setdefault((start.generation.container, start.generation.image_key), [])
         looks = sum(runs <= len(start.samples) for runs in policy.looks)
         is_open = start.boot not in known or known[start.boot].looks < looks
-        least = policy.looks[min(1, len(policy.looks) - 1)]
+        least = min(policy.trial_runs, policy.looks[-1])
         if is_open and left > 0 and before and min(len(before[-1].samples), len(start.samples)) >= least:
             left -= 1
             is_called = _is_called(starts[:place], before, start, siblings, policy)

@@ -97,13 +97,13 @@ async def test_a_reload_of_the_judges_settings_judges_again(
     async with exporter(path=path) as up:
         restart(good_probe, "old", "2.7.0", 0.020, 0)
         await eventually(lambda: _at_least(up, "infercanary_stored_runs_total", 200), 15)
-        restart(good_probe, "new", "2.13.0", 0.0226, 4)
+        restart(good_probe, "new", "2.13.0", 0.026, 4)
         await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="regressed"), 15)
-        path.write_text(f"judge: {{smallest_effect: 0.3}}\n{rest}")
+        path.write_text(f"judge: {{smallest_effect: 0.5}}\n{rest}")
         assert await up.post("/-/reload") == (200, "reloaded\n")
         await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="equivalent"), 15)
         [shown] = await up.labels("infercanary_verdict_info")
-        assert shown["sentence"].startswith("equivalent +1")
+        assert shown["sentence"].startswith("equivalent +3")
         _, page = await up.get("/")
         assert shown["sentence"].partition(":")[0] in page, "the page has the same words"
 

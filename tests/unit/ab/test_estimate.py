@@ -102,7 +102,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
 def test_one_outlying_pair_of_eight_neither_makes_nor_hides_a_change():
     rng = random.Random(5)
     quiet = [pair(math.log(1.1) + rng.gauss(0, 0.005)) for _ in range(7)]
-    assert decide([*quiet[:3], pair(1.5), *quiet[3:]], 8).looks[-1].seen.verdict == "regressed"
+    assert decide([*quiet[:3], pair(1.5), *quiet[3:]], 8).looks[-1].seen.verdict == "confirming"
     same = [pair(rng.gauss(0, 0.004)) for _ in range(11)]
     assert decide([*same[:5], pair(1.5), *same[5:]], 12).verdict == "equivalent"
 
@@ -139,22 +139,26 @@ def test_what_the_runs_leave_open_stays_open():
     assert decide([pair(0.05, 0.03)] * 3, MOST).verdict == "inconclusive"
 
 
-def test_two_pairs_are_not_enough():
+def test_two_pairs_are_enough_for_what_is_beyond_doubt_alone():
     assert estimate([]).se == math.inf
     assert estimate([pair(0.3)] * 2).se == math.inf
-    assert decide([pair(0.3)] * 2, MOST) == ("inconclusive", [], False)
+    assert decide([pair(0.3)] * 2, MOST)._replace(looks=()) == ("inconclusive", (), False)
+    assert decide([pair(math.log(2)), pair(math.log(1.95))], MOST)[::2] == ("regressed", True)
+    assert decide([pair(-math.log(2)), pair(-math.log(1.95))], MOST)[::2] == ("improved", True)
+    assert decide([pair(math.log(4)), pair(math.log(1.05))], MOST).verdict == "inconclusive"
     few = shift([1.0] * 3, [2.0] * 3)
     assert estimate([few] * 5).se == math.inf
 
 
 def test_a_change_counts_when_two_looks_show_it():
     pairs = [pair(0.3 + x / 1000) for x in range(5)]
-    assert decide(pairs[:3], MOST).verdict == "inconclusive"
+    assert decide(pairs[:3], MOST).verdict == "confirming"
     assert not decide(pairs[:3], MOST).done
     decision = decide(pairs[:4], MOST)
-    assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 2)
+    assert (decision.verdict, decision.done, len(decision.looks)) == ("regressed", True, 3)
     # The last planned look is the first to show it: one pair more.
-    assert not decide(pairs[:3], 3).done
+    few = [pair(0.15 + x / 1000) for x in range(3)]
+    assert not decide(few, 3).done
     assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
     quiet = [pair(x) for x in (0.2, -0.2, 0.1)]
     assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True)
@@ -164,7 +168,7 @@ def test_more_looks_need_a_higher_confidence_each():
     """Each look is at a higher confidence than one alone would be, and the more are planned the higher."""
     pairs = [pair(x / 1000) for x in range(8)]
     assert min(look.level for look in decide(pairs, MOST).looks) > 0.95
-    spent = [1 - look.level for look in decide([pair(0.01 * (-1) ** i) for i in range(MOST)], MOST).looks]
+    spent = [1 - look.level for look in decide([pair(0.01 * (-1) ** i) for i in range(MOST)], MOST).looks[1:]]
     assert math.fsum(spent) == pytest.approx(0.05)
 
 

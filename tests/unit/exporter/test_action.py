@@ -29,12 +29,12 @@ def action(
     ("was", "runs", "expected"),
     [
         (None, 1, NextAction.JUDGE),  # of a start that it has not seen
-        (3, 4, NextAction.COUNT),
+        (2, 4, NextAction.COUNT),
         (3, 3, NextAction.NOTHING),
         (3, 12, NextAction.JUDGE),
-        (12, 23, NextAction.COUNT),  # the judgement is from before that look
-        (12, 24, NextAction.JUDGE),
-        (24, 47, NextAction.NOTHING),
+        (8, 9, NextAction.COUNT),  # the judgement is from before that look
+        (8, 10, NextAction.JUDGE),
+        (80, 95, NextAction.NOTHING),
         (24, 500, NextAction.JUDGE),
         (200, 239, NextAction.NOTHING),
         (200, 240, NextAction.DRIFT),
@@ -49,9 +49,9 @@ def test_the_next_action_by_the_runs_of_the_new_start(
 
 
 def test_runs_that_did_not_count_bring_no_look_nearer() -> None:
-    assert action(20, was=SeenStart(15, 2, False, REPORTED)) is NextAction.COUNT
-    assert action(25, was=SeenStart(15, 2, False, REPORTED)) is NextAction.JUDGE
-    assert action(26, was=SeenStart(25, 2, False, REPORTED)) is NextAction.NOTHING, (
+    assert action(9, was=SeenStart(7, 2, False, REPORTED)) is NextAction.COUNT
+    assert action(10, was=SeenStart(7, 2, False, REPORTED)) is NextAction.JUDGE
+    assert action(12, was=SeenStart(11, 2, False, REPORTED)) is NextAction.NOTHING, (
         "one that never gets steady is not watched for ever"
     )
 
@@ -92,5 +92,5 @@ def test_what_is_remembered_of_a_judgement() -> None:
 def test_other_looks_are_other_actions() -> None:
     was = SeenStart(12, 12, False, REPORTED)
     judgement = msgspec.structs.replace(UPGRADED, state="inconclusive", runs=12)
-    assert action(16, was=was, judgement=judgement) is NextAction.NOTHING
-    assert action(16, was=was, judgement=judgement, policy=Policy(looks=(8, 16))) is NextAction.JUDGE
+    assert action(13, was=was, judgement=judgement) is NextAction.NOTHING
+    assert action(13, was=was, judgement=judgement, policy=Policy(looks=(8, 13))) is NextAction.JUDGE

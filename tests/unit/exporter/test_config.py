@@ -114,7 +114,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("judge: {confidence: 95}", "judge.confidence: 95.0 must be at least 0.5 and below 1, such as 0.95"),
         (
             "judge: {looks: [24, 12]}",
-            "judge.looks: (24, 12) must be 2 or more rising numbers of runs from 8 on",
+            "judge.looks: (24, 12) must be rising numbers of runs from 5 on",
         ),
         ("judge: {looks: [12.5]}", "judge.looks[0]: expected a whole number"),
         ("judge: {history: 0}", "judge.history: 0 must be 1 or more"),

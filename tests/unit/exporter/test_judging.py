@@ -12,7 +12,7 @@ from infercanary.exporter.judging import findings, queue, silence, thread
 from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
-from infercanary.judge.policy import Policy
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 
@@ -55,10 +55,10 @@ def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
 
 def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
     judging.submit(generation(), [], runs(192))
-    judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.022))
+    judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.026))
     judging.turn()
     before = judging.findings["s"]
-    judging.reconfigure(Policy(smallest_effect=0.2))
+    judging.reconfigure(Policy(smallest_effect=0.5))
     assert judging.findings["s"] is before
     judging.turn()
     after = judging.findings["s"]
@@ -88,7 +88,7 @@ def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> No
         judging.submit(generation("b2", "sha256:2"), [], runs(4, first, seconds=0.03))
         judging.turn()
         state = judging.findings["s"].judgements["c"].state
-        expected = "settling" if first + 4 < 12 else "inconclusive" if first + 4 < 24 else "regressed"
+        expected = "settling" if first + 4 < 5 else "regressed"
         assert state == expected, first
 
 
@@ -135,7 +135,7 @@ def test_a_restart_of_a_judged_image_is_judged_at_its_looks_and_the_drift_at_its
     for number in range(1, 250):
         judging.submit(generation("b3", "sha256:2"), [], runs(1, number))
         judging.turn()
-    assert judged == [1, 12, 24, 48, 96, 192]
+    assert judged == [1, *LIVE.looks]
     assert drifts == sorted([*judged, 120, 240])
 
 

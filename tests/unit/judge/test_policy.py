@@ -19,10 +19,9 @@ from infercanary.judge.policy import EXPERIMENT, FILES, LIVE, SAMPLES, Policy
         ({"smallest_effect": 1.0}, "smallest_effect: 1.0 must be"),
         ({"clear_zone": 0.03}, "clear_zone: 0.03 must be 0 or more, and below smallest_effect"),
         ({"confidence": 1.0}, "confidence: 1.0 must be at least 0.5"),
-        ({"looks": ()}, "looks: () must be 2 or more rising numbers"),
-        ({"looks": (4, 24)}, "looks: (4, 24) must be 2 or more rising numbers of runs from 8 on"),
-        ({"looks": (24, 24)}, "looks: (24, 24) must be 2 or more rising"),
-        ({"looks": (24,)}, "looks: (24,) must be 2 or more"),
+        ({"looks": ()}, "looks: () must be rising numbers"),
+        ({"looks": (4, 24)}, "looks: (4, 24) must be rising numbers of runs from 5 on"),
+        ({"looks": (24, 24)}, "looks: (24, 24) must be rising"),
         ({"history": 0}, "history: 0 must be 1 or more"),
     ],
 )
@@ -32,9 +31,12 @@ def test_a_number_that_cannot_be_meant_is_refused_by_name(change: dict[str, Any]
 
 
 def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
-    for each in (LIVE, EXPERIMENT):
-        assert sum(1 - level for level in each.levels()) == pytest.approx(1 - each.confidence)
-    assert len(LIVE.levels()) == len(LIVE.looks)
+    for looks in ((3, 4, 5), range(2, 13)):
+        assert sum(1 - level for level in EXPERIMENT.levels(looks)) == pytest.approx(
+            1 - EXPERIMENT.confidence
+        )
+        assert sum(1 - level for level in EXPERIMENT.levels(looks, 0.002)) == pytest.approx(0.002)
+        assert len(EXPERIMENT.levels(looks)) == len(looks)
     assert FILES.levels((1,)) == (0.99,)
     assert SAMPLES.levels((1,)) == (0.9995,)
 

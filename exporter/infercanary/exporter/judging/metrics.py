@@ -19,7 +19,6 @@ SENTENCE_BYTES = 400
 CAUSES = ("image", "host", "both", "unknown")
 
 _CANARY = ("canary",)
-_LOOKS = f"{', '.join(map(str, LIVE.looks[:-1]))} and {LIVE.looks[-1]}"
 _DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_blocks)
 VERDICT = Metric(
     "infercanary_verdict",
@@ -27,7 +26,8 @@ VERDICT = Metric(
     "The verdict on the last change of the service's image, as a state set: 1 for the one that holds.",
     ("canary", "verdict"),
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
-    "`settling` are real answers: not enough is known yet. `no_baseline`: no other image ran long enough before.",
+    "`settling` are real answers: not enough is known yet. `confirming`: it is slower or faster, but not yet by more "
+    "than a restart may do. `no_baseline`: no other image ran long enough before.",
 )
 VERDICT_INFO = Metric(
     "infercanary_verdict_info",
@@ -135,7 +135,7 @@ RESTART_SD = Metric(
     "gauge",
     "How much two starts of one image differ (SD), as learned from the service's own restarts.",
     _CANARY,
-    reading=f"A shift below {LIVE.restart_sds:g} of it is not called. Above 0.02 the judge is blunt: find "
+    reading="It is part of the shift's interval, for each start anew. Above 0.02 the judge is blunt: find "
     "what differs between starts (thread placement, memory layout, autotuning).",
 )
 RUNS = Metric(
@@ -143,8 +143,8 @@ RUNS = Metric(
     "gauge",
     "Runs of the new image that the verdict rests on.",
     _CANARY,
-    reading=f"The judge looks at {_LOOKS} runs of a start, and calls a change at the second look that "
-    "shows it.",
+    reading=f"The judge looks from {LIVE.looks[0]} runs of a start on, ever more rarely up to {LIVE.looks[-1]}, and "
+    "calls a change as soon as it is beyond doubt.",
 )
 NEXT_LOOK = Metric(
     "infercanary_next_look_runs",
