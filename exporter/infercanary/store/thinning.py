@@ -98,10 +98,15 @@ def _merge_raw(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series
     first_at = series[-1].first_at
     first = BLOCK * sum(one.first for one in series)
     surplus = []
+    newer = 0
     for place, (one, count) in enumerate(_beyond(series, [one.raw for one in series], keep.raw)):
         if count < one.raw:  # whole blocks, unless nothing else is left
             count = count // BLOCK * BLOCK if count >= keep.slack else 0
-        rows = _oldest(db, one, OPENING, one.opening) if place >= keep.opening_starts else []
+        newer += one.raw
+        # The opening of an older start stays as long as it is among the image's newest runs.
+        is_kept = place < keep.opening_starts or newer < keep.raw
+        newer += one.opening
+        rows = [] if is_kept else _oldest(db, one, OPENING, one.opening)
         one.opening -= len(rows)
         later = _oldest(db, one, RAW, count, after=one.merged_through)
         one.raw -= len(later)

@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from infercanary.judge.model import Generation, Sample, merge
@@ -423,6 +423,7 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: SqliteStore) -> N
 
 
 @settings(max_examples=40, deadline=None)
+@example([(2, 2), (2, 1), (2, 1)], 1.0, [0.0] * 10)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), min_size=1, max_size=10),
     st.sampled_from([1.0, 10.0, 300.0]),
