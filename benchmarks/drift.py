@@ -17,7 +17,7 @@ The peers:
   older numpy than ours, and runs on ours: ``pip install --no-deps apache-otava==0.8.0``, or it is left out;
 - a fixed threshold: the mean of the runs moved by 10 %.
 
-``restarts`` and ``times`` are of ours alone: ``lives.py`` says what they print.
+``restarts``, ``populations`` and ``times`` are of ours alone: ``lives.py`` says what they print.
 
 ``gates`` gives each of them, with hindsight, the effect gate that serves it best. Peers name no cause; they attribute
 whatever moves at an upgrade to the image.
@@ -45,7 +45,7 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED, Verdict
 from infercanary.judge.stages import judge
 from infercanary.judge.statistics import prior
-from lives import restarts, times
+from lives import populations, restarts, times
 from simulation import CANARY, PAST, Floats, Start, Upgrade, kept, samples, start, upgrade
 
 try:
@@ -441,7 +441,7 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("all", "upgrades", "gates", "causes", "months", "restarts", "times"),
+        choices=("all", "upgrades", "gates", "causes", "months", "restarts", "populations", "times"),
         default="all",
     )
     parser.add_argument(
@@ -460,6 +460,8 @@ def main() -> None:
         causes(args.trials, args.seed)
     if args.what in ("all", "restarts"):
         restarts(args.trials, args.seed)
+    if args.what in ("all", "populations"):
+        populations(args.trials, args.seed)
     if args.what in ("all", "times"):
         times(args.trials, args.seed)
     if args.what in ("all", "months"):

@@ -3,6 +3,8 @@
 ``restarts``: a restart of the same image, for true restart SDs, numbers of earlier starts and of replicas. Each counts
 as a false call if *any* look of the life calls a change.
 
+``populations``: the same with a prior that was learned of a store's services, from restarts alone.
+
 ``times``: the runs of a start until a change is called, from the new start's first steady run on, and how an identical
 rebuild ends. Both are printed with their Monte-Carlo errors.
 """
@@ -21,9 +23,11 @@ from infercanary.judge.estimate import shifts
 from infercanary.judge.model import Start as KeptStart
 from infercanary.judge.model import State
 from infercanary.judge.policy import LIVE
-from infercanary.judge.shift import CHANGED
+from infercanary.judge.priors import Prior, learned
+from infercanary.judge.sequential import is_beyond_doubt
+from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.upgrade import select
-from simulation import BEFORE, kept, start
+from simulation import BEFORE, Floats, kept, start
 
 
 class Setting(NamedTuple):
@@ -112,6 +116,59 @@ CHANGES = (
     Setting(0.01, 8, 2, 0.0),
     Setting(0.01, 0, 1, 0.0),
 )
+
+
+POPULATIONS: dict[str, tuple[float, ...]] = {
+    "a third each of 0.3, 1 and 3 %": SDS,
+    "all 0.3 %": (0.003,),
+    "all 1 %": (0.01,),
+    "all 3 %": (0.03,),
+    "1 %, and one in ten 30 %": (*(0.01,) * 9, 0.3),
+}
+"""Restart SDs of a store's services, drawn with equal chances."""
+
+
+def populations(trials: int, seed: int) -> None:
+    """Print what is learned of a store's services, and how often a restart of another one of them is called.
+
+    Restarts alone: without the runs' own noise, and one replica.
+
+    Args:
+        trials: Stores of each kind; from each 40 more services are drawn.
+        seed: Of the random numbers.
+    """
+    print(
+        f"\n{trials} stores each: the prior that is learned, and restarts of 40 other services called changed\n"
+    )
+    print("| restart SDs | services | SD | df |", *(f"{earlier} earlier |" for earlier in EARLIER))
+    print("|---|---|---|---|" + "---|" * len(EARLIER))
+    rng = np.random.default_rng(seed)
+    for name, sds in POPULATIONS.items():
+        for services in (8, 16, 50):
+            found: list[tuple[float, float]] = []
+            called: dict[int, list[bool]] = {earlier: [] for earlier in EARLIER}
+            for _ in range(trials):
+                df = rng.integers(1, 12, services)
+                own = rng.choice(sds, services) * np.sqrt(rng.chisquare(df) / df)
+                prior = (
+                    learned([Restarts(*each) for each in zip(own, df.astype(float), strict=True)]) or Prior()
+                )
+                found.append((prior.sd, prior.df))
+                for earlier in EARLIER:
+                    called[earlier] += _called(rng, rng.choice(sds, 40), earlier, prior)
+            sd, df_ = np.median(found, axis=0)
+            cells = (f"{share(called[earlier])} |" for earlier in EARLIER)
+            print(f"| {name} | {services} | {sd:.2%} | {df_:.1f} |", *cells, flush=True)
+
+
+def _called(rng: np.random.Generator, sds: Floats, earlier: int, prior: Prior) -> list[bool]:
+    """Whether a restart of each of these services is called; the baseline is one start more than ``earlier``."""
+    starts = rng.normal(0, 1, (sds.size, earlier + 1)) * sds[:, None]
+    new = rng.normal(0, 1, sds.size) * sds
+    df = prior.df + earlier
+    squares = prior.df * prior.sd**2 + ((starts - starts.mean(axis=1)[:, None]) ** 2).sum(axis=1)
+    each = zip(new - starts.mean(axis=1), np.sqrt(squares / df * (1 + 1 / (earlier + 1))), strict=True)
+    return [is_beyond_doubt(Pooled(shift, 0.0, 1e9, se, df), LIVE.looks[-1], LIVE) for shift, se in each]
 
 
 def times(trials: int, seed: int) -> None:

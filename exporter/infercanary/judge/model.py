@@ -293,6 +293,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     own: Part | None = None
     """After a rollback: the shift against what the same image did before."""
     restart_sd: float = LIVE.prior_restart_sd
+    prior: int = 0
+    """The number of the prior that it was learned with; 0 for the policy's own, which is assumed."""
+    is_assumed: bool = False
+    """Whether no restart of the service showed anything of it."""
     runs: int = 0
     """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
     starts: int = 0

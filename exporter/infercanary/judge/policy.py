@@ -75,6 +75,27 @@ class Policy:
     prior_restart_df: float = 3.0
     """Degrees of freedom of that: few, so that its tail is heavy and a service's own restarts soon outweigh it."""
 
+    prior_number: int = 0
+    """Of the prior, as it is stored, where it was learned from the services of a store; 0 where it is assumed."""
+
+    prior_services: int = 8
+    """Services with restarts without which none is learned."""
+
+    prior_trimmed: float = 0.1
+    """Share of the services, at either end, that are winsorized; at least one."""
+
+    prior_least_sd: float = 0.002
+    """SD of logarithms. A service whose starts differ by less counts as if they did by so much."""
+
+    prior_least_df: float = 2.0
+    """Of a learned prior: with fewer degrees of freedom nothing would ever be called without restarts."""
+
+    prior_most_df: float = 4.0
+    """Of a learned prior: its tail stays heavy, however alike the services are that there were."""
+
+    prior_moved: float = 0.1
+    """Ratio by which what is learned must differ from the last prior to be another one."""
+
     baseline_runs: int = 240
     """Runs of a start that are its baseline: the latest."""
 

@@ -33,6 +33,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
             state=decision.state,
             candidate_image=image_name(last),
             restart_sd=restarts.sd,
+            prior=policy.prior_number,
             runs=_count(runs.selection.starts),
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
@@ -44,6 +45,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         causes=causes,
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
+        prior=policy.prior_number,
+        is_assumed=restarts.df <= policy.prior_restart_df,
         runs=runs.reached,
         starts=len(upgrade.before) + len(upgrade.after),
         next_look=next((look for look in policy.looks if look > runs.reached), None),
@@ -97,6 +100,12 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
         found = [_share(judgement.causes), *found, *_explanations(judgement.causes, policy)]
     elif judgement.causes.changes:
         found.append(_changes(judgement.causes.changes))
+    if judgement.is_assumed and judgement.state in ("inconclusive", "confirming"):
+        found.append(
+            "how much starts differ is known from other services alone"
+            if judgement.prior
+            else "how much starts differ is assumed, since no restart was seen"
+        )
     if judgement.siblings:
         felt = "a sibling" if judgement.siblings == 1 else f"{judgement.siblings} siblings"
         found.append(f"without what {felt} felt of the host")

@@ -269,7 +269,9 @@ class SqliteStore:
         ).fetchall()
         if expired := retention.expired(map(StartRecord._make, rows), self._age, self._keep):
             thinning.drop(db, expired)
-            db.execute("DELETE FROM document WHERE service NOT IN (SELECT service FROM generation)")
+            db.execute(
+                "DELETE FROM document WHERE service != '' AND service NOT IN (SELECT service FROM generation)"
+            )
         db.execute(starts.DELETE_UNUSED_ENVIRONMENTS)
 
     def _count(self, db: sqlite3.Connection) -> None:

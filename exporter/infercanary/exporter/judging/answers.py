@@ -23,6 +23,8 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     baseline_image: str
     candidate_image: str
+    prior: int = 0
+    """The number of the prior of the restart variance that it used; 0 for the policy's own."""
 
 
 _decoder = msgspec.json.Decoder(PastVerdict)
@@ -62,6 +64,7 @@ def record(
                 sentence=sentence,
                 baseline_image=judgement.baseline_image,
                 candidate_image=judgement.candidate_image,
+                prior=judgement.prior,
             )
             store.save(service, canary, _KIND, now, msgspec.json.encode(answer))
     return tuple(sorted(answers.values(), key=lambda answer: answer.upgraded_at))

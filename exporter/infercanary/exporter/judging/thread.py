@@ -29,11 +29,14 @@ from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, View, next_action, seen_now
 from infercanary.exporter.judging.answers import record
 from infercanary.exporter.judging.findings import NOTHING, Findings
+from infercanary.exporter.judging.learning import Learning
 from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_starts
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.priors import taught_by
+from infercanary.judge.upgrade import last_upgrade
 from infercanary.store.base import Store, StoreError, open_store
 
 log = structlog.get_logger(__name__)
@@ -58,6 +61,7 @@ class Judging:
         self._queue = ReportQueue()
         self._siblings = Siblings()
         self._silence = Silence()
+        self._learning = Learning()
         self._stopping = threading.Event()
         self._store: Store | None = None
         self._up = True
@@ -267,7 +271,11 @@ class Judging:
         try:
             siblings = self._siblings.of(service, store)
             before = self.findings.get(service, NOTHING)
-            after = before.judged(canary, starts, siblings, self._policy, drift_alone=drift_alone)
+            upgrade = last_upgrade(starts, self._policy)
+            policy = self._learning.prior(store, upgrade.at if upgrade else None).of(self._policy)
+            if not view.taken.keys() <= view.seen.keys():  # a start ended, and another one began
+                self._learning.teach((service, canary), taught_by(starts, siblings, policy))
+            after = before.judged(canary, starts, siblings, policy, drift_alone=drift_alone)
             judgement, words = after.judgements[canary], after.sentences[canary]
             known = view.judgement
             if known is None or (known.state, known.upgraded_at) != (judgement.state, judgement.upgraded_at):
@@ -287,6 +295,7 @@ class Judging:
             self._thinned_at = time.monotonic()
             store.thin(time.time())
             self._forget(store)
+            self._learning.learn(store, self._policy, time.time())
 
     def _forget(self, store: Store) -> None:
         """Forget what the store no longer has, and canaries that were removed from their service.
@@ -300,6 +309,7 @@ class Judging:
                 known[service].add(canary)
         self._silence.forget(known)
         self._seen = {key: seen for key, seen in self._seen.items() if key[1] in known[key[0]]}
+        self._learning.forget({(service, canary) for service, each in known.items() for canary in each})
         self._reported = {service: starts for service, starts in self._reported.items() if known[service]}
         for service, found in [*self.findings.items()]:
             if not known[service]:

@@ -1,0 +1,120 @@
+"""The priors of the restart variance: learned from all services of the store, kept in it as numbered documents."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from statistics import median
+
+import msgspec
+import structlog
+
+from infercanary.exporter.judging.silence import Canary
+from infercanary.judge.policy import Policy
+from infercanary.judge.priors import Prior, has_moved, learned
+from infercanary.judge.shift import Restarts
+from infercanary.store.base import Store
+
+log = structlog.get_logger(__name__)
+
+LEARN_SECONDS = 3600.0
+"""A prior is learned so often at most, and not before an exporter has run for so long: then all were judged."""
+
+_KIND = "restart_prior"
+_OF_THE_STORE = ""  # no service has this name
+_decoder = msgspec.json.Decoder(Prior)
+
+
+class Learning:
+    """What services teach, and the priors that were learned of it.
+
+    An upgrade is judged by the last prior that was there when it began, also after a later one was learned: the same
+    runs give the same verdict again.
+    """
+
+    def __init__(self) -> None:
+        self._taught: dict[Canary, Restarts] = {}
+        self._kept: list[tuple[float, Prior]] | None = None
+        self._learned_at = math.inf
+
+    def teach(self, canary: Canary, restarts: Restarts | None) -> None:
+        """Take what the starts of a canary's service show by themselves.
+
+        Args:
+            canary: Service and canary.
+            restarts: As they were learned without a prior; None where no image was started again.
+        """
+        if restarts is None:
+            self._taught.pop(canary, None)
+        else:
+            self._taught[canary] = restarts
+
+    def forget(self, known: Collection[Canary]) -> None:
+        """Forget all canaries but these.
+
+        Args:
+            known: Those that are still in the store.
+        """
+        self._taught = {canary: taught for canary, taught in self._taught.items() if canary in known}
+
+    def prior(self, store: Store, at: float | None) -> Prior:
+        """The prior that an upgrade is judged by.
+
+        Args:
+            store: Where priors are kept.
+            at: When the upgrade began, a Unix time; None for what is judged without one.
+
+        Returns:
+            The last one of that time; the oldest that is kept where that one no longer is, and number 0, which is the
+            policy's own, where none was learned yet.
+        """
+        kept = self._read(store)
+        before = [prior for since, prior in kept if at is None or since <= at]
+        if before:
+            return before[-1]
+        return kept[0][1] if kept and kept[0][1].number > 1 else Prior()
+
+    def learn(self, store: Store, policy: Policy, now: float) -> None:
+        """Learn a prior, if it is time, and keep it where it differs from the last one.
+
+        Args:
+            store: Where priors are kept.
+            policy: How many services it takes.
+            now: A Unix time.
+        """
+        self._learned_at = min(self._learned_at, now)
+        if now - self._learned_at < LEARN_SECONDS:
+            return
+        self._learned_at = now
+        found = learned(self._by_service(), policy)
+        kept = self._read(store)
+        if found is None or (kept and not has_moved(kept[-1][1], found, policy)):
+            return
+        prior = msgspec.structs.replace(found, number=kept[-1][1].number + 1 if kept else 1)
+        store.save(_OF_THE_STORE, "", _KIND, now, msgspec.json.encode(prior))
+        kept.append((now, prior))
+        log.info(
+            "learned how much starts differ",
+            prior=prior.number, sd=f"{prior.sd:.2%}", df=round(prior.df, 1), services=prior.services,
+        )  # fmt: skip
+
+    def _by_service(self) -> list[Restarts]:
+        """One for each service: its canaries share the starts."""
+        services: dict[str, list[Restarts]] = {}
+        for (service, _), taught in self._taught.items():
+            services.setdefault(service, []).append(taught)
+        return [
+            Restarts(median(one.sd for one in each), median(one.df for one in each))
+            for each in services.values()
+        ]
+
+    def _read(self, store: Store) -> list[tuple[float, Prior]]:
+        if self._kept is None:
+            kept = []
+            for document in store.history(_OF_THE_STORE, "", _KIND):
+                try:
+                    kept.append((document.at, _decoder.decode(document.body)))
+                except msgspec.DecodeError as error:
+                    log.warning("a prior cannot be read", error=str(error))
+            self._kept = kept
+        return self._kept

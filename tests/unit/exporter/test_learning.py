@@ -1,0 +1,78 @@
+"""Priors are learned from all services, and kept: the same upgrade is judged by the same prior again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
+from infercanary.judge.model import Generation, Sample
+from infercanary.judge.policy import LIVE
+from infercanary.judge.shift import Restarts
+from infercanary.store.sqlite import SqliteStore
+
+HOUR = LEARN_SECONDS
+
+
+def taught(sd: float, services: int = 10) -> Learning:
+    learning = Learning()
+    for number in range(services):
+        learning.teach((f"s{number}", "c"), Restarts(sd * (0.8 + 0.04 * number), 5.0))
+    return learning
+
+
+def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "judge.sqlite")
+    learning = taught(0.02)
+    assert learning.prior(store, 0.0).number == 0
+    learning.learn(store, LIVE, 10.0)
+    assert learning.prior(store, 100.0).number == 0, "not all services were judged yet"
+    learning.learn(store, LIVE, 10.0 + HOUR)
+    first = learning.prior(store, None)
+    assert (first.number, first.services) == (1, 10)
+    assert learning.prior(store, HOUR).number == 0 and learning.prior(store, 2 * HOUR) == first
+    learning.learn(store, LIVE, 20.0 + 2 * HOUR)
+    assert learning.prior(store, None) == first, "nothing changed"
+    for number in range(10):
+        learning.teach((f"s{number}", "c"), Restarts(0.005, 5.0))
+    learning.learn(store, LIVE, 30.0 + 3 * HOUR)
+    assert learning.prior(store, None).number == 2
+    assert learning.prior(store, None).sd < first.sd / 2
+    store.close()
+    again, store = Learning(), SqliteStore.open(tmp_path / "judge.sqlite")
+    assert again.prior(store, 2 * HOUR) == first
+    assert again.prior(store, 9 * HOUR).number == 2
+    again.learn(store, LIVE, 9 * HOUR)
+    again.learn(store, LIVE, 11 * HOUR)
+    assert again.prior(store, None).number == 2, "nobody has taught it anything yet"
+    store.close()
+
+
+def test_too_few_services_leave_the_policys_own() -> None:
+    store = SqliteStore.open(None)
+    learning = taught(0.02, services=7)
+    learning.teach(("s0", "other"), Restarts(0.02, 5.0))
+    for hour in range(4):
+        learning.learn(store, LIVE, hour * HOUR)
+    assert learning.prior(store, None).number == 0, "canaries of one service are one service"
+    learning = taught(0.02)
+    learning.teach(("s0", "c"), None)
+    learning.forget({(f"s{number}", "c") for number in range(5)})
+    for hour in range(4):
+        learning.learn(store, LIVE, hour * HOUR)
+    assert learning.prior(store, None).number == 0
+    store.close()
+
+
+def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
+    store = SqliteStore.open(None)
+    store.save("", "", "restart_prior", 1.0, b"not JSON")
+    assert Learning().prior(store, None).number == 0
+    learning = taught(0.02)
+    learning.learn(store, LIVE, 0.0)
+    learning.learn(store, LIVE, 2 * HOUR)
+    g = Generation(service="s", container="a", boot_id="b", started_at=0.0, image_id="sha256:1")
+    store.take(g, [Sample(0, "c", 0.0, "ok", 0.02)])
+    for day in range(200):
+        store.thin(86_400.0 * day)
+    assert Learning().prior(store, None).number == 1
+    store.close()
