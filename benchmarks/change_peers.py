@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from infercanary.judge.changepoints import scan
+from infercanary.judge.changepoints import strengths
+from infercanary.judge.policy import LIVE
 
 Floats: TypeAlias = NDArray[np.float64]
 Found: TypeAlias = list[tuple[int, float]]
@@ -28,8 +30,10 @@ class Family(NamedTuple):
 
 
 def ours(values: Sequence[float] | Floats, settings: Mapping[str, float]) -> Found:
-    """The scan as it is shipped."""
-    return [(change.index, 1.0) for change in scan(values)]
+    """The scan as it is shipped, but for the fields of the policy that are set."""
+    # A field that counts points stays an int, as one slices by it.
+    typed = {name: type(getattr(LIVE, name))(value) for name, value in settings.items()}
+    return strengths(np.log(np.asarray(values, dtype=float)), replace(LIVE, **typed))
 
 
 def highest(strength: Floats, apart: int) -> Found:
@@ -93,10 +97,12 @@ def _steps(first: float, last: float, count: int) -> list[float]:
     return [float(x) for x in np.geomspace(first, last, count).round(3)]
 
 
+OURS = {"scan_split": (12, 16, 20), "scan_near": (5, 8), "scan_least_ses": (2.5, 3.0)}
+
 FAMILIES: dict[str, Family] = {
-    "ours": Family(ours, {}, [0.0], 0.0, is_peer=False),
-    "Hodges-Lehmann z": Family(hodges_lehmann, {}, _steps(3, 40, 40), 7.0),
-    "Perfherder t": Family(perfherder, {}, _steps(3, 40, 40), 7.0),
+    "ours": Family(ours, OURS, _steps(3, 12, 40), LIVE.scan_strength, is_peer=False),
+    "Hodges-Lehmann z": Family(hodges_lehmann, {}, _steps(3, 30, 30), 7.0),
+    "Perfherder t": Family(perfherder, {}, _steps(3, 30, 30), 7.0),
 }
 
 

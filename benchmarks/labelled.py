@@ -23,8 +23,9 @@ stay together.
 the order of their number of changes, then of their names, are dealt out there and back. For each outer fold, and from
 the other four alone: each family of variants is scored by inner folds (its setting chosen on three, scored on the
 fourth), the best family is taken, its setting is chosen on all four, and the outer fold is scored with that. A setting
-is chosen by the mean of both recalls among those with at most ``BUDGET`` false alarms per 1,000. The final setting is
-the same choice with all five folds, and what the outer folds gave is how well it does on series that nobody has seen.
+is chosen by the mean of both recalls among those within a budget of false alarms. The final setting is the same choice
+with all five folds, and what the outer folds gave is how well it does on series that nobody has seen. A choice
+overdraws its budget there, so two are shown: the goal is at most .06 per 1,000, and the smaller one's choice ships.
 
 Each variant that is scored becomes a line of ``results/labelled.tsv``: trying many is tuning, too.
 """
@@ -54,7 +55,8 @@ from infercanary.judge.statistics import compare
 RESULTS = Path(__file__).parent / "results" / "labelled.tsv"
 
 MARGIN, WINDOW, EFFECT, WIDTH = 10, 30, 0.03, 20
-FOLDS, BUDGET, RESAMPLED = 5, 0.04, 2_000
+FOLDS, RESAMPLED = 5, 2_000
+BUDGETS = 0.04, 0.02  # false alarms per 1,000 points
 
 Setting: TypeAlias = tuple[tuple[str, float], ...]
 """The parameters of a variant, by name; a threshold is one of them."""
@@ -67,15 +69,13 @@ class Labelled(NamedTuple):
     values: Sequence[float]
     marks: Sequence[int]
     agreed: Sequence[int]
+    changes: Sequence[int]
+    """Of those the ones to be found."""
 
     @property
     def test(self) -> str:
         """What was measured: the halves of a test belong together."""
         return self.name.rpartition("_split")[0] or self.name
-
-    def changes(self) -> list[int]:
-        """Those to be found."""
-        return [x for x in self.agreed if moved(self.values, x, WIDTH)]
 
 
 class Counts(NamedTuple):
@@ -105,10 +105,9 @@ class Score(NamedTuple):
         mean = sum(shares) / len(shares) if shares else math.nan
         return cls(1000 * false / points, hits / changes if changes else math.nan, mean)
 
-    @property
-    def merit(self) -> float:
+    def merit(self, budget: float) -> float:
         """What is chosen by, within the budget of false alarms; beyond it fewer of them are better."""
-        return (self.recall + self.by_series) / 2 if self.false <= BUDGET else -self.false
+        return (self.recall + self.by_series) / 2 if self.false <= budget else -self.false
 
     def __str__(self) -> str:
         return f"{self.false:.4f}  {self.recall:.4f}  {self.by_series:.4f}"
@@ -120,8 +119,10 @@ def load(path: Path) -> list[Labelled]:
     for name, item in json.loads(gzip.decompress(path.read_bytes())).items():
         marks = item["marks"]
         if min(item["values"]) > 0:
-            every = sorted({x for person in marks for x in person})
-            found.append(Labelled(name, item["values"], every, consensus(marks, every)))
+            values, every = item["values"], sorted({x for person in marks for x in person})
+            agreed = consensus(marks, every)
+            changes = [x for x in agreed if moved(values, x, WIDTH)]
+            found.append(Labelled(name, values, every, agreed, changes))
     return found
 
 
@@ -147,7 +148,7 @@ def folds(series: Sequence[Labelled]) -> dict[str, int]:
     """The fold of each test."""
     changes: defaultdict[str, int] = defaultdict(int)
     for item in series:
-        changes[item.test] += len(item.changes())
+        changes[item.test] += len(item.changes)
     there_and_back = [*range(FOLDS), *reversed(range(FOLDS))]
     ordered = sorted(changes, key=lambda test: (-changes[test], test))
     return {test: there_and_back[i % (2 * FOLDS)] for i, test in enumerate(ordered)}
@@ -156,9 +157,8 @@ def folds(series: Sequence[Labelled]) -> dict[str, int]:
 def counted(item: Labelled, found: Sequence[int]) -> Counts:
     """``found`` against the marks of one series."""
     false = sum(not any(abs(at - x) <= MARGIN for x in item.marks) for at in found)
-    changes = item.changes()
-    hits = sum(any(abs(at - x) <= MARGIN for at in found) for x in changes)
-    return Counts(len(item.values), false, len(changes), hits)
+    hits = sum(any(abs(at - x) <= MARGIN for at in found) for x in item.changes)
+    return Counts(len(item.values), false, len(item.changes), hits)
 
 
 class Table:
@@ -184,7 +184,7 @@ class Table:
             ]
             self.counts[name, setting] = counts
             score = Score.of(counts)
-            if best is None or score.merit > best[0].merit:
+            if best is None or score.merit(BUDGETS[-1]) > best[0].merit(BUDGETS[-1]):
                 best = score, setting
         if best:
             note(name, best[1], best[0], pace)
@@ -195,16 +195,16 @@ class Table:
         each = zip(self.series, self.counts[variant], strict=True)
         return Score.of(counts for item, counts in each if self.fold[item.test] in chosen)
 
-    def best(self, name: str, within: Sequence[int]) -> tuple[str, Setting]:
+    def best(self, name: str, within: Sequence[int], budget: float) -> tuple[str, Setting]:
         """The setting of a family that does best on some of the folds; of equals the first."""
         own = [variant for variant in self.counts if variant[0] == name]
-        return max(own, key=lambda variant: self.score(variant, within).merit)
+        return max(own, key=lambda variant: self.score(variant, within).merit(budget))
 
-    def crossed(self, name: str, within: Sequence[int]) -> list[Counts]:
+    def crossed(self, name: str, within: Sequence[int], budget: float) -> list[Counts]:
         """The counts of a family where each fold is scored with the setting that the others choose."""
         found: list[Counts] = []
         for out in within:
-            variant = self.best(name, [fold for fold in within if fold != out])
+            variant = self.best(name, [fold for fold in within if fold != out], budget)
             found += self.of_fold(variant, out)
         return found
 
@@ -223,10 +223,10 @@ def at_least(found: Found, threshold: float) -> list[int]:
     return [at for at, strength in found if strength >= threshold]
 
 
-def chosen(table: Table, names: Sequence[str], within: Sequence[int]) -> tuple[str, Setting]:
+def chosen(table: Table, names: Sequence[str], within: Sequence[int], budget: float) -> tuple[str, Setting]:
     """The family that does best by cross-validation within the folds, and its best setting on all of them."""
-    name = max(names, key=lambda name: Score.of(table.crossed(name, within)).merit)
-    return table.best(name, within)
+    name = max(names, key=lambda name: Score.of(table.crossed(name, within, budget)).merit(budget))
+    return table.best(name, within, budget)
 
 
 def interval(tests: Sequence[str], counts: Sequence[Counts]) -> tuple[Score, Score]:
@@ -247,26 +247,34 @@ def interval(tests: Sequence[str], counts: Sequence[Counts]) -> tuple[Score, Sco
 def nested(series: Sequence[Labelled], families: Mapping[str, Family]) -> None:
     """Print how well each family does, and the choice between all, on folds that had no part in a choice."""
     table = Table(series, families)
-    every = range(FOLDS)
     print(f"{len(series)} series, {sum(len(s.values) for s in series):,} points, ", end="")
-    print(f"{sum(len(s.changes()) for s in series)} changes; chosen within {BUDGET} false alarms per 1,000")
+    print(f"{sum(len(s.changes) for s in series)} changes")
     print("outer folds: false alarms per 1,000, recall, recall by series, each with its 95 % interval")
     own = [name for name in families if not families[name].is_peer]
     rows = [(name, [name]) for name in families]
     rows += [("the choice between ours", own)] if len(own) > 1 else []
-    for label, names in rows:
-        tests: list[str] = []
-        counts: list[Counts] = []
-        for out in every:
-            variant = chosen(table, names, [fold for fold in every if fold != out])
-            counts += table.of_fold(variant, out)
-            tests += table.tests_of_fold(out)
-            print(f"    fold {out}: {Score.of(table.of_fold(variant, out))}  with {shown(variant)}")
-        score, (low, high) = Score.of(counts), interval(tests, counts)
-        parts = (f"{x:.3f} [{a:.3f}, {b:.3f}]" for x, a, b in zip(score, low, high, strict=True))
-        print(f"{label:28} {'   '.join(parts)}")
-        final = chosen(table, names, every)
-        print(f"{'':28} all folds choose {shown(final)}: in sample {table.score(final, every)}", flush=True)
+    for budget in BUDGETS:
+        print(f"\nchosen within {budget} false alarms per 1,000")
+        for label, names in rows:
+            crossed(table, label, names, budget)
+
+
+def crossed(table: Table, label: str, names: Sequence[str], budget: float) -> None:
+    """Print the score of the choice between families on the outer folds, and what all folds choose."""
+    tests: list[str] = []
+    counts: list[Counts] = []
+    for out in range(FOLDS):
+        variant = chosen(table, names, [fold for fold in range(FOLDS) if fold != out], budget)
+        counts += table.of_fold(variant, out)
+        tests += table.tests_of_fold(out)
+        print(f"    fold {out}: {Score.of(table.of_fold(variant, out))}  with {shown(variant)}")
+    score, (low, high) = Score.of(counts), interval(tests, counts)
+    parts = (f"{x:.3f} [{a:.3f}, {b:.3f}]" for x, a, b in zip(score, low, high, strict=True))
+    print(f"{label:28} {'   '.join(parts)}")
+    final = chosen(table, names, range(FOLDS), budget)
+    print(
+        f"{'':28} all folds choose {shown(final)}: in sample {table.score(final, range(FOLDS))}", flush=True
+    )
 
 
 def shown(variant: tuple[str, Setting]) -> str:
@@ -355,21 +363,22 @@ def main() -> None:
         fold = folds(series)
         for number in range(FOLDS):
             own = [item for item in series if fold[item.test] == number]
-            size = sum(len(item.values) for item in own), sum(len(item.changes()) for item in own)
+            size = sum(len(item.values) for item in own), sum(len(item.changes) for item in own)
             print(f"fold {number}: {len(own)} series, {size[0]:,} points, {size[1]} changes: ", end="")
             print(" ".join(item.name for item in own))
     elif args.what == "nested":
         nested(series, families)
     else:
         settings = {key: float(value) for key, _, value in (each.partition("=") for each in args.set)}
-        for name, family in families.items():
-            scored(series, name, family, settings)
+        paces = {name: scored(series, name, family, settings) for name, family in families.items()}
+        if "ours" in paces:
+            print("pace: " + ", ".join(f"{paces['ours'] / paces[name]:.2f} of {name}" for name in paces))
         alarms, power = events(series)
         print(f"known event: {100 * alarms:.3f} % false alarms, power {power:.4f}")
 
 
-def scored(series: Sequence[Labelled], name: str, family: Family, settings: Mapping[str, float]) -> None:
-    """Print the score of one variant as it stands, on all series; nothing is chosen by it."""
+def scored(series: Sequence[Labelled], name: str, family: Family, settings: Mapping[str, float]) -> float:
+    """Print the score of one variant as it stands, on all series; nothing is chosen by it. Return points a second."""
     begin = time.perf_counter()
     found = [at_least(family.find(item.values, settings), family.usual) for item in series]
     pace = sum(len(item.values) for item in series) / (time.perf_counter() - begin)
@@ -378,6 +387,7 @@ def scored(series: Sequence[Labelled], name: str, family: Family, settings: Mapp
     low, high = interval([item.test for item in series], counts)
     note(name, (*settings.items(), ("threshold", family.usual)), score, pace)
     print(f"{name:28} {score}  from {low} to {high}; {pace:,.0f} points a second")
+    return pace
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from infercanary.judge.model import Change
 from infercanary.judge.policy import FILES
 from infercanary.judge.statistics import Points
 
-LEAST = 2 * FILES.window
-"""Runs below which a series is too short: a change needs a window before and after it."""
+LEAST = FILES.scan_fewest
+"""Runs below which a series is too short."""
 MOST = 4096
 """Points that are scanned at most; a longer series is scanned as medians of blocks."""
 

@@ -1,19 +1,30 @@
-"""Where the level of one series changed, without an event to compare around. Pure: numbers in, change points out."""
+"""Where the level of one series changed, without an event to compare around. Pure: numbers in, change points out.
+
+Two views of each candidate must agree. Near it: does the level differ by more than the points on either side scatter?
+And in the whole series: does the best segmentation still need it when changes are made more and more expensive? Each
+alone errs where the other does not: a level that wanders makes clear steps, of which a good segmentation needs few; and
+a segmentation by the noise of neighbours explains a slow mode by many changes, of which few are clear.
+"""
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.segmentation import persistence
 from infercanary.judge.shift import ratio
 from infercanary.judge.statistics import Floats, Points, Series, shift
 
-# Of normal noise: the SD over the MAD, and the standard error of the median over the mean's.
-_MAD, _MEDIAN = 1.4826, 1.2533
+_MAD = 1.4826  # of normal noise, the SD over the MAD
+_MIDDLE = 2.5758  # of the normal distribution: 99 % lie within so many SDs
+_FEWEST = 5  # points on a side, without which its median has no known error
 
 
 @dataclass(frozen=True)  # no tuple, because those have a method named index
@@ -31,15 +42,12 @@ def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
 
         [change.index for change in scan(latencies)]
 
-    A step lies between the medians of the ``window`` points before and after a place. It counts if it is large, beyond
-    the scatter within both, and beyond the same difference elsewhere in the series: a level that varies makes steps of
-    its own. Nothing is found nearer to an end or to a larger step. A slow trend has no step; to see it is for
-    ``compare``, with a baseline that is frozen. Medians instead of Perfherder's means, because single outliers are
-    common. Assumes one step at most within a window, and that most of a series has none.
+    A slow trend has no step; to see it is for ``compare``, with a baseline that is frozen. What is asked of a step was
+    chosen on series in which people marked the changes, by nested cross-validation (``benchmarks/labelled.py``).
 
     Args:
         values: Latencies above zero in order of time, in any unit.
-        policy: The window, and what a step must exceed.
+        policy: What a step must exceed.
 
     Returns:
         The change points, in order.
@@ -47,65 +55,179 @@ def scan(values: Points, policy: Policy = LIVE) -> list[ChangePoint]:
     Raises:
         ValueError: A value is no latency.
     """
-    window = policy.window
     y = Series.of(values, "values", policy).logs
-    if y.size < 2 * window:
+    found = [at for at, strength in strengths(y, policy) if strength >= policy.scan_strength]
+    return _with_shifts(y, found, policy)
+
+
+def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
+    """Where a level might change by the smallest effect or more, in order, and how clear each of these changes is.
+
+    The strength is the geometric mean of a change's z near it and of its persistence in the whole series, less where
+    the series wanders.
+
+    Args:
+        logs: The series, as logarithms.
+        policy: How candidates are found and weighed.
+    """
+    if logs.size < policy.scan_fewest:
         return []
-    level, error = _windows(y, window)
-    step = level[window:] - level[:-window]
-    size = np.abs(step)
-    beyond = size / (np.hypot(error[window:], error[:-window]) + 1e-9)
-    elsewhere = size / (_typical(size) + 1e-9)
+    values = logs.tolist()
+    places = sorted({_sharpened(values, at, policy) for at in _candidates(logs, policy)})
+    clear = _eliminated(values, places, policy)
+    if not clear:
+        return []
+    noise, doubt = _noise(logs, clear, policy)
+    lasting = persistence(logs, noise, policy)
+    return [(at, math.sqrt(min(clear[at], policy.scan_most) * lasting[at]) / doubt) for at in sorted(clear)]
+
+
+def _candidates(y: Floats, policy: Policy) -> list[int]:
+    """Where the medians of points before and after differ most clearly, none near to a clearer one."""
+    clear = np.zeros(y.size)
+    for window in policy.scan_windows:
+        if y.size >= 2 * window:
+            level, error = _windows(y, window)
+            size = np.abs(level[window:] - level[:-window])
+            t = size / (np.hypot(error[window:], error[:-window]) + 1e-9)
+            t[(size < policy.scan_least) | (t < policy.scan_least_ses)] = 0
+            view = clear[window : window + t.size]
+            np.maximum(view, t, out=view)
+    free = clear > 0
     found: list[int] = []
-    free = (size >= policy.log_effect) & (beyond >= policy.beyond_scatter)
-    order = np.argsort(
-        -np.minimum(beyond / policy.beyond_scatter, elsewhere / policy.beyond_typical), kind="stable"
-    )
-    for place in order:
+    for place in np.argsort(-clear, kind="stable")[: np.count_nonzero(free)].tolist():
         if free[place]:
-            near = slice(max(0, place - window + 1), place + window)
-            free[near] = False
-            others = size
-            if size.size < 10 * window:  # short enough for the step itself to be most of what there is
-                others = np.concatenate((size[: near.start], size[near.stop :]))
-            is_alone = others.size < window
-            if beyond[place] >= (policy.beyond_alone if is_alone else policy.beyond_doubt) or (
-                not is_alone and size[place] >= policy.beyond_typical * _typical(others)
-            ):
-                found.append(_sharpened(y, place + window, policy))
-    return _with_shifts(y, sorted(set(found)), policy)
-
-
-def _typical(size: Floats) -> float:
-    """The SD of steps where none is real, from their median: it takes no notice of the few that are."""
-    return _MAD * float(np.median(size))
+            free[max(0, place - policy.scan_near + 1) : place + policy.scan_near] = False
+            found.append(place)
+    return found
 
 
 def _windows(y: Floats, window: int) -> tuple[Floats, Floats]:
-    """Median of each ``window`` points, and the standard error of that."""
+    """Median of each ``window`` points, and its standard error by the winsorized SD."""
     ordered = np.sort(sliding_window_view(y, window), axis=1)
-    level = (ordered[:, window // 2 - 1] + ordered[:, window // 2]) / 2
-    mad = np.median(np.abs(ordered - level[:, None]), axis=1)
+    level = (ordered[:, (window - 1) // 2] + ordered[:, window // 2]) / 2
     inner = ordered.clip(ordered[:, 1:2], ordered[:, -2:-1])
-    winsorized = inner.std(axis=1, ddof=1) * (window - 1) / (window - 3)
-    scatter = np.maximum(winsorized, _MEDIAN * _MAD * mad)
-    # A coarse clock has its median half a tick off, which more points do not improve: the median gap between values.
-    gaps = np.sort(np.diff(ordered, axis=1), axis=1)
-    distinct = (gaps > 1e-9).sum(axis=1)
-    middle = np.minimum(gaps.shape[1] - distinct + distinct // 2, gaps.shape[1] - 1)
-    tick = gaps[np.arange(len(gaps)), middle]
-    return level, np.sqrt(scatter**2 / window + tick**2 / 4)
+    scatter = inner.std(axis=1, ddof=1) * (window - 1) / (window - 3)
+    return level, scatter / math.sqrt(window)
 
 
-def _sharpened(y: Floats, at: int, policy: Policy) -> int:
+def _sharpened(y: Sequence[float], at: int, policy: Policy) -> int:
     """The split near ``at`` from which on points lie nearer to the later level: medians step some points around it."""
-    window = policy.window
-    before, after = np.median(y[at - window : at]), np.median(y[at : at + window])
-    reach = window - policy.fewest_runs
-    begin = at - reach
-    near = y[begin : at + reach]
-    nearer_before = np.abs(near - after) - np.abs(near - before)
-    return begin + int(np.argmax(np.concatenate(([0.0], np.cumsum(nearer_before)))))
+    width, reach = policy.scan_split, policy.scan_near
+    before, after = (_middle(sorted(side)) for side in (y[max(0, at - width) : at], y[at : at + width]))
+    split = first = max(_FEWEST, at - reach)
+    gained = most = 0.0
+    for place, value in enumerate(y[first : len(y) - _FEWEST][: at + reach - first], first + 1):
+        gained += abs(value - after) - abs(value - before)
+        if gained > most:
+            split, most = place, gained
+    return split
+
+
+class _Sides:
+    """Medians of stretches of a series and the variances of these; each stretch is worked out once."""
+
+    def __init__(self, y: Sequence[float]) -> None:
+        self._values = y
+        self._known: dict[tuple[int, int], tuple[float, float]] = {}
+
+    def __call__(self, begin: int, end: int) -> tuple[float, float]:
+        key = begin, end
+        if key not in self._known:
+            self._known[key] = _median(sorted(self._values[begin:end]))
+        return self._known[key]
+
+
+def _middle(ordered: Sequence[float]) -> float:
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _median(ordered: Sequence[float]) -> tuple[float, float]:
+    """The median and its variance: of the winsorized scatter or by McKean and Schrader, whichever is larger.
+
+    The latter ("A Comparison of Methods for Studentizing the Sample Median", 1984) takes the distance between two order
+    statistics around the median: of two modes it sees that the median may lie in either.
+    """
+    n = len(ordered)
+    middle = _middle(ordered)
+    if n < _FEWEST:
+        return middle, math.inf
+    inner = [ordered[1], *ordered[1:-1], ordered[-2]]
+    mean = math.fsum(inner) / n
+    scatter = math.fsum((x - mean) ** 2 for x in inner) / (n - 1) * ((n - 1) / (n - 3)) ** 2
+    k = max(int((n + 1) / 2 - _MIDDLE * math.sqrt(n / 4) + 0.5), 1)
+    return middle, max(scatter / n, ((ordered[n - k] - ordered[k - 1]) / (2 * _MIDDLE)) ** 2)
+
+
+def _eliminated(y: Sequence[float], places: Sequence[int], policy: Policy) -> dict[int, float]:
+    """How clear each place is among those that are no weaker: z of the medians on either side.
+
+    The weakest place is taken out again and again, and those beside it are weighed anew, with more points. A place's z
+    is the largest with which one was taken out until then, so that a threshold leaves what elimination up to it would.
+    Places with less than the smallest effect between their sides go first, and have none.
+    """
+    side, reach = _Sides(y), policy.scan_reach
+    edges = [0, *places, len(y)]
+    before, after = list(range(-1, len(edges) - 1)), list(range(1, len(edges) + 1))
+    versions = [0] * len(edges)
+    gone = [False] * len(edges)
+
+    def weighed(i: int) -> tuple[bool, float, int, int]:
+        at = edges[i]
+        one, variance = side(max(edges[before[i]], at - reach), at)
+        other, more = side(at, min(edges[after[i]], at + reach))
+        step = abs(other - one)
+        versions[i] += 1
+        return step >= policy.log_effect, step / (math.sqrt(variance + more) + 1e-9), i, versions[i]
+
+    queue = [weighed(i) for i in range(1, len(edges) - 1)]
+    heapq.heapify(queue)
+    found: dict[int, float] = {}
+    so_far = 0.0
+    while queue:
+        is_large, z, i, version = heapq.heappop(queue)
+        if gone[i] or version != versions[i]:
+            continue
+        gone[i] = True
+        if is_large:
+            so_far = max(so_far, z)
+            found[edges[i]] = so_far
+        left, right = before[i], after[i]
+        after[left], before[right] = right, left
+        for beside in (left, right):
+            if 0 < beside < len(edges) - 1:
+                heapq.heappush(queue, weighed(beside))
+    return found
+
+
+def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, float]:
+    """The SD of the series' noise, and by how much to doubt its changes, 1 or more.
+
+    The SD is from differences of neighbours, which changes of level hardly touch, and larger by as much as neighbours
+    are alike between the rough changes. Differences of zero do not count: with a coarse clock most may be. Where
+    neighbours are very alike even there, no level is left for long: such a series wanders, as a random walk does, and
+    its steps are its habit. Taking medians off makes neighbours less alike, which is corrected (Marriott and Pope,
+    "Bias in the Estimation of Autocorrelations", 1954).
+    """
+    edges = [0, *(at for at in sorted(clear) if clear[at] >= policy.scan_rough), y.size]
+    rest = np.concatenate([y[a:b] - np.median(y[a:b]) for a, b in pairwise(edges)])
+    sd = _MAD * float(np.median(np.abs(rest))) or float(rest.std()) or 1.0
+    rest = rest.clip(-3 * sd, 3 * sd)
+    rest -= rest.mean()
+    power = float(rest @ rest)
+    phi = max(float(rest[1:] @ rest[:-1]) / power, 0.0) if power else 0.0
+    differing = np.abs(np.diff(y))
+    differing = differing[differing > policy.scan_least_noise]
+    noise = _MAD * float(np.median(differing)) / math.sqrt(2) if differing.size else policy.scan_least_noise
+    whole = phi + (1 + 3 * phi) * (len(edges) - 1) / y.size
+    doubt = max(1.0, _inflation(whole, policy) / _inflation(policy.scan_alike, policy)) ** policy.scan_doubt
+    return noise * math.sqrt(_inflation(phi, policy)), doubt
+
+
+def _inflation(phi: float, policy: Policy) -> float:
+    """By how much neighbours that are so alike widen the variance of a mean, as in a first-order process."""
+    phi = min(phi, policy.most_autocorrelation)
+    return (1 + phi) / (1 - phi)
 
 
 def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[ChangePoint]:
@@ -114,7 +236,7 @@ def _with_shifts(y: Floats, places: Sequence[int], policy: Policy) -> list[Chang
     for i, at in enumerate(places):
         begin = min(max([0, at - around, *places[:i][-1:]]), at - fewest)
         end = max(min([y.size, at + around, *places[i + 1 :][:1]]), at + fewest)
-        between = shift(Series(y[begin:at], policy), Series(y[at:end], policy), policy)
+        between = shift(Series(y[max(begin, 0) : at], policy), Series(y[at:end], policy), policy)
         low, high = between.interval(policy.change_confidence)
-        points.append(ChangePoint(int(at), ratio(between.log), ratio(low), ratio(high)))
+        points.append(ChangePoint(at, ratio(between.log), ratio(low), ratio(high)))
     return points
