@@ -20,8 +20,16 @@ import infercanary.exporter
 import infercanary.probe
 from infercanary.client import accept, fetch
 from infercanary.contract.report import LADDER, Kind, Metric
-from infercanary.contract.vocabulary import CANARY_STATES, COLD_START, CONTROLS, OUTCOMES, PHASES, POOLS, TAGS
-from infercanary.exporter.judging.metrics import CAUSES
+from infercanary.contract.vocabulary import (
+    CANARY_STATES,
+    CAUSES,
+    COLD_START,
+    CONTROLS,
+    OUTCOMES,
+    PHASES,
+    POOLS,
+    TAGS,
+)
 from infercanary.judge.model import STATES
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import record, sweep
@@ -333,7 +341,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "looks: [{all_looks}], history: {history}}",
     ),
     "docs/runbooks.md": (
-        "the host made {some} % to {whole} % of it",
+        "at most {some} % of it, or under {effect} %",
         "its verdict follows after {first_look} runs or more",
         "gone: {gone_minutes} minutes without a run of it",
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s",
@@ -367,7 +375,6 @@ def numbers(policy: Policy) -> dict[str, str]:
         "cold_start": f"{100 * (policy.cold_start_ratio - 1):g}",
         "cold_start_seconds": f"{policy.cold_start_seconds:g}",
         "some": f"{100 * (1 - policy.whole_share):g}",
-        "whole": f"{100 * policy.whole_share:g}",
         "gone_minutes": f"{policy.gone_seconds / 60:g}",
         "block_runs": str(policy.block_runs),
         "drift_blocks": str(policy.drift_baseline_blocks),

@@ -32,7 +32,7 @@ VERDICTS = {
 }
 """In the order of how much they ask of the reader, which is also the number of each on a time line, from 1 on."""
 
-CAUSES = {"image": ORANGE, "host": PURPLE, "both": VERMILLION, "unknown": GREY}
+CAUSES = {"image": ORANGE, "host": PURPLE, "both": VERMILLION, "load": BLUE, "unknown": GREY}
 
 PHASES = {"h2d": SKY, "compute": BLUE, "d2h": GREEN, "launch": ORANGE, "queue": PURPLE}
 

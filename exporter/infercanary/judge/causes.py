@@ -20,7 +20,15 @@ from typing import NamedTuple
 import msgspec
 
 from infercanary.contract.report import relative_error
-from infercanary.contract.vocabulary import CONTROLS, DEVICE_COMPONENTS, IN_STEP, PREEMPTED, order_of_interest
+from infercanary.contract.vocabulary import (
+    CONTROLS,
+    CROWDED_INSIDE,
+    DEVICE_COMPONENTS,
+    IN_STEP,
+    PREEMPTED,
+    Cause,
+    order_of_interest,
+)
 from infercanary.judge.decide import Decision
 from infercanary.judge.estimate import Evidence, evidence
 from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
@@ -171,7 +179,7 @@ def slower_starts(
     return found
 
 
-def attributed_to(share: float, policy: Policy = LIVE) -> str:
+def attributed_to(share: float, policy: Policy = LIVE) -> Cause:
     """What made a shift of which this share is the host's: host, image or both."""
     whole = policy.whole_share
     return "host" if share >= whole else "image" if share <= 1 - whole else "both"
@@ -183,32 +191,38 @@ def fell_back(before: Generation, after: Generation) -> bool:
     return "cuda" in old and new == {"cpu"}
 
 
+class _Parts(NamedTuple):
+    """What a shift is made of."""
+
+    host: Shift | None
+    image: Shift | None
+    load: Shift | None = None
+    slack: float = 0.0
+    """How much of the image's part (a logarithm) may be the host's: caches that are cold after waiting."""
+    is_known: bool = True
+    """Whether enough vouches for the host's part that it may be blamed."""
+    may_be_load: bool = False
+    """Whether requests may have made what is left for the image."""
+
+
 def _explained(
     shift: Shift, moved_with: Evidence, compared: Sequence[Pair], canary: str, known: Causes, policy: Policy
 ) -> Causes:
     """All causes; ``known`` is what needs no look."""
-    controls, waiting = moved_with.controls, moved_with.waiting
+    controls, crowd = moved_with.controls, moved_with.crowding
     tags = {tag: both for tag, both in moved_with.tags.items() if both[1] - both[0] >= policy.tag_share}
-    of_host = in_step(known.changes)
-    host = host_part(
-        shift,
-        {name: s for name, s in controls.items() if name in of_host},
-        moved_with.siblings,
-        waits=PREEMPTED in tags and waiting is None,
-        policy=policy,
+    parts = _parts(shift, moved_with, in_step(known.changes), tags, policy)
+    waits = _waits(shift, moved_with, policy)
+    is_crowded = CROWDED_INSIDE in tags or (
+        waits and crowd is not None and crowd.inside > 1 - policy.whole_share
     )
-    if waiting is not None and _has_moved(waiting, policy) and waiting.log * shift.log > 0:
-        factor = policy.waiting_factor
-        whole = factor * abs(waiting.log) >= abs(shift.log)
-        felt = shift if whole else Shift(factor * waiting.log, factor * waiting.se, waiting.df)
-        host = felt if host is None or abs(felt.log) > abs(host.log) else host
-    image = None if host is None else Shift(shift.log - host.log, math.hypot(shift.se, host.se), shift.df)
     named = {name: share for name, share in moved_with.phases.items() if share >= policy.phase_share}
     return msgspec.structs.replace(
         known,
-        host=_part(host, policy),
-        image=_part(image, policy),
-        cause=_cause(shift, host, image, policy),
+        host=_part(parts.host, policy, math.copysign(parts.slack, shift.log)),
+        image=_part(parts.image, policy, -math.copysign(parts.slack, shift.log)),
+        load=_part(parts.load, policy),
+        cause=_cause(shift, parts, policy),
         phases=dict(sorted(named.items(), key=lambda item: -item[1])),
         controls={name: math.expm1(s.log) for name, s in controls.items() if _has_moved(s, policy)},
         has_controls=any(math.isfinite(s.se) for s in controls.values()),
@@ -216,7 +230,77 @@ def _explained(
         clock=_part(moved_with.clock, policy),
         tags=tags,
         cold_start=slower_starts(compared, canary, policy),
+        inside=crowd.cores if is_crowded and crowd is not None else None,
+        unknown_waiting=waits and crowd is None,
+        unknown_load=parts.may_be_load,
     )
+
+
+def _parts(
+    shift: Shift,
+    moved_with: Evidence,
+    of_host: frozenset[str],
+    tags: Mapping[str, tuple[float, float]],
+    policy: Policy,
+) -> _Parts:
+    """What controls, siblings and waiting say that a shift is made of; ``of_host`` names the controls that count."""
+    waiting, crowd, siblings = moved_with.waiting, moved_with.crowding, moved_with.siblings
+    waits = _waits(shift, moved_with, policy)
+    controls = {name: s for name, s in moved_with.controls.items() if name in of_host and math.isfinite(s.se)}
+    if CROWDED_INSIDE in tags or (waits and crowd is not None and crowd.inside > 1 - policy.whole_share):
+        # They shared the container's CPU with others as the canary did: what moved them is not the host.
+        controls = {name: s._replace(log=0.0) for name, s in controls.items()}
+    is_queued = PREEMPTED in tags and CROWDED_INSIDE not in tags and waiting is None
+    host = host_part(shift, controls, siblings, waits=is_queued, policy=policy)
+    # One sibling may have changed by itself, or lie.
+    alone = siblings is not None and _has_moved(siblings, policy) and moved_with.felt_by < 2
+    is_known = not alone or any(_has_moved(s, policy) and s.log * shift.log > 0 for s in controls.values())
+    load, error, slack = None, math.inf, 0.0
+    if waiting is not None and waits:
+        felt = math.copysign(min(abs(waiting.log), abs(shift.log)), shift.log)
+        share = crowd.inside if crowd is not None else 0.0
+        if crowd is not None and crowd.load:
+            load = Shift(crowd.load * share * felt, waiting.se, waiting.df)
+        rests = host is not None and is_known and attributed_to(host.log / shift.log, policy) == "host"
+        if host is None or (abs((1 - share) * felt) > abs(host.log) and not (crowd is None and rests)):
+            host, is_known = Shift((1 - share) * felt, waiting.se, waiting.df), crowd is not None
+            most = min(policy.waiting_factor * abs(felt), abs(shift.log))
+            slack = (1 - share) * (most - abs(felt))
+            # Measured in the same runs, it takes their scatter with it; what restarts do stays.
+            whole = moved_with.whole
+            restarts = shift.se**2 - whole.se**2 if whole is not None else shift.se**2
+            error = math.hypot(math.sqrt(max(0.0, restarts)), waiting.se)
+    if host is None:
+        return _Parts(None, None, load, is_known=False)
+    left = shift.log - host.log - (load.log if load is not None else 0.0)
+    image = Shift(left, min(error, math.hypot(shift.se, host.se)), shift.df)
+    may_be_load = _may_be_load(shift, moved_with, waits, load, policy)
+    return _Parts(host, image, load, slack, is_known, may_be_load)
+
+
+def _waits(shift: Shift, moved_with: Evidence, policy: Policy) -> bool:
+    """Whether some of the shift is waiting for CPUs that others had."""
+    waiting = moved_with.waiting
+    return waiting is not None and _has_moved(waiting, policy) and waiting.log * shift.log > 0
+
+
+def _may_be_load(shift: Shift, moved_with: Evidence, waits: bool, load: Shift | None, policy: Policy) -> bool:
+    """Whether requests may have made more than a small share of a shift, beyond the ``load`` that is seen as waiting.
+
+    A canary may also wait for a lock that requests hold, such as the interpreter's. In each second they can hold it for
+    as long as they computed.
+    """
+    crowd, waiting = moved_with.crowding, moved_with.waiting
+    if crowd is None:
+        return False
+    small = (1 - policy.whole_share) * abs(shift.log)
+    if crowd.load is None:
+        of_waiting = abs(waiting.log) if waiting is not None and waits else 0.0
+        return policy.waiting_factor * crowd.inside * of_waiting > small
+    more = crowd.cores[1] - crowd.cores[0]
+    most = policy.waiting_factor * math.log1p(crowd.load * abs(more))
+    seen = abs(load.log) if load is not None else 0.0
+    return more * shift.log > 0 and min(most, abs(shift.log)) - seen > small
 
 
 def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy) -> Causes:
@@ -227,7 +311,7 @@ def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy
     assert decision.look is not None
     adjusted = decision.look.shift
     left, felt = adjusted.log, raw.log - adjusted.log
-    of_host = in_step(causes.changes)
+    of_host = in_step(causes.changes) if causes.inside is None else frozenset()
     moved = [math.log1p(shift) for name, shift in causes.controls.items() if name in of_host]
     # What a control shares with the siblings is the host's variation, all of it where they felt more.
     beyond = [
@@ -235,25 +319,51 @@ def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy
     ]
     share = min(1.0, max((log / left for log in beyond if log * left > 0), default=0.0))
     level = policy.history_confidence
+    image = adjusted._replace(log=(1 - share) * left)
+    parts = _Parts(
+        adjusted._replace(log=share * left, se=0.0),
+        image,
+        may_be_load=causes.unknown_load or causes.load is not None,
+    )
     return msgspec.structs.replace(
         causes,
-        cause=attributed_to(share, policy) if decision.state in CHANGED else causes.cause,
-        image=Part.of(adjusted._replace(log=(1 - share) * left), level),
+        cause=_cause(adjusted, parts, policy) if decision.state in CHANGED else causes.cause,
+        image=Part.of(image, level),
         host=Part.of(adjusted._replace(log=felt + share * left), level),
     )
 
 
-def _cause(shift: Shift, host: Shift | None, image: Shift | None, policy: Policy) -> str:
+def _cause(shift: Shift, parts: _Parts, policy: Policy) -> Cause:
     """What made the most of it; unknown where what should be flat varied too much to tell.
 
-    With the host an image is blamed only where its part is clear of zero: a false alarm costs most.
+    Host or load are blamed alone only where what may be the image's is small: a regression must not hide behind a
+    neighbour. With the host an image is blamed only where its part is clear of zero: a false alarm costs most.
     """
+    host, image, load, slack, is_known, may_be_load = parts
     if host is None or image is None or not shift.log or host.se > policy.restless_share * abs(shift.log):
         return "unknown"
-    cause = attributed_to(host.log / shift.log, policy)
-    if cause == "both" and not _is_clear(image, policy):
-        return "host" if _is_clear(host, policy) else "unknown"
-    return cause
+    is_explained = _is_explained(shift, image, policy)
+    if load is not None and load.log / shift.log > 1 - policy.whole_share:
+        return "load" if is_explained and load.log / shift.log >= policy.whole_share else "unknown"
+    share = host.log / shift.log
+    if attributed_to(share + slack / abs(shift.log), policy) == "image":
+        return "unknown" if may_be_load else "image"
+    if attributed_to(share, policy) == "host" and is_known and is_explained:
+        return "host"
+    least = image._replace(log=image.log - math.copysign(slack, shift.log))
+    is_clear = least.log * shift.log > 0 and _is_clear(least, policy)
+    return "both" if is_known and is_clear and not may_be_load else "unknown"
+
+
+def _is_explained(shift: Shift, image: Shift, policy: Policy) -> bool:
+    """Whether at most a small share of a shift, or less than the smallest effect, can be the image's.
+
+    One end of an interval is asked about: a one-sided test, as of equivalence (Schuirmann, "A comparison of the two
+    one-sided tests procedure and the power approach", 1987).
+    """
+    low, high = image.interval(2 * policy.cause_confidence - 1)
+    most = high if shift.log > 0 else -low
+    return most <= max(policy.log_same, (1 - policy.whole_share) * abs(shift.log))
 
 
 def _is_clear(part: Shift, policy: Policy) -> bool:
@@ -266,8 +376,13 @@ def _has_moved(shift: Shift, policy: Policy) -> bool:
     return abs(shift.log) >= max(policy.log_same, policy.moved_sigmas * shift.se)
 
 
-def _part(shift: Shift | None, policy: Policy) -> Part | None:
-    return None if shift is None else Part.of(shift, policy.cause_confidence)
+def _part(shift: Shift | None, policy: Policy, slack: float = 0.0) -> Part | None:
+    """With an interval that reaches further by ``slack`` (a logarithm), to the side of its sign."""
+    if shift is None:
+        return None
+    part = Part.of(shift, policy.cause_confidence)
+    further = Part.of(shift._replace(log=shift.log + slack), policy.cause_confidence)
+    return Part(part.shift, min(part.low, further.low), max(part.high, further.high))
 
 
 def _in_time(sides: Iterable[Sequence[Start]]) -> list[Start]:

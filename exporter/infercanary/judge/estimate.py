@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from infercanary.contract.vocabulary import POOL_COMPONENTS
 from infercanary.judge.align import Runs, looks_of, pairs
+from infercanary.judge.crowding import Crowding, crowding
 from infercanary.judge.host import Adjustment, adjust
 from infercanary.judge.model import Generation, Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
@@ -54,7 +55,14 @@ class Evidence(NamedTuple):
     controls: Mapping[str, Shift]
     siblings: Shift | None
     waiting: Shift | None
-    """The part of the shift that is waiting for CPUs that other processes had; None where it is not known."""
+    """The part of the shift that is waiting for CPUs that others had, in the container or on the host; None where it is
+    not known."""
+    whole: Shift | None
+    """The shift of the same runs with that waiting in it, without what restarts do."""
+    crowding: Crowding | None
+    """Who had those CPUs; None where that is not known."""
+    felt_by: int
+    """How many siblings ``siblings`` is of."""
     clock: Shift | None
     phases: Mapping[str, float]
     """Phase → what it adds to the change, as a share of the whole, in order of appearance."""
@@ -111,13 +119,18 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     """
     both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     names = _names(both, lambda s: s.controls)
+    whole, waiting = _waiting(compared, policy)
+    received = _shift(compared, lambda sample: sample.received, policy)
     newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     single = all(_threads(start.generation) == "1" for start in newest)
     return Evidence(
         controls={name: _shift(compared, _control(name), policy) for name in names},
         siblings=_siblings(beside, policy),
+        felt_by=sum(math.isfinite(_shift([pair], _median, policy).se) for pair in beside),
         # Of several threads the one that runs the canary knows only its own waiting.
-        waiting=_waiting(compared, policy) if single else None,
+        waiting=waiting if single else None,
+        whole=whole if single else None,
+        crowding=crowding(both[0], both[1], received, policy),
         clock=_clock(compared, policy),
         phases=_phases(both),
         tags=_tags(both),
@@ -227,8 +240,8 @@ def _siblings(beside: Sequence[Pair], policy: Policy) -> Shift | None:
     return Shift(middle, error, min(shift.df for shift in each))
 
 
-def _waiting(compared: Sequence[Pair], policy: Policy) -> Shift | None:
-    """The part of the shift that is waiting for CPUs that other processes had; None where it is not known.
+def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:
+    """A shift, and the part of it that is waiting for CPUs that others had; None where that is not known.
 
     What is left without the waiting is measured in the same runs. No control tells of it: one is over before the
     scheduler takes its CPU away.
@@ -236,7 +249,9 @@ def _waiting(compared: Sequence[Pair], policy: Policy) -> Shift | None:
     running = _shift(compared, _running, policy)
     # Of the same runs, and weighted alike: those that a quota held back are in neither.
     whole = _shift(compared, lambda sample: sample.median if _running(sample) is not None else None, policy)
-    return Shift(whole.log - running.log, running.se, running.df) if math.isfinite(running.se) else None
+    if not math.isfinite(running.se):
+        return None, None
+    return whole, Shift(whole.log - running.log, running.se, running.df)
 
 
 def _clock(compared: Sequence[Pair], policy: Policy) -> Shift | None:
@@ -291,9 +306,10 @@ def _median(sample: Sample) -> float | None:
 
 def _running(sample: Sample) -> float | None:
     """What it took without waiting for a CPU."""
-    if sample.median is None or sample.waited is None or sample.waited >= sample.median:
+    if sample.median is None or sample.waited is None:
         return None
-    return sample.median - sample.waited
+    waited = sample.waited + (sample.crowded or 0.0)
+    return sample.median - waited if waited < sample.median else None
 
 
 def _control(name: str) -> Value:

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run
-from infercanary.contract.vocabulary import NOT_JUDGED, Outcome
+from infercanary.contract.vocabulary import NOT_JUDGED, Cause, Outcome
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Floats, Series
@@ -65,6 +65,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     output_error: float | None = None
     runs: int = 1
     waited: float | None = None
+    crowded: float | None = None
+    inside: float | None = None
+    received: float | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -92,6 +95,9 @@ def kept(run: Run) -> Sample:
         tags=run.tags,
         output_error=run.output_error,
         waited=run.waited,
+        crowded=run.crowded,
+        inside=run.inside,
+        received=run.received,
     )
 
 
@@ -109,7 +115,6 @@ def merge(samples: Sequence[Sample]) -> Sample:
         tags.update(dict.fromkeys(sample.tags, sample.runs))
     counted = sum(sample.runs for sample in samples)
     clocks = [sample.sm_clock for sample in samples if sample.sm_clock is not None]
-    waits = [sample.waited for sample in samples if sample.waited is not None]
     return Sample(
         sequence=sequence,
         canary=samples[-1].canary,
@@ -123,8 +128,16 @@ def merge(samples: Sequence[Sample]) -> Sample:
         tags=tuple(sorted(tag for tag, count in tags.items() if 2 * count >= counted)),
         output_error=max((s.output_error for s in samples if s.output_error is not None), default=None),
         runs=runs,
-        waited=median(waits) if waits else None,
+        waited=_median(sample.waited for sample in samples),
+        crowded=_median(sample.crowded for sample in samples),
+        inside=_median(sample.inside for sample in samples),
+        received=_median(sample.received for sample in samples),
     )
+
+
+def _median(several: Iterable[float | None]) -> float | None:
+    known = [x for x in several if x is not None]
+    return median(known) if known else None
 
 
 def _medians(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -246,8 +259,10 @@ class Causes(msgspec.Struct, frozen=True):
     host: Part | None = None
     """None where nothing can tell: no control ran and no sibling was there."""
     image: Part | None = None
-    cause: str = "unknown"
-    """image, host, both or unknown."""
+    load: Part | None = None
+    """What more (or fewer) requests than before took of the CPU that the canary waited for; None where that is nothing,
+    or not known."""
+    cause: Cause = "unknown"
     phases: dict[str, float] = {}
     """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
     controls: dict[str, float] = {}
@@ -267,6 +282,12 @@ class Causes(msgspec.Struct, frozen=True):
     """Relative error of the first steady output against the old image's; None where one of them is not known."""
     cpu_fallback: bool = False
     """It ran on a GPU before, and on the CPU now."""
+    inside: tuple[float, float] | None = None
+    """Cores that others in the container took beside the canary, before and after, where that made it wait."""
+    unknown_waiting: bool = False
+    """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
+    unknown_load: bool = False
+    """Others in the container took more CPU, and whether for requests is not known."""
 
     @property
     def output_changed(self) -> bool:

@@ -162,9 +162,16 @@ class Policy:
     """Share of a shift that the host's standard error may be; beyond it the cause is unknown."""
 
     waiting_factor: float = 2.0
-    """What is attributed to the host for each second of waiting for a CPU. Cold caches follow a switch, which costs
+    """What may be the host's at most for each second of waiting for a CPU. Cold caches follow a switch, which costs
     from microseconds to more than a millisecond (Li, Ding, Shen, "Quantifying the cost of context switch", ExpCS
     2007), where a turn of the scheduler lasts a few: as much again at most."""
+
+    more_requests: float = 0.2
+    """Ratio by which requests must have risen to count: polls and health checks are never quite as many as before."""
+
+    idle_cores: float = 0.01
+    """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
+    what a request costs cannot be known from next to none."""
 
     phase_share: float = 0.25
     """Share of a change from which on a phase is named."""

@@ -149,10 +149,25 @@ def _confirming(judgement: Judgement) -> str:
 
 
 def _share(causes: Causes) -> str:
-    if causes.cause == "both" and causes.host is not None and causes.image is not None:
-        host, image = (interval(part.shift, part.low, part.high) for part in (causes.host, causes.image))
-        return f"host {host}, image {image}"
-    return "host or image, not known which" if causes.cause == "unknown" else causes.cause
+    host, image = causes.host, causes.image
+    if causes.cause == "both" and host is not None and image is not None:
+        return f"host {_interval(host)}, image {_interval(image)}"
+    if causes.cause != "unknown":
+        return "load, with more or fewer requests than before" if causes.cause == "load" else causes.cause
+    if causes.unknown_waiting:
+        return "it waited for a CPU that others had, in its container or on the host, not known which"
+    if causes.unknown_load or causes.load is not None:
+        return "load or image, not known which"
+    # In logarithms, as parts add up.
+    if host is not None and image is not None and host.low * host.high > 0 and host.shift * image.shift > -1:
+        parts = math.log1p(host.shift), math.log1p(image.shift)
+        if abs(parts[0]) > abs(parts[1]):
+            return f"mostly host; image {_interval(image)} not excluded"
+    return "host or image, not known which"
+
+
+def _interval(part: Part) -> str:
+    return interval(part.shift, part.low, part.high)
 
 
 def _alarming(causes: Causes) -> Iterator[str]:
@@ -170,6 +185,9 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield _changes(causes.changes)
     if causes.phases:
         yield " and ".join(causes.phases) + (" phase" if len(causes.phases) == 1 else " phases")
+    if causes.inside is not None:
+        before, after = causes.inside
+        yield f"others in its container took {before:.2f} → {after:.2f} cores meanwhile"
     if causes.controls:
         yield "controls " + ", ".join(f"{name} {percent(shift)}" for name, shift in causes.controls.items())
     elif causes.has_controls:

@@ -8,25 +8,10 @@ from typing import NamedTuple
 
 from infercanary.contract.report import OUTPUT_TOLERANCE
 from infercanary.contract.vocabulary import Outcome
+from infercanary.probe.crowd import Inside
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.targets import Reading, Reason
 from infercanary.probe.timing import Timing
-
-
-class Inside(NamedTuple):
-    """CPU time of others inside the container while a canary's repeats ran: other threads and other processes."""
-
-    cpu_seconds: float
-    """Of all of them; threads that help the canary's engine are among them."""
-    processes_seconds: float
-    """Of other processes."""
-    wall_seconds: float
-    """How long that was."""
-
-    @property
-    def cores(self) -> float:
-        """How many they took on average."""
-        return self.cpu_seconds / self.wall_seconds
 
 
 class Round(NamedTuple):

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from itertools import islice, pairwise
-from time import perf_counter, process_time, sleep
+from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from infercanary.contract.vocabulary import OF_SERVER
+from infercanary.probe.crowd import Crowd, Inside, divided
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
-from infercanary.probe.round import Inside
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
 from infercanary.probe.steady import is_steady
@@ -289,7 +289,7 @@ class Runner:
         self._busy = 0.0
         aside = self._prepare()
         self._usage = ThreadUsage()
-        crowd = _Crowd(self._container)
+        crowd = Crowd(self._container)
         timing, result = self._measure()
         used = [self._usage]
         took = perf_counter() - begin - aside
@@ -305,7 +305,7 @@ class Runner:
         inside = None if self._phase_names & OF_SERVER else crowd.since(usage)
         place = thread_place(self._thread_id)
         each = [now - before for before, now in pairwise([ThreadUsage(), *used])]
-        split = [_split(one, timing.wall * batch, inside) for one, timing in zip(each, timings, strict=True)]
+        split = [divided(one, timing.wall * batch, inside) for one, timing in zip(each, timings, strict=True)]
         waits, crowds = (
             [None if x is None else x / batch for x in side] for side in zip(*split, strict=True)
         )
@@ -372,38 +372,6 @@ class Runner:
             self._target.close()
         except BaseException as error:
             log.warning("canary %s: closing failed: %s", self.name, one_line(error))
-
-
-class _Crowd:
-    """From its making on, what others inside the container take."""
-
-    def __init__(self, container: ContainerCpu) -> None:
-        self._container = container
-        self._at, self._process, self._all = perf_counter(), process_time(), container.seconds()
-
-    def since(self, own: ThreadUsage) -> Inside | None:
-        """What they took, less what the canary's threads used; None where the container's CPU time is not known."""
-        now = self._container.seconds()
-        if now is None or self._all is None:
-            return None
-        taken, of_process = now - self._all, process_time() - self._process
-        processes = max(0.0, taken - of_process)
-        threads = max(0.0, of_process - own.cpu_seconds)
-        return Inside(processes + threads, processes, max(1e-9, perf_counter() - self._at))
-
-
-def _split(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
-    """Seconds of ``wall`` that a thread waited for others outside the container, and for others inside.
-
-    Who had the CPU is not counted by the kernel. Others inside had it for as long as they computed at most; what is
-    beyond that, others outside had. Where the container is not known, it is other processes and the own process.
-    """
-    if inside is None or used.run_queue_seconds is None:
-        return used.waited, None
-    threads = max(0.0, used.process_cpu_seconds - used.cpu_seconds)
-    processes = inside.processes_seconds / inside.wall_seconds * wall
-    crowded = min(used.run_queue_seconds, threads + processes)
-    return used.run_queue_seconds - crowded, crowded
 
 
 def _seconds(value: Any) -> float:

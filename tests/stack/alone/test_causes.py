@@ -19,6 +19,9 @@ import yaml
 from harness import OWN_LABEL, PROJECT, compose, eventually, get, remove_containers, run
 
 from infercanary.contract.report import Report, Run, decode
+from infercanary.judge.model import Generation, Start, kept
+from infercanary.judge.sentence import sentence
+from infercanary.judge.stages import judge
 
 pytestmark = pytest.mark.quiet
 
@@ -35,7 +38,7 @@ COUNTED = {
     "oom_kill": ("infercanary_cgroup_oom_kills_total",),
     "stalled": ("infercanary_stalled_seconds_total",),
 }
-CAUSES = {*COUNTED, "preempted", "cpuset_changed", "io_pressure", "gc"}
+CAUSES = {*COUNTED, "preempted", "crowded_inside", "cpuset_changed", "io_pressure", "gc"}
 BY_CHANCE = "preempted"
 # The share of runs that may have another tag too: the disturbance is then really both.
 FOLLOWS = {
@@ -92,14 +95,14 @@ class Canary:
     def report(self) -> Report:
         return decode(get(self._url))
 
-    def ran(self, runs: int, since: float) -> tuple[Report, list[Run]]:
+    def ran(self, runs: int, since: float, seconds: float = 30) -> tuple[Report, list[Run]]:
         """Waits for ``runs`` runs that ended after ``since`` (Unix time)."""
 
         def ended(report: Report) -> list[Run]:
             return [each for each in report.runs if each.started_at + sum(each.latencies) > since][:runs]
 
         [report] = eventually(
-            f"{runs} runs", 30, lambda: [now for now in [self.report()] if len(ended(now)) == runs]
+            f"{runs} runs", seconds, lambda: [now for now in [self.report()] if len(ended(now)) == runs]
         )
         return report, ended(report)
 
@@ -167,7 +170,7 @@ def assert_only(cause: str, seen: Seen) -> None:
             assert (seen.grown(metric) > 0) == (other == cause), metric
 
 
-Start = Callable[..., Canary]
+Begin = Callable[..., Canary]
 """From options of `docker run`, and the command, to a canary that has run."""
 
 
@@ -179,7 +182,7 @@ def image() -> str:
 
 
 @pytest.fixture
-def start(image: str, tmp_path: Path) -> Iterator[Start]:
+def start(image: str, tmp_path: Path) -> Iterator[Begin]:
     """Starts a canary in a container of its own; it is gone afterwards, and what it logged is printed."""
     target, settings = tmp_path / "spin.py", tmp_path / "probe.yaml"
     target.write_text(TARGET)
@@ -207,7 +210,7 @@ def start(image: str, tmp_path: Path) -> Iterator[Start]:
         remove_containers()
 
 
-def test_a_cpu_quota(start: Start) -> None:
+def test_a_cpu_quota(start: Begin) -> None:
     canary = start()
     seen = seen_by(canary, lambda: run("docker", "update", "--cpus", "0.5", canary.name))
     assert value(seen.before, QUOTA) is None
@@ -239,7 +242,7 @@ def assert_not_taken_for_preemption(canary: Canary) -> None:
             raise
 
 
-def test_another_set_of_cpus(start: Start) -> None:
+def test_another_set_of_cpus(start: Begin) -> None:
     canary = start("--cpuset-cpus", "0-1")
     seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "0", canary.name))
     assert value(seen.before, CPUSET) == 2
@@ -247,14 +250,14 @@ def test_another_set_of_cpus(start: Start) -> None:
     assert_only("cpuset_changed", seen)
 
 
-def test_another_cpu_instead_of_one(start: Start) -> None:
+def test_another_cpu_instead_of_one(start: Begin) -> None:
     canary = start("--cpuset-cpus", "0")
     seen = seen_by(canary, lambda: run("docker", "update", "--cpuset-cpus", "1", canary.name))
     assert value(seen.before, CPUSET) == value(seen.after, CPUSET) == 1
     assert_only("cpuset_changed", seen)
 
 
-def test_a_neighbour_on_the_same_cpu(start: Start, image: str) -> None:
+def test_a_neighbour_on_the_same_cpu(start: Begin, image: str) -> None:
     canary = start("--cpuset-cpus", "0")
     neighbour = f"{PROJECT}-neighbour"
     run(
@@ -278,7 +281,7 @@ def test_a_neighbour_on_the_same_cpu(start: Start, image: str) -> None:
     assert seen.grown(RUN_QUEUE) > 0.3 * sum(sum(run.latencies) for run in seen.disturbed)
 
 
-def test_a_memory_limit(start: Start) -> None:
+def test_a_memory_limit(start: Begin) -> None:
     """Beside the probe the container reads a file again and again; what changes is that it does not fit any more."""
     reading = (
         f"head -c {FILE_BYTES} /dev/zero >/tmp/file; sync /tmp/file; while cat /tmp/file; do sleep 0.3; done"
@@ -303,7 +306,7 @@ def test_a_memory_limit(start: Start) -> None:
     ],
     ids=["signal", "freezer"],
 )
-def test_a_stop_of_two_seconds(start: Start, stop: tuple[str, ...], resume: tuple[str, ...]) -> None:
+def test_a_stop_of_two_seconds(start: Begin, stop: tuple[str, ...], resume: tuple[str, ...]) -> None:
     canary = start()
     stood_still = 0.0
 
@@ -319,3 +322,45 @@ def test_a_stop_of_two_seconds(start: Start, stop: tuple[str, ...], resume: tupl
     assert_only("stalled", seen)
     # A tick of the sampler, a quarter of a second, was under way: what was left of it passed anyway.
     assert stood_still - 0.4 < seen.grown("infercanary_stalled_seconds_total") < stood_still + 0.2
+
+
+LOOP = "while :; do :; done"
+JUDGED_RUNS = 30
+"""A few more than the second look of the live judge, the first that can call a change."""
+
+
+def begun(canary: Canary, image: str, number: int) -> Start:
+    """The container's next runs as a start of ``image``, the ``number``-th of its service."""
+    _, runs = canary.ran(JUDGED_RUNS, time.time(), seconds=120)
+    environment = canary.report().environment
+    generation = Generation(
+        service="spin", container="spin", boot_id=image, started_at=runs[0].started_at - number, image_id=image,
+        environment=environment,
+    )  # fmt: skip
+    for each in runs[:6]:
+        print(image, each.tags, each.latencies[0], each.waited, each.crowded, each.inside, each.received)
+    return Start.of(generation, [kept(each) for each in runs])
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("busy", "cause"), [("inside", "image"), ("beside", "host"), ("both", "both")])
+def test_a_busy_loop_on_the_core_of_an_upgraded_container(
+    start: Begin, image: str, tmp_path: Path, busy: str, cause: str
+) -> None:
+    """In the container it is the new image's, in another container on that core the host's; without siblings."""
+    (tmp_path / "probe.yaml").write_text(
+        yaml.safe_dump(SETTINGS | {"interval_seconds": 0.4, "duty_cap": 0.4})
+    )
+    old = begun(canary := start("--cpuset-cpus", "0"), "old", 1)
+    run("docker", "rm", "--force", canary.name)
+    if busy in ("beside", "both"):
+        neighbour = f"{PROJECT}-neighbour"
+        run(
+            *("docker", "run", "--detach", "--name", neighbour, "--label", OWN_LABEL, "--no-healthcheck"),
+            *("--network", "none", "--cpuset-cpus", "0", image, "sh", "-c", LOOP),
+        )  # fmt: skip
+    command = ("sh", "-c", f"({LOOP}) & exec {' '.join(PROBE)}") if busy in ("inside", "both") else PROBE
+    new = begun(start("--cpuset-cpus", "0", command=command), "new", 0)
+    found = judge([old, new], [], "spin")
+    print(sentence(found), found.causes)
+    assert (found.state, found.causes.cause) == ("regressed", cause), sentence(found)

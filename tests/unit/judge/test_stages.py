@@ -150,7 +150,8 @@ def test_who_may_have_added_nothing_is_not_blamed() -> None:
     found = judgement_of([*before, start("a", "new", 5 * HOUR, 0.0284, control=0.000515)])
     assert found.state == "regressed"
     assert found.causes.image is not None and found.causes.image.shift > 0.08 and found.causes.image.low < 0
-    assert found.causes.cause == "host"
+    assert found.causes.cause == "unknown"
+    assert re.search(r": mostly host; image \+\d+\.\d % \[-.*, \+.*\] not excluded", sentence(found))
 
 
 def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
@@ -164,7 +165,12 @@ def test_siblings_tell_of_the_host_where_controls_are_blind() -> None:
         for s in start("x", "x", at - 4000, 0.05, runs=700, service="other").samples
     ]
     assert judgement_of(starts, [before]).causes.cause == "image"
-    found = judgement_of(starts, [Start(before.generation, slower)])
+    sibling = Start(before.generation, slower)
+    alone = judgement_of(starts, [sibling])
+    assert alone.causes.cause == "unknown", "one that lies, or changed by itself, cannot carry the blame"
+    found = judgement_of(
+        starts, [sibling, Start(msgspec.structs.replace(before.generation, service="y"), slower)]
+    )
     assert found.causes.cause == "host"
     assert found.causes.siblings is not None and found.causes.siblings.shift == pytest.approx(0.15, abs=0.02)
 
@@ -202,8 +208,9 @@ def test_what_siblings_feel_long_after_the_runs_that_are_judged_says_nothing(
     at, end = starts[-1].generation.started_at, starts[-1].samples[-1].started_at
     sibling = start("x", "x", at - 4000, 0.05, runs=4000, service="other")
     felt = from_then_on(from_then_on(sibling, at, meanwhile), end + HOUR, later / meanwhile)
-    assert judgement_of(starts, [felt]).causes.cause == cause
-    assert judgement_of(starts, [Start(felt.generation, felt.samples[:800])]).causes.cause == cause
+    for samples in (felt.samples, felt.samples[:800]):
+        both = [Start(msgspec.structs.replace(felt.generation, service=name), samples) for name in "xy"]
+        assert judgement_of(starts, both).causes.cause == cause
 
 
 def test_controls_that_did_not_run_are_not_flat() -> None:
@@ -554,8 +561,8 @@ def test_replicas_with_new_names_are_one_baseline_and_not_several() -> None:
 def test_waiting_less_is_the_hosts_as_waiting_more_is(before: float, after: float, cause: str) -> None:
     """A tenth faster: it is the host's where half of it is waiting that is gone."""
     starts = [
-        Start(s.generation, [msgspec.structs.replace(x, waited=after if s.generation.image_id == "new" else before)
-                             for x in s.samples])
+        Start(s.generation, [msgspec.structs.replace(x, waited=after if s.generation.image_id == "new" else before,
+                                                     crowded=0.0, inside=0.0) for x in s.samples])
         for s in history("old", "old", "old", "old", "new", seconds=0.018)
     ]  # fmt: skip
     found = judgement_of(starts)
@@ -564,14 +571,27 @@ def test_waiting_less_is_the_hosts_as_waiting_more_is(before: float, after: floa
 
 @pytest.mark.parametrize(
     ("waited", "cause"),
-    [(0.021, "host"), (0.0145, "host"), (0.010, "both"), (0.001, "image"), (0.0, "image"), (None, "image")],
+    [
+        (0.021, "host"),
+        (0.0145, "unknown"),
+        (0.010, "both"),
+        (0.001, "image"),
+        (0.0, "image"),
+        (None, "image"),
+    ],
 )
 def test_waiting_for_cpus_that_others_had_is_the_hosts(waited: float | None, cause: str) -> None:
-    """From 20 to 42 ms, with controls that stand still: how much of it was in the run queue tells."""
+    """From 20 to 42 ms, with controls that stand still: how much of it was in the run queue tells.
+
+    Cold caches may cost as much again: where only both together explain it, the image is not excluded.
+    """
     starts = history("old", "old", "old", "new", seconds=0.042)
     before, after = (0.0005 if waited is not None else None), waited
     starts = [
-        Start(start.generation, [msgspec.structs.replace(sample, waited=waits) for sample in start.samples])
+        Start(
+            start.generation,
+            [msgspec.structs.replace(s, waited=waits, crowded=0.0, inside=0.0) for s in start.samples],
+        )
         for start in starts
         for waits in [after if start.generation.image_id == "new" else before]
     ]

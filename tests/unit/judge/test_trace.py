@@ -18,7 +18,10 @@ HERE = str(Path(infercanary.judge.__file__).parent)
 STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
 VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
-USED = {"estimate": {"statistics", "sequential", "restarts", "host", "align"}, "sentence": {"upgrade"}}
+USED = {
+    "estimate": {"statistics", "sequential", "restarts", "host", "align", "crowding"},
+    "sentence": {"upgrade"},
+}
 """Modules whose functions a stage calls besides its own; the estimate aligns anew what it adjusted."""
 
 

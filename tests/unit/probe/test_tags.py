@@ -15,7 +15,8 @@ from infercanary.contract.report import LADDER, HistogramValue, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, NOT_JUDGED, TAGS
 from infercanary.probe import samplers
 from infercanary.probe import tags as rules
-from infercanary.probe.round import Inside, Round
+from infercanary.probe.crowd import Inside
+from infercanary.probe.round import Round
 from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags, values
 from infercanary.probe.timing import Timing

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
+from infercanary.contract.vocabulary import CAUSES
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
@@ -16,7 +17,6 @@ from infercanary.judge.shift import CHANGED
 SENTENCE_BYTES = 400
 """Prometheus refuses a whole scrape for one value over its ``label_value_length_limit`` (prometheus.yml: 500)."""
 
-CAUSES = ("image", "host", "both", "unknown")
 
 _CANARY = ("canary",)
 _DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_blocks)
@@ -72,7 +72,8 @@ HIGH = Metric(
 HOST_PART = Metric(
     "infercanary_shift_host_ratio",
     "gauge",
-    "The part of the shift that the controls of the container, or its siblings, made too: the host's.",
+    "The part of the shift that the controls of the container, or its siblings, made too, or that was waiting for CPUs "
+    "that others outside the container had: the host's.",
     _CANARY,
     reading="Near `infercanary_shift_ratio`: the host changed, and the image is not to blame. Missing where neither "
     "a control nor a sibling ran.",
@@ -87,9 +88,11 @@ IMAGE_PART = Metric(
 CAUSE = Metric(
     "infercanary_shift_cause",
     "gauge",
-    "What made the shift, as a state set: image, host, both or unknown. Only where there is a verdict of a change.",
+    "What made the shift, as a state set: image, host, both, load (more or fewer requests than before) or unknown. "
+    "Only where there is a verdict of a change.",
     ("canary", "cause"),
-    reading="`unknown`: neither part is clear of nothing, or no control ran.",
+    reading="`host` and `load` only where they explain the shift, and the image's part can be small at most. "
+    "`unknown`: that cannot be said, and the sentence says why.",
 )
 PHASE = Metric(
     "infercanary_shift_phase_ratio",
