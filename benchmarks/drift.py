@@ -45,6 +45,7 @@ from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import CHANGED, Verdict
 from infercanary.judge.stages import judge
 from infercanary.judge.statistics import prior
+from intervals import Calls, calls, intervals
 from lives import populations, restarts, times
 from simulation import CANARY, PAST, Floats, Start, Upgrade, kept, samples, start, upgrade
 
@@ -188,6 +189,29 @@ def threshold(gate: float) -> Rule:
     return rule
 
 
+def perfherder(before: Floats, after: Floats) -> int:
+    """Perfherder's: a t of 7 between 24 points before and 12 after; nearer ones weigh more (treeherder, perfalert)."""
+    one, other = before[-24:], after[:12]
+    means = (
+        np.average(one, weights=np.arange(one.size) + 1),
+        np.average(other, weights=np.arange(other.size, 0, -1)),
+    )
+    error = math.sqrt(one.var(ddof=1) / one.size + other.var(ddof=1) / other.size)
+    moved = float(means[1] - means[0])
+    return int(np.sign(moved)) if abs(moved) > 7 * error else 0
+
+
+def _calls(rule: Rule) -> Calls:
+    return lambda before, after: rule(before, after) != 0
+
+
+CALLS: dict[str, Calls] = {
+    "Kayenta": _calls(kayenta(0.0)),
+    "Kayenta, 3 % gate": _calls(kayenta(0.03)),
+    "Perfherder t": _calls(perfherder),
+}
+"""Whether a peer calls a change between two samples."""
+
 PEERS: dict[str, Callable[[float], Judge]] = {  # by the least effect that they call
     "Mann-Whitney, repeats": lambda gate: looks(mann_whitney(gate), all_repeats),
     "Mann-Whitney, medians": lambda gate: looks(mann_whitney(gate), all_medians),
@@ -270,6 +294,7 @@ if compute_change_points is not None:
     for name, p, magnitude in (("Otava", 0.001, 0.0), ("Otava, p 1e-5, 3 %", 1e-5, 0.03)):
         JUDGES[name] = looks(otava(p, magnitude), mean_medians)
         SCANS[name] = otava_scan(p, magnitude)
+        CALLS[name] = _calls(otava(p, magnitude))
     PEERS["Otava"] = lambda gate: looks(otava(0.001, gate), mean_medians)
     PEERS["Otava, p 1e-5"] = lambda gate: looks(otava(1e-5, gate), mean_medians)
 
@@ -441,7 +466,17 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("all", "upgrades", "gates", "causes", "months", "restarts", "populations", "times"),
+        choices=(
+            "all",
+            "intervals",
+            "upgrades",
+            "gates",
+            "causes",
+            "months",
+            "restarts",
+            "populations",
+            "times",
+        ),
         default="all",
     )
     parser.add_argument(
@@ -452,6 +487,9 @@ def main() -> None:
     args = parser.parse_args()
     if compute_change_points is None:
         print("Otava is left out: pip install --no-deps apache-otava==0.8.0", file=sys.stderr)
+    if args.what in ("all", "intervals"):
+        intervals(10 * args.trials, args.seed)
+        calls(CALLS, 10 * args.trials, args.seed)
     if args.what in ("all", "upgrades"):
         upgrades(args.trials, args.seed)
     if args.what in ("all", "gates"):

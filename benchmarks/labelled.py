@@ -49,8 +49,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from change_peers import FAMILIES, NOISES, Family, Found
+from infercanary.judge.samples import compare
 from infercanary.judge.shift import CHANGED
-from infercanary.judge.statistics import compare
 
 RESULTS = Path(__file__).parent / "results" / "labelled.tsv"
 

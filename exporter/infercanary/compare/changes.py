@@ -138,7 +138,7 @@ def _state(found: Sequence[LevelChange], shift: float) -> State:
     if not found:
         return "steady"
     log = math.log1p(shift)
-    if abs(log) < FILES.log_same:
+    if abs(log) < FILES.log_effect:
         return "changed"
     return "slower" if log > 0 else "faster"
 

@@ -21,12 +21,12 @@ from infercanary.compare.units import count
 from infercanary.judge.causes import explain
 from infercanary.judge.model import Causes, Judgement, Pair, Sample, Start
 from infercanary.judge.policy import FILES, Policy
+from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval, sentence
 from infercanary.judge.shift import Comparison, Restarts, Shift, Verdict
-from infercanary.judge.statistics import Points, assess, learn, pool
+from infercanary.judge.statistics import Points, pool
 
-_KNOWN = 1e9  # degrees of freedom of a number that is given, not estimated
-_NO_RESTART = Restarts(0.0, _KNOWN)
+_NO_RESTART = Restarts(0.0, math.inf)
 
 
 class SideSummary(msgspec.Struct, frozen=True):
@@ -71,7 +71,8 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     """The policy's, as a ratio: a smaller shift is no change."""
     restart_sd: float
     """How much starts of one image differ (SD), as a ratio."""
-    restart_sd_from: Literal["given", "estimated", "assumed", "measured"]
+    restart_sd_from: Literal["given", "none", "estimated", "assumed", "measured"]
+    """`none`: two files of numbers, between which no restart is thought to lie."""
     restarts_seen: int
     runs: int
     starts: int
@@ -105,7 +106,9 @@ def compare_runs(
         baseline: Its runs before.
         candidate: Its runs after.
         files: Names of the files of both sides, for the result.
-        restart_sd: How much starts of one image differ, as a ratio (SD); None to estimate it from the starts.
+        restart_sd: How much starts of one image differ, as a ratio (SD); None to estimate it from the starts, or for
+        two
+            files of numbers, which are one series before and after.
         policy: The numbers that decide.
 
     Returns:
@@ -123,14 +126,18 @@ def compare_runs(
     notes = _notes(baseline, candidate, policy)
     old, new = judged(baseline, policy), judged(candidate, policy)
     replica = (_points(old), _points(new))
-    source: Literal["given", "estimated", "assumed"]
+    # As in the judge's own `compare`: two files of numbers are one series before and after, starts are named as such.
+    is_series = restart_sd is None and all(_is_sample(side) for side in (baseline, candidate))
+    seen, shift, restarts = compare_starts(
+        *replica, restart_sd=0.0 if is_series else restart_sd, policy=policy
+    )
+    source: Literal["given", "none", "estimated", "assumed"]
     if restart_sd is not None:
-        restarts, source = Restarts(restart_sd, _KNOWN), "given"
+        source = "given"
+    elif is_series:
+        source = "none"
     else:
-        restarts = learn(replica, policy)
         source = "estimated" if restarts.df > policy.prior_restart_df else "assumed"
-    shift = pool([replica], restarts, policy)
-    seen = assess(shift, policy.confidence, policy=policy)
     known = math.isfinite(shift.se)
     journal = bool(old.starts and new.starts)
     pair = Pair(old.starts, new.starts)
@@ -275,6 +282,11 @@ def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
     return []
 
 
+def _is_sample(side: RecordedRuns) -> bool:
+    """Whether it is one file of numbers, which names no start."""
+    return len(side.points) == 1 and not side.starts
+
+
 def _points(series: RecordedRuns) -> list[Points]:
     return [cast("Points", points) for points in series.points]
 
@@ -318,7 +330,7 @@ def _values(start: Start, of: Callable[[Sample], Mapping[str, float]], name: str
 
 def _piece(shift: Shift, policy: Policy) -> PartShift:
     low, high = shift.interval(policy.confidence)
-    moved = abs(shift.log) >= policy.log_same and (low > 0 or high < 0)
+    moved = abs(shift.log) >= policy.log_effect and (low > 0 or high < 0)
     return PartShift(_ratio(shift.log), _ratio(low), _ratio(high), moved)
 
 

@@ -105,6 +105,11 @@ def restarts(result: ComparisonResult) -> str:
         result: On one canary.
     """
     sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
+    if result.restart_sd_from == "none":
+        return (
+            "none is thought to lie between two files of numbers; where one does, give --restart-sd, or several "
+            "files of each side"
+        )
     if result.restart_sd_from == "given":
         return f"{sd}, as given" if result.restart_sd else "no restart lies between, as given"
     if result.restart_sd_from == "assumed":

@@ -9,7 +9,7 @@ To compare two samples of latencies, or to find where one series changed its lev
 """
 
 from infercanary.judge.changepoints import ChangePoint, scan
+from infercanary.judge.samples import compare
 from infercanary.judge.shift import Comparison
-from infercanary.judge.statistics import compare
 
 __all__ = ["ChangePoint", "Comparison", "compare", "scan"]

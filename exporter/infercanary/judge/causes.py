@@ -363,7 +363,7 @@ def _is_explained(shift: Shift, image: Shift, policy: Policy) -> bool:
     """
     low, high = image.interval(2 * policy.cause_confidence - 1)
     most = high if shift.log > 0 else -low
-    return most <= max(policy.log_same, (1 - policy.whole_share) * abs(shift.log))
+    return most <= max(policy.log_effect, (1 - policy.whole_share) * abs(shift.log))
 
 
 def _is_clear(part: Shift, policy: Policy) -> bool:
@@ -373,7 +373,7 @@ def _is_clear(part: Shift, policy: Policy) -> bool:
 
 def _has_moved(shift: Shift, policy: Policy) -> bool:
     """By the smallest effect or more, and beyond its own noise."""
-    return abs(shift.log) >= max(policy.log_same, policy.moved_sigmas * shift.se)
+    return abs(shift.log) >= max(policy.log_effect, policy.moved_sigmas * shift.se)
 
 
 def _part(shift: Shift | None, policy: Policy, slack: float = 0.0) -> Part | None:

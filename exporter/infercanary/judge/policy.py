@@ -105,11 +105,20 @@ class Policy:
     outlier_every: int = 30
     """One point in so many, at either end, is winsorized before a scatter is taken."""
 
-    autocorrelation_lags: int = 20
-    """Longest lag of the autocorrelation that is summed, of series with five times as many points; else 1."""
+    most_autocorrelation: float = 0.97
+    """Of noise that lasts, from one run to the next: the longest that is thought of. Nearer to 1 no number of runs
+    would show a level."""
 
-    most_autocorrelation: float = 0.95
-    """Of the first lag. Nearer to 1 an interval would be infinite."""
+    independent_share: float = 0.5
+    """How likely it is, before any run was seen, that no noise lasts."""
+
+    read_confidence: float = 0.99
+    """At which the scatter of the differences is read. Two modes are as precise as one up to some confidence, and jump
+    beyond: this is about that of a live look and of `compare`."""
+
+    most_off: float = 0.45
+    """Share of the pairs, on either side of the middle, within which their differences say how far an interval reaches;
+    beyond, it grows in proportion."""
 
     # What siblings of the host tell (covariate adjustment).
 
@@ -335,18 +344,16 @@ class Policy:
 
     @cached_property
     def log_effect(self) -> float:
-        """The smallest effect of a change."""
-        return -math.log1p(-self.smallest_effect)
+        """The smallest effect: of a change at least so much, and within it both are equivalent, or have not moved.
 
-    @cached_property
-    def log_same(self) -> float:
-        """Within it both are equivalent, and a control or a phase has not moved."""
+        Alike in both directions: one side is 3 % slower than the other, so that it is faster by 2.9 % of it.
+        """
         return math.log1p(self.smallest_effect)
 
     @cached_property
     def log_clear(self) -> float:
         """The edge of the clear zone."""
-        return -math.log1p(-self.clear_zone)
+        return math.log1p(self.clear_zone)
 
     def levels(self, looks: Sequence[int], error: float | None = None) -> tuple[float, ...]:
         """The confidence of the interval at each look, such that all of them together have :attr:`confidence`.
@@ -372,11 +379,8 @@ LIVE = Policy()
 """Judges upgrades in the exporter, at looks while runs come in."""
 
 FILES = replace(LIVE, confidence=0.99, history=16)
-"""Compares files, at one look: all runs are there, and so the interval that is shown also calls."""
-
-SAMPLES = replace(FILES, confidence=0.9995)
-"""Compares two plain samples around an event, for programs that ask about many. Real series err more often than their
-intervals say, because their levels vary; at this confidence, by less than 1 in 1,000 where people see no change."""
+"""Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. At this
+confidence real series in which people see no change were called in 8 of 11,590 places (benchmarks/known_event.py)."""
 
 EXPERIMENT = replace(LIVE, prior_restart_sd=0.05)
 """Decides on pairs of starts, at a look after each pair. The number of starts is what its interval rests on; what is

@@ -57,7 +57,7 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
     """
     half = half_width(between, runs, 1 - policy.confidence, policy)
     verdict: Verdict = "inconclusive"
-    if abs(between.log) + half < policy.log_same:
+    if abs(between.log) + half < policy.log_effect:
         verdict = "equivalent"
     elif abs(between.log) - half > policy.log_clear:
         called = is_beyond_doubt(between, runs, policy)

@@ -5,7 +5,11 @@ time. What each part rests on:
 
 - A shift is Hodges and Lehmann's ("Estimates of Location Based on Rank Tests", 1963): the median of all differences
   between a candidate's and a baseline's point. A few wild points do not move it.
-- Its standard error counts how many independent points there are, not how many points: neighbours in time are alike.
+- Its interval inverts the rank test: it ends at the differences of those ranks. That holds for any shape: two modes
+  of a clock are as precise as one, where normal theory makes their interval five times too wide. How far from the
+  middle the ranks lie counts how many independent points there are, not how many points: neighbours in time are alike
+  (Dehling and Fried, "Asymptotic Distribution of Two-Sample Empirical U-Quantiles with Applications to Robust Tests for
+  Shifts", 2012; :mod:`~infercanary.judge.persistence`).
 - **A restart is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): two starts of
   the same image differ, and no number of runs within them shows by how much. ``pool`` adds that variance.
 - Verdicts are three-way, as in equivalence testing: changed, the same, or not known yet.
@@ -22,17 +26,18 @@ from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
-from infercanary.judge.policy import LIVE, SAMPLES, Policy
+from infercanary.judge import persistence, ranks
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict, ratio
 
 Floats: TypeAlias = NDArray[np.float64]
 Points: TypeAlias = "Sequence[float] | Floats | Series"
 
-_PAIRS = 1 << 16  # up to here all differences are formed; beyond, their median is found by bisection
+_EQUAL = 1e-9  # two logarithms that differ by less are one
 
-# Of normal noise: the SD over the MAD; the standard error of Hodges and Lehmann's estimate over the mean's.
-_MAD, _RANKS = 1.4826, 1.0233
+_RANKS = 1.0233  # of normal noise: the standard error of Hodges and Lehmann's estimate over the mean's
 
 
 class Series:
@@ -78,72 +83,49 @@ class Series:
     @cached_property
     def level(self) -> float:
         """Hodges and Lehmann's of one sample, the median of all means of two points: as precise as a shift is."""
-        return _hodges_lehmann(Series(-self.logs), self) / 2
+        return ranks.shift(-self.ordered[::-1], self.ordered) / 2
 
     @cached_property
     def scatter(self) -> float:
         """A winsorized SD: a few outliers hardly change it, and neither ties nor a second mode make it zero."""
-        n = len(self)
-        cut = max(1, n // self._policy.outlier_every)
-        inner = _clipped(self.ordered, self.ordered[cut], self.ordered[-1 - cut])
+        n, cut = len(self), self._cut
+        inner = self._winsorized(self.ordered)
         inner -= np.add.reduce(inner) / n
         return math.sqrt(float(inner @ inner) / (n - 1)) * (n - 1) / (n - 2 * cut - 1)
 
     @cached_property
-    def autocorrelation(self) -> Sequence[float]:
-        """By lag, from 1 on: of few points that of the first lag, and none where all are the same."""
-        n = len(self)
-        r = self.logs - _middle(self.ordered)
-        if (mad := _MAD * _middle(np.sort(np.abs(r)))) > 1e-9:
-            r = _clipped(r, -3 * mad, 3 * mad)
-        r -= np.add.reduce(r) / n
-        if (power := float(r @ r)) <= 1e-24 * n:
-            return ()
-        most = self._policy.autocorrelation_lags
-        lags = most if n >= 5 * most else 1
-        like = [float(r[lag:] @ r[:-lag]) / power for lag in range(1, lags + 1)]
-        # A short series shows less of it than there is (Marriott and Pope, 1954).
-        return [x + (1 + 3 * x) / n for x in like]
+    def likely(self) -> persistence.Likely | None:
+        """What its points say of how long their noise lasts; None where all are the same."""
+        return persistence.likely(self._winsorized(self.logs), self._policy)
+
+    @cached_property
+    def spread(self) -> Floats:
+        """From the smallest on, and equal ones spread over the tick of their clock, which hides where they lie."""
+        steps = np.diff(self.ordered)
+        if (steps > _EQUAL).all():
+            return self.ordered
+        inner = np.diff(self._winsorized(self.ordered))
+        if not (inner := inner[inner > _EQUAL]).size:
+            return self.ordered
+        # Where most are equal, what lies between two of them is no tick but a rare mode.
+        tick = min(float(inner.min()), 2 * self.scatter)
+        begins = np.flatnonzero(np.concatenate(([True], steps > _EQUAL)))
+        counts = np.diff(np.append(begins, len(self)))
+        within = np.arange(len(self)) - np.repeat(begins, counts) + 0.5
+        spread: Floats = self.ordered + tick * (within / np.repeat(counts, counts) - 0.5)
+        return spread
+
+    @property
+    def _cut(self) -> int:
+        return max(1, len(self) // self._policy.outlier_every)
+
+    def _winsorized(self, values: Floats) -> Floats:
+        return _clipped(values, self.ordered[self._cut], self.ordered[-1 - self._cut])
 
 
 def prior(policy: Policy = LIVE) -> Restarts:
     """How much starts are assumed to differ before any restart was seen."""
     return Restarts(policy.prior_restart_sd, policy.prior_restart_df)
-
-
-def compare(
-    baseline: Points,
-    candidate: Points,
-    *,
-    restart_sd: float | None = None,
-    level: float | None = None,
-    policy: Policy = SAMPLES,
-) -> Comparison:
-    """Is ``candidate`` slower than ``baseline``? Use it on the medians of runs before and after an event.
-
-        compare([18.1, 18.3, 18.2, …], [19.4, 19.2, 19.5, …]).verdict  # 'regressed'
-
-    Args:
-        baseline: Latencies above zero in order of time, in any unit; at least 8, or the answer is inconclusive.
-        candidate: The same, after the event.
-        restart_sd: SD of logarithms by which two starts of one image differ (0.01 is 1 %), where one restart lies
-            between the sides.
-        level: Confidence of the interval, between 0 and 1; the policy's without it.
-        policy: What counts as a change.
-
-    Returns:
-        The verdict, the shift and its confidence interval as ratios.
-
-    Raises:
-        ValueError: A point is no latency, or ``restart_sd`` or ``level`` is out of range.
-    """
-    between = shift(baseline, candidate, policy)
-    if restart_sd is not None:
-        if not 0 <= restart_sd < math.inf:
-            raise ValueError(f"restart_sd is {restart_sd}: it is finite and not below zero")
-        between = _widened(between, 2 * restart_sd**2, math.inf)
-    level = policy.confidence if level is None else level
-    return assess(between, level, policy=policy)
 
 
 def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison:
@@ -163,7 +145,7 @@ def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison
     verdict: Verdict = "inconclusive"
     if abs(between.log) >= policy.log_effect and (low > policy.log_clear or high < -policy.log_clear):
         verdict = "regressed" if between.log > 0 else "improved"
-    elif low > -policy.log_same and high < policy.log_same:
+    elif low > -policy.log_effect and high < policy.log_effect:
         verdict = "equivalent"
     return Comparison(verdict, ratio(between.log), ratio(low), ratio(high))
 
@@ -171,8 +153,10 @@ def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison
 def shift(baseline: Points, candidate: Points, policy: Policy = LIVE) -> Shift:
     """How much slower ``candidate`` is, as far as its points show: Hodges and Lehmann's estimate on logarithms.
 
-    Its error assumes that both sides have one shape, that neighbours are correlated as in a first-order process, and
-    that no restart lies between: ``pool`` adds what restarts do.
+    Its error assumes that both sides have one shape, that their noise lasts as the processes of
+    :mod:`~infercanary.judge.persistence` do, and that no restart lies between: ``pool`` adds what restarts do. Modes
+    that last about as long as a side cannot be known from it: such a side looks like one mode, and a change of mode
+    like a change.
 
     Args:
         baseline: Latencies above zero in order of time.
@@ -216,7 +200,10 @@ def pool(
         for before, after in replicas
         if (
             pair := _replica(
-                _starts(before, "baseline", policy), _starts(after, "candidate", policy), restarts.sd, policy
+                counting(before, "baseline", policy),
+                counting(after, "candidate", policy),
+                restarts.sd,
+                policy,
             )
         )
     ]
@@ -247,8 +234,8 @@ def pool_parts(
     """
     each = []
     for before, after in replicas:
-        old = _starts(before, "baseline", policy)
-        new = _starts(after, "candidate", policy, policy.fewest_new_runs)
+        old = counting(before, "baseline", policy)
+        new = counting(after, "candidate", policy, policy.fewest_new_runs)
         if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
             each.append(pair)
     if not each:
@@ -290,9 +277,11 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
     """
     squares, df = policy.prior_restart_sd**2 * policy.prior_restart_df, policy.prior_restart_df
     for image in images:
-        starts = _starts(image, "start", policy)
+        starts = counting(image, "start", policy)
         if len(starts) > 1:
-            noise = math.fsum(_variance(start, _inflation([start], policy)) for start in starts) / len(starts)
+            noise = math.fsum(_variance(start, _inflations([start], policy)[0]) for start in starts) / len(
+                starts
+            )
             spread = float(np.var([start.level for start in starts], ddof=1))
             squares += (len(starts) - 1) * max(spread - noise, 0.0)
             df += len(starts) - 1
@@ -320,12 +309,12 @@ def _replica(
 
 def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:
     """``between`` with an error in which the noise of ``a`` counts for so many degrees of freedom."""
-    noise = _variance(a, _inflation([a], policy)) * (1 + len(a) / len(b))
+    noise = _variance(a, _inflations([a], policy)[0]) * (1 + len(a) / len(b))
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
 
 
-def _starts(starts: Iterable[Points], what: str, policy: Policy, fewest: int | None = None) -> list[Series]:
+def counting(starts: Iterable[Points], what: str, policy: Policy, fewest: int | None = None) -> list[Series]:
     each = (Series.of(start, what, policy) for start in starts)
     return [series for series in each if len(series) >= (fewest or policy.fewest_runs)]
 
@@ -333,16 +322,16 @@ def _starts(starts: Iterable[Points], what: str, policy: Policy, fewest: int | N
 def _shift(a: Series, b: Series, policy: Policy, fewest: int | None = None) -> Shift:
     if not (len(a) and len(b)):
         return UNKNOWN
-    between = _hodges_lehmann(a, b)
     if min(len(a), len(b)) < (fewest or policy.fewest_runs):
-        return Shift(between, math.inf, 0.0)
-    inflation = _inflation((a, b), policy)
-    one, other = (_variance(side, inflation) for side in (a, b))
-    freedom = [max(len(side) / inflation - 1, 1.0) for side in (a, b)]
-    # Welch and Satterthwaite's, because the sides may differ in scatter and in length.
-    share = one / (one + other) if one + other else 0.5
-    df = 1 / (share**2 / freedom[0] + (1 - share) ** 2 / freedom[1])
-    return Shift(between, math.sqrt(one + other), df)
+        return Shift(ranks.shift(a.ordered, b.ordered), math.inf, 0.0)
+    one, other = (x / len(side) for x, side in zip(_inflations((a, b), policy), (a, b), strict=True))
+    # Welch and Satterthwaite's: of two sides of unequal length the shorter one says how they scatter.
+    df = (one + other) ** 2 / (one**2 / (len(a) - 1) + other**2 / (len(b) - 1))
+    quantile = float(stdtrit(df, (1 + policy.read_confidence) / 2))
+    # Of the share of pairs whose difference is below the shift: 1/12 is the variance of a uniform rank.
+    off = quantile * math.sqrt((one + other) / 12)
+    between, half = ranks.inverted((a.ordered, a.spread), (b.ordered, b.spread), min(off, policy.most_off))
+    return Shift(between, half * max(off / policy.most_off, 1.0) / quantile, df)
 
 
 def _variance(side: Series, inflation: float) -> float:
@@ -350,52 +339,15 @@ def _variance(side: Series, inflation: float) -> float:
     return (_RANKS * side.scatter) ** 2 * inflation / len(side)
 
 
-def _hodges_lehmann(one: Series, other: Series) -> float:
-    a, b = one.ordered, other.ordered
-    pairs = a.size * b.size
-    if pairs <= _PAIRS:
-        half = pairs // 2
-        gaps = np.subtract.outer(b, a).ravel()
-        gaps.partition(half)
-        upper = float(gaps[half])
-        return upper if pairs % 2 else (float(gaps[:half].max()) + upper) / 2
-    low, high = float(b[0] - a[-1]), float(b[-1] - a[0])
-    for _ in range(48):
-        middle = (low + high) / 2
-        if 2 * int(np.searchsorted(a, b - middle).sum()) > pairs:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _middle(ordered: Floats) -> float:
-    """The median of values that are sorted: numpy's takes ten times as long, for some dozens of them."""
-    half = ordered.size // 2
-    upper = float(ordered[half])
-    return upper if ordered.size % 2 else (float(ordered[half - 1]) + upper) / 2
-
-
 def _clipped(values: Floats, low: float, high: float) -> Floats:
     return np.minimum(np.maximum(values, low), high)
 
 
-def _inflation(sides: Sequence[Series], policy: Policy) -> float:
-    """By how much autocorrelation widens a variance, from all sides together.
-
-    It is (1 + φ) / (1 - φ), as for a first-order process. Long sides show how much longer it may last: there the sum
-    of autocorrelations counts where it is more, up to the first that is not above zero.
-    """
-    phi = lasting = 0.0
-    for lag in range(max(len(side.autocorrelation) for side in sides)):
-        known = [side for side in sides if lag < len(side.autocorrelation)]
-        mean = sum(len(side) * side.autocorrelation[lag] for side in known) / sum(map(len, known))
-        if mean <= 0:
-            break
-        lasting += mean
-        if lag == 0:
-            phi = min(mean, policy.most_autocorrelation)
-    return max((1 + phi) / (1 - phi), 1 + 2 * lasting)
+def _inflations(sides: Sequence[Series], policy: Policy) -> list[float]:
+    """By how much what lasts widens the variance of each side's level, by all that both leave likely."""
+    known = [side.likely for side in sides if side.likely is not None]
+    weights = persistence.weights(known, policy)
+    return [math.exp(float(weights @ side.likely.inflation)) if side.likely else 1.0 for side in sides]
 
 
 def _widened(between: Shift, variance: float, df: float) -> Shift:

@@ -50,7 +50,7 @@ def test_verdicts_and_exit_codes(numbers):
     old = series(numbers, 0.02)
     for level, restart_sd, verdict, code in [
         (0.024, None, "regressed", 1), (0.017, None, "improved", 0), (0.02, 0.0, "equivalent", 0),
-        (0.02, None, "inconclusive", 3), (0.024, 0.1, "inconclusive", 3),
+        (0.02, None, "equivalent", 0), (0.02, 0.01, "inconclusive", 3), (0.024, 0.1, "inconclusive", 3),
     ]:  # fmt: skip
         result = compare_runs(
             "", old, RecordedRuns([np.array(numbers(level, seed=7))]), restart_sd=restart_sd
@@ -60,8 +60,12 @@ def test_verdicts_and_exit_codes(numbers):
 
 
 def test_what_restarts_do_is_assumed_until_they_are_seen(numbers):
-    one = compare_runs("", series(numbers, 0.02), series(numbers, 0.02))
-    assert (one.restart_sd, one.restart_sd_from, one.restarts_seen) == (prior().sd, "assumed", 0)
+    one = compare_runs("", series(numbers, 0.02, 0.02, count=8), RecordedRuns([np.array(numbers(0.02, 8))]))
+    assert one.restart_sd_from == "estimated"
+    short = RecordedRuns([np.array(numbers(0.02)), np.array([0.02])])
+    two = compare_runs("", short, series(numbers, 0.02))
+    assert (two.restart_sd, two.restart_sd_from, two.restarts_seen) == (prior().sd, "assumed", 0)
+    assert two.verdict == "inconclusive"
     several = compare_runs("", series(numbers, 0.02, 0.0204, 0.0196), series(numbers, 0.02, 0.0203))
     assert (several.restart_sd_from, several.restarts_seen, several.starts) == ("estimated", 3, 5)
     assert 0.01 < several.restart_sd < 0.02

@@ -21,6 +21,7 @@ from infercanary.judge import drift, statistics
 from infercanary.judge.changepoints import scan
 from infercanary.judge.model import Generation, Part, Sample, Start
 from infercanary.judge.restarts import restarts_of
+from infercanary.judge.samples import compare
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 
@@ -185,9 +186,9 @@ def series() -> Iterator[tuple[str, Any]]:
         values = np.exp(y) if seed % 5 else np.round(np.exp(y) * 20) / 20
         yield f"scan {seed}", [[c.index, c.shift, c.low, c.high] for c in scan(values.tolist())]
         for at in range(40, 380, 60):
-            found = statistics.compare(values[at - 30 : at].tolist(), values[at : at + 30].tolist())
+            found = compare(values[at - 30 : at].tolist(), values[at : at + 30].tolist())
             yield f"compare {seed} {at}", [*found]
-        wide = statistics.compare(values[:200].tolist(), values[200:].tolist(), restart_sd=0.01)
+        wide = compare(values[:200].tolist(), values[200:].tolist(), restart_sd=0.01)
         yield f"compare {seed} with restarts", [*wide]
         pairs = [statistics.shift(values[i : i + 20], values[i + 20 : i + 40]) for i in range(0, 320, 40)]
         decision = estimate.decide(pairs, 8)

@@ -17,7 +17,7 @@ from infercanary.judge.decide import Decision
 from infercanary.judge.estimate import Estimate, Look
 from infercanary.judge.host import adjust
 from infercanary.judge.model import Causes, Generation, Judgement, Sample, Start
-from infercanary.judge.policy import LIVE, SAMPLES
+from infercanary.judge.policy import FILES, LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
@@ -91,7 +91,7 @@ def upgraded(host: Level, change: float, seed: int, beside: list[Level]) -> tupl
 def decision(log: float) -> Decision:
     shift = Shift(log, 0.01, 20)
     estimate = Estimate(Runs(Selection([], None, [])), prior())
-    return Decision(estimate, "regressed", Look(shift, assess(shift, SAMPLES.confidence), 24))
+    return Decision(estimate, "regressed", Look(shift, assess(shift, FILES.confidence), 24))
 
 
 def judged(host: Level, change: float, seed: int, beside: list[Level]) -> Judgement:

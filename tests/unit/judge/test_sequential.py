@@ -94,7 +94,7 @@ def test_the_words_are_those_of_the_interval(
     seen = assess_look(between, runs, LIVE)
     is_clear = seen.low > math.expm1(LIVE.log_clear) or seen.high < math.expm1(-LIVE.log_clear)
     if seen.verdict == "equivalent":
-        assert max(-math.log1p(seen.low), math.log1p(seen.high)) < LIVE.log_same
+        assert max(-math.log1p(seen.low), math.log1p(seen.high)) < LIVE.log_effect
     else:
         assert is_clear == (seen.verdict in (*CHANGED, "confirming"))
     mirrored = {"regressed": "improved", "improved": "regressed"}

@@ -19,7 +19,7 @@ STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
 VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
 USED = {
-    "estimate": {"statistics", "sequential", "restarts", "host", "align", "crowding"},
+    "estimate": {"statistics", "persistence", "ranks", "sequential", "restarts", "host", "align", "crowding"},
     "sentence": {"upgrade"},
 }
 """Modules whose functions a stage calls besides its own; the estimate aligns anew what it adjusted."""

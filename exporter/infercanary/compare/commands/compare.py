@@ -48,7 +48,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     type=float,
     metavar="PERCENT",
     help="How much starts of one image differ (an SD), where it is known; 0 where no restart lies between. "
-    "Otherwise it is estimated from the files.",
+    "Otherwise it is estimated from the starts.",
 )
 @options.policy(FILES, "the interval")
 @options.as_json
@@ -72,9 +72,10 @@ def command(
     Both are journals of probes, or both are numbers: one a line, a JSON array, JSON objects, or CSV or TSV with a
     header. The content decides what a file is; it may be packed with gzip; `-` is standard input.
 
-    Of a journal, the medians of steady runs count, start by start; its older file, FILE.1, is read with it. A file of
-    numbers is one start. Starts of one image differ, and the runs within one start do not show by how much: give
-    several files of each side, or give --restart-sd.
+    Of a journal, the medians of steady runs count, start by start; its older file, FILE.1, is read with it. Starts of
+    one image differ, and the runs within one start do not show by how much: give several of each side, or give
+    --restart-sd. Two files of numbers are one series before and after, with no restart between, unless --restart-sd
+    says so; several files of a side are starts.
     """
     if restart_sd is not None:
         options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
