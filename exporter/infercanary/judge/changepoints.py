@@ -207,20 +207,23 @@ def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, f
     are alike between the rough changes. Differences of zero do not count: with a coarse clock most may be. Where
     neighbours are very alike even there, no level is left for long: such a series wanders, as a random walk does, and
     its steps are its habit. Taking medians off makes neighbours less alike, which is corrected (Marriott and Pope,
-    "Bias in the Estimation of Autocorrelations", 1954).
+    "Bias in the Estimation of Autocorrelations", 1954). A series with two modes that last has such a habit, too: points
+    off its level are followed by more of them.
     """
     edges = [0, *(at for at in sorted(clear) if clear[at] >= policy.scan_rough), y.size]
     rest = np.concatenate([y[a:b] - np.median(y[a:b]) for a, b in pairwise(edges)])
-    sd = _MAD * float(np.median(np.abs(rest))) or float(rest.std()) or 1.0
-    rest = rest.clip(-3 * sd, 3 * sd)
+    most = policy.scan_off_level * (_MAD * float(np.median(np.abs(rest))) or float(rest.std()) or 1.0)
+    off = np.sign(rest) * (np.abs(rest) > most)
+    in_turn = np.count_nonzero(off[1:] * off[:-1] > 0) / (np.count_nonzero(off) + _FEWEST)
+    rest = rest.clip(-most, most)
     rest -= rest.mean()
     power = float(rest @ rest)
     phi = max(float(rest[1:] @ rest[:-1]) / power, 0.0) if power else 0.0
     differing = np.abs(np.diff(y))
     differing = differing[differing > policy.scan_least_noise]
     noise = _MAD * float(np.median(differing)) / math.sqrt(2) if differing.size else policy.scan_least_noise
-    whole = phi + (1 + 3 * phi) * (len(edges) - 1) / y.size
-    doubt = max(1.0, _inflation(whole, policy) / _inflation(policy.scan_alike, policy)) ** policy.scan_doubt
+    alike = max(phi + (1 + 3 * phi) * (len(edges) - 1) / y.size, in_turn)
+    doubt = max(1.0, _inflation(alike, policy) / _inflation(policy.scan_alike, policy)) ** policy.scan_doubt
     return noise * math.sqrt(_inflation(phi, policy)), doubt
 
 

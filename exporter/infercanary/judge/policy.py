@@ -263,8 +263,12 @@ class Policy:
     scan_rough: float = 4.0
     """The z of changes between which the autocorrelation of the noise is taken."""
 
+    scan_off_level: float = 3.0
+    """SDs, by the MAD, beyond which a point is off its level."""
+
     scan_alike: float = 0.5
-    """Autocorrelation beyond which the changes of a series are doubted, because its level wanders;"""
+    """Autocorrelation, or share of points off their level that another one follows, beyond which the changes of a
+    series are doubted, because its level wanders;"""
 
     scan_doubt: float = 1.6
     """by the variance inflation relative to that one's, to this power: in simulated random walks of 650 points, one in
