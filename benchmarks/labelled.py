@@ -11,9 +11,7 @@ Point Detection Methods for Software Performance Regression Analysis".
 
 **What counts.** Without an event: a change that is found more than 10 points from every person's mark is a false alarm,
 counted per 1,000 points. A change that three people marked within 5 points of each other, and that moves the median of
-20 points by 3 % or more, is to be found within 10 points (recall). With an event: ``compare`` of 30 points on either
-side of a place. No mark within 30 points: a call is a false alarm. An isolated change that three people marked, of 3 %
-or more: a call is right (power).
+20 points by 3 % or more, is to be found within 10 points (recall). Around a known event: ``known_event.py``.
 
 **What a figure is worth.** A few series hold most changes, so each figure stands beside one in which every series
 weighs the same (recall by series), and has an interval: bootstrap over tests, 2,000 times, 95 %. The halves of one test
@@ -37,7 +35,6 @@ import gzip
 import importlib.util
 import json
 import math
-import random
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,8 +46,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from change_peers import FAMILIES, NOISES, Family, Found
-from infercanary.judge.samples import compare
-from infercanary.judge.shift import CHANGED
 
 RESULTS = Path(__file__).parent / "results" / "labelled.tsv"
 
@@ -294,28 +289,6 @@ def note(name: str, setting: Setting, score: Score, pace: float) -> None:
         file.write("\t".join(row) + "\n")
 
 
-def events(series: Sequence[Labelled]) -> tuple[float, float]:
-    """How often ``compare`` calls where nobody marked anything, and where three people agreed on a change."""
-    rng = random.Random(7)
-    quiet = false = changes = hits = 0
-
-    def is_called(values: Sequence[float], at: int) -> bool:
-        return compare(values[at - WINDOW : at], values[at : at + WINDOW]).verdict in CHANGED
-
-    for item in series:
-        values, inner = item.values, range(WINDOW, len(item.values) - WINDOW)
-        places = [at for at in inner if not any(abs(at - x) <= WINDOW for x in item.marks)]
-        for at in rng.sample(places, min(20, len(places))):
-            quiet += 1
-            false += is_called(values, at)
-        for x in item.agreed:
-            alone = not any(abs(y - x) > 5 and x - WINDOW <= y <= x + WINDOW for y in item.marks)
-            if WINDOW <= x <= len(values) - WINDOW and alone and moved(values, x, WINDOW):
-                changes += 1
-                hits += is_called(values, x)
-    return false / quiet, hits / changes
-
-
 def guard(families: Mapping[str, Family], count: int = 200, length: int = 650) -> None:
     """Print false alarms per 1,000 points in simulated noise, at the usual threshold of each family."""
     print(f"{count} series of {length} points each: false alarms per 1,000, by noise")
@@ -373,8 +346,6 @@ def main() -> None:
         paces = {name: scored(series, name, family, settings) for name, family in families.items()}
         if "ours" in paces:
             print("pace: " + ", ".join(f"{paces['ours'] / paces[name]:.2f} of {name}" for name in paces))
-        alarms, power = events(series)
-        print(f"known event: {100 * alarms:.3f} % false alarms, power {power:.4f}")
 
 
 def scored(series: Sequence[Labelled], name: str, family: Family, settings: Mapping[str, float]) -> float:

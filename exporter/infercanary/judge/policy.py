@@ -271,8 +271,8 @@ class Policy:
     series are doubted, because its level wanders;"""
 
     scan_doubt: float = 1.6
-    """by the variance inflation relative to that one's, to this power: in simulated random walks of 650 points, one in
-    eight of which has a change even so."""
+    """by the variance inflation relative to that one's, to this power: so much that simulated random walks have one
+    change in 9,000 points."""
 
     scan_least_noise: float = 1e-4
     """Logarithms. A smaller difference of neighbours is rounding, and does not count as noise."""
