@@ -2,7 +2,8 @@
 
 A neighbour that takes the CPU for half a minute slows one start and not the next, whatever the images. Runs that it
 disturbed carry a tag. They are left out if that cannot favour an image: if both images had about as many of them. An
-image that disturbs itself (more threads than CPUs) has more of them in every pair; then all runs count.
+image that disturbs itself (more threads than CPUs) has more of them in every pair; then all runs count. A run
+that waited for others in its own container counts, whatever else disturbed it: that is the image's doing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import NamedTuple
 
 from scipy.special import stdtrit
 
-from infercanary.contract.vocabulary import BY_OTHERS
+from infercanary.contract.vocabulary import BY_OTHERS, CROWDED_INSIDE
 from infercanary.judge.model import Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
@@ -33,12 +34,12 @@ class Counted(NamedTuple):
 
 
 def is_quiet(sample: Sample) -> bool:
-    """Return whether no other work on the host disturbed it.
+    """Return whether it counts in any case: no other work on the host disturbed it, or its own container did too.
 
     Args:
         sample: One run.
     """
-    return BY_OTHERS.isdisjoint(sample.tags)
+    return CROWDED_INSIDE in sample.tags or BY_OTHERS.isdisjoint(sample.tags)
 
 
 def counted(pairs: Sequence[tuple[Start, Start]]) -> Counted:

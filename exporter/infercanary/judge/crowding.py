@@ -1,9 +1,12 @@
 """Who had the CPU that a canary waited for: others inside its container or others on the host; and whether requests
 explain what those inside took.
 
-A probe splits each run's waiting by what its container computed meanwhile. A server that is always busy would so be
-blamed for a neighbour that came: only what *grew* with the shift counts. Where those inside took no more CPU than
-before, more waiting is not theirs.
+A probe splits each run's waiting by what its container computed meanwhile. Shares multiply: the host gives a container
+a part of a CPU, and of that the canary gets a part beside others inside (the scheduler does it so for cgroups). So the
+logarithm of a latency is that of its own computing, plus one for those inside, (own + inside) / own, plus one for those
+outside, latency / (own + inside). A busy loop inside makes a canary wait twice as long for the neighbours too.
+
+A server that is always busy would be blamed for a neighbour that came: only what those inside computed *more* counts.
 """
 
 from __future__ import annotations
@@ -30,13 +33,18 @@ class Crowding(NamedTuple):
 
 
 def crowding(
-    before: Sequence[Sample], after: Sequence[Sample], received: Shift, policy: Policy
+    before: Sequence[Sample],
+    after: Sequence[Sample],
+    parts: tuple[float, float],
+    received: Shift,
+    policy: Policy,
 ) -> Crowding | None:
     """Who had the CPU, by the growth of what those inside took.
 
     Args:
         before: Runs before the shift.
         after: Runs after it.
+        parts: How much of the shift is waiting for others inside and for others outside (logarithms), as runs split it.
         received: Shift of how much the container was asked; its error is infinite where that is not known.
         policy: From when on requests have risen, and what an idle container takes.
 
@@ -49,12 +57,12 @@ def crowding(
     old, new = known
     cores = (_level(old, lambda s: s.inside), _level(new, lambda s: s.inside))
     crowded = _level(new, lambda s: s.crowded) - _level(old, lambda s: s.crowded)
-    grown = crowded + _level(new, lambda s: s.waited) - _level(old, lambda s: s.waited)
     longer = max(_level(side, lambda s: s.median) for side in known)
-    sign = math.copysign(1.0, grown)
-    # Neither more than was split off as theirs, nor more than they computed beyond what they did before.
-    theirs = min(sign * crowded, sign * (cores[1] - cores[0]) * longer)
-    inside = max(0.0, min(1.0, theirs / abs(grown))) if grown else 0.0
+    # Not all that was split off as theirs, but what they computed beyond what they did before.
+    more = (cores[1] - cores[0]) * longer
+    theirs = parts[0] * max(0.0, min(1.0, more / crowded)) if crowded else 0.0
+    whole = sum(parts)
+    inside = max(0.0, min(1.0, theirs / whole)) if whole else 0.0
     return Crowding(inside, _load(cores, received, policy), cores)
 
 

@@ -130,7 +130,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         # Of several threads the one that runs the canary knows only its own waiting.
         waiting=waiting if single else None,
         whole=whole if single else None,
-        crowding=crowding(both[0], both[1], received, policy),
+        crowding=crowding(both[0], both[1], _split(compared, policy), received, policy),
         clock=_clock(compared, policy),
         phases=_phases(both),
         tags=_tags(both),
@@ -252,6 +252,19 @@ def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | 
     if not math.isfinite(running.se):
         return None, None
     return whole, Shift(whole.log - running.log, running.se, running.df)
+
+
+def _split(compared: Sequence[Pair], policy: Policy) -> tuple[float, float]:
+    """How much of the shift is waiting for others inside the container, and for others outside (logarithms)."""
+
+    def of(value: Value) -> float:
+        known = _shift(
+            compared, lambda s: value(s) if s.crowded is not None and _running(s) else None, policy
+        )
+        return known.log if math.isfinite(known.se) else 0.0
+
+    shared = of(lambda s: (s.median or 0.0) - (s.waited or 0.0))
+    return shared - of(_running), of(_median) - shared
 
 
 def _clock(compared: Sequence[Pair], policy: Policy) -> Shift | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from infercanary.ab.neighbours import counted
+from infercanary.ab.neighbours import counted, is_quiet
 from infercanary.judge.model import Generation, Sample, Start
 
 
@@ -43,6 +43,21 @@ def test_what_a_neighbour_disturbed_at_random_is_left_out():
     assert (found.left_out, found.pairs_left_out) == (11, 0)
     assert all(s.median == 0.02 for pair in found.pairs for side in pair for s in side.samples)
     assert found.note == "11 of 96 runs that waited for other work on this host are left out"
+
+
+def test_a_run_that_its_own_container_disturbed_is_not_left_out():
+    """A busy loop in B takes the CPU for half of its runs, and in A and B a neighbour does now and then."""
+    crowded = ["crowded_inside"] * 6 + [""] * 6
+    pairs = [(start(runs(2)), start([*runs(2)[:3], *crowded[3:]]))] * 4
+    found = counted(pairs)
+    assert found.left_out == 4 * 2 + 4 * 2
+    assert all(
+        "crowded_inside" in tags
+        for pair in found.pairs
+        for tags in [{t for s in pair[1].samples for t in s.tags}]
+    )
+    both = Sample(0, "c", 0.0, "ok", 0.02, tags=("late", "crowded_inside"))
+    assert is_quiet(both)
 
 
 def test_a_pair_without_enough_quiet_runs_is_left_out():
