@@ -120,13 +120,14 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     names = _names(both, lambda s: s.controls)
     whole, waiting = _waiting(compared, policy)
+    felt = [shift for pair in beside if math.isfinite((shift := _shift([pair], _median, policy)).se)]
     received = _shift(compared, lambda sample: sample.received, policy)
     newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     single = all(_threads(start.generation) == "1" for start in newest)
     return Evidence(
         controls={name: _shift(compared, _control(name), policy) for name in names},
-        siblings=_siblings(beside, policy),
-        felt_by=sum(math.isfinite(_shift([pair], _median, policy).se) for pair in beside),
+        siblings=_siblings(felt),
+        felt_by=len(felt),
         # Of several threads the one that runs the canary knows only its own waiting.
         waiting=waiting if single else None,
         whole=whole if single else None,
@@ -223,14 +224,13 @@ def _points(compared: Iterable[Pair], policy: Policy) -> list[tuple[list[Series]
     ]
 
 
-def _siblings(beside: Sequence[Pair], policy: Policy) -> Shift | None:
+def _siblings(each: Sequence[Shift]) -> Shift | None:
     """How far siblings moved: the one in the middle, as surely as they agree.
 
     Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do not
     agree tell little: the error is that of a median, by the spread of the siblings (1.4826 median absolute deviations
     are an SD of normal values, and a median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
     """
-    each = [shift for pair in beside if math.isfinite((shift := _shift([pair], _median, policy)).se)]
     if len(each) < 2:
         return each[0] if each else None
     middle = median(shift.log for shift in each)
