@@ -32,10 +32,9 @@ class Policy:
     confidence: float = 0.95
     """Of the interval that is shown, over all looks at one upgrade together. A change is called by ``false_calls``."""
 
-    looks: tuple[int, ...] = (5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 160, 192)
+    looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Runs of a start of the candidate at which the judge looks. The interval holds however often one looks, so they
-    cost CPU time alone; each is at most a third more than the one before, so that nothing is called much later than it
-    could be."""
+    cost CPU time alone; they are closest where a large change is called."""
 
     history: int = 8
     """Starts of the baseline that count, of each container: the latest. As many as teach the restart variance well

@@ -302,8 +302,9 @@ def _replica(
         for b in new
     ]
     log = math.fsum(pair.log for pair in pairs) / len(pairs)
-    # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one.
-    sampling = math.fsum(pair.se**2 for pair in pairs) / len(pairs) / min(len(old), len(new))
+    # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
+    # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
+    sampling = float(np.median([pair.se**2 for pair in pairs])) / min(len(old), len(new))
     return log, sampling, sd**2 * (1 / len(old) + 1 / len(new)), min(pair.df for pair in pairs)
 
 

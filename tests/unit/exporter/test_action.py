@@ -33,7 +33,7 @@ def action(
         (3, 3, NextAction.NOTHING),
         (3, 12, NextAction.JUDGE),
         (8, 9, NextAction.COUNT),  # the judgement is from before that look
-        (8, 10, NextAction.JUDGE),
+        (8, 12, NextAction.JUDGE),
         (80, 95, NextAction.NOTHING),
         (24, 500, NextAction.JUDGE),
         (200, 239, NextAction.NOTHING),

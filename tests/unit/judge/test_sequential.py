@@ -108,7 +108,7 @@ def test_the_words_are_those_of_the_interval(
 
 
 def test_a_change_that_is_being_confirmed_says_what_it_waits_for() -> None:
-    assert confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5, LIVE) == 7
+    assert confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5, LIVE) == 8
     assert confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5, LIVE) is None
     judgement = Judgement(
         state="confirming", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12

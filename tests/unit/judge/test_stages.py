@@ -418,15 +418,15 @@ def test_a_trial_is_made_once_for_each_look() -> None:
     starts = [start("a", "old", HOUR * i, runs=30 if i == 4 else 192) for i in range(5)]
     first = trials(starts)
     assert {key: trial.looks for key, trial in first.items()} == {
-        **{("a", f"a-{HOUR * i}"): 20 for i in (1, 2, 3)},
-        ("a", f"a-{HOUR * 4}"): 11,
+        **{("a", f"a-{HOUR * i}"): 9 for i in (1, 2, 3)},
+        ("a", f"a-{HOUR * 4}"): 5,
     }
     known = {key: trial._replace(called=True) for key, trial in first.items()}
     assert trials(starts, [], known) == known, "none of them is made again"
     grown = [*starts[:4], start("a", "old", HOUR * 4, runs=50)]
     again = trials(grown, [], known)
     newest = "a", f"a-{HOUR * 4}"
-    assert again[newest].looks == 14 and not again[newest].called
+    assert again[newest].looks == 7 and not again[newest].called
     assert {key: trial for key, trial in again.items() if key != newest} == {
         key: trial for key, trial in known.items() if key != newest
     }

@@ -14,6 +14,7 @@ from infercanary.judge.policy import Policy
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import judge
+from infercanary.judge.statistics import prior
 from infercanary.judge.trials import Trials, trials
 from infercanary.judge.upgrade import last_upgrade
 
@@ -62,7 +63,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         for container in {start.generation.container for start in starts}:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
-            restarts = restarts_before(own[-1], starts, policy)
+            # Of one start alone no restart lies between.
+            restarts = restarts_before(own[-1], starts, policy) if len(same) > 1 else prior(policy)
             drifts[container, canary] = drift.detect(same, siblings, canary, restarts, policy)
         tried = trials(starts, siblings, self.trials.get(canary, {}), _TRIALS, policy)
         return msgspec.structs.replace(
