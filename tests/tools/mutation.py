@@ -21,6 +21,7 @@ from cosmic_ray.commands import init
 from cosmic_ray.mutating import mutate_and_test
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import WorkItem
+from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build/mutation"
@@ -103,6 +104,9 @@ def table(counts: Counter[str], possible: Counter[str], survivors: list[str], sa
         tried, killed = counts[name], counts[f"{name} killed"]
         share = f"{100 * killed / tried:.0f} %" if tried else "–"
         lines.append(f"| {name} | {possible[name]} | {tried} | {killed} | {share} |")
+    if counts["all"]:
+        low, high = binomtest(counts["all killed"], counts["all"]).proportion_ci(method="wilson")
+        lines += ["", f"95 % interval of the score of all (Wilson): {100 * low:.0f} to {100 * high:.0f} %."]
     lines += ["", "Survivors:", "", *(f"- `{each}`" for each in survivors), ""]
     return "\n".join(lines)
 
@@ -138,8 +142,10 @@ def main() -> int:
                 print(f"{number}/{len(chosen)} {place}: {result.test_outcome}", flush=True)
         counts, survivors = score(database, chosen)
     possible = Counter(name for item in every for name in (item.mutations[0].module_path.stem, "all"))
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip()
     sampled = (
-        f"{len(chosen)} of {len(every)} mutants of {arguments.module or 'all modules'}, seed {arguments.seed}"
+        f"{len(chosen)} of {len(every)} mutants of {arguments.module or 'all modules'}, seed {arguments.seed}, "
+        f"at commit {commit}"
     )
     TABLE.write_text(table(counts, possible, survivors, sampled))
     print(f"{counts['all killed']} of {counts['all']} mutants killed; {TABLE.relative_to(ROOT)}")
