@@ -99,6 +99,11 @@ class Series:
         return persistence.likely(self._winsorized(self.logs), self._policy)
 
     @cached_property
+    def inflation(self) -> float:
+        """By how much what lasts widens the variance of its level, as far as it shows alone."""
+        return _inflations((self,), self._policy)[0]
+
+    @cached_property
     def spread(self) -> Floats:
         """From the smallest on, and equal ones spread over the tick of their clock, which hides where they lie."""
         steps = np.diff(self.ordered)
@@ -279,9 +284,7 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
     for image in images:
         starts = counting(image, "start", policy)
         if len(starts) > 1:
-            noise = math.fsum(_variance(start, _inflations([start], policy)[0]) for start in starts) / len(
-                starts
-            )
+            noise = math.fsum(_variance(start, start.inflation) for start in starts) / len(starts)
             spread = float(np.var([start.level for start in starts], ddof=1))
             squares += (len(starts) - 1) * max(spread - noise, 0.0)
             df += len(starts) - 1
@@ -310,7 +313,7 @@ def _replica(
 
 def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:
     """``between`` with an error in which the noise of ``a`` counts for so many degrees of freedom."""
-    noise = _variance(a, _inflations([a], policy)[0]) * (1 + len(a) / len(b))
+    noise = _variance(a, a.inflation) * (1 + len(a) / len(b))
     df = noise_df + between.df
     return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
 
