@@ -126,9 +126,18 @@ def _autocorrelated(phi: float) -> Callable[[np.random.Generator, int], Floats]:
     return made
 
 
-def _walk(rng: np.random.Generator, count: int) -> Floats:
-    walk: Floats = 0.01 * np.exp(np.cumsum(rng.normal(0, 0.01, count)))
-    return walk
+def _walk(sd: float) -> Callable[[np.random.Generator, int], Floats]:
+    def made(rng: np.random.Generator, count: int) -> Floats:
+        walk: Floats = 0.01 * np.exp(np.cumsum(rng.normal(0, sd, count)))
+        return walk
+
+    return made
+
+
+def _even_modes(rng: np.random.Generator, count: int) -> Floats:
+    """Two modes 5 % apart that each hold half of the points, without order; hardly any scatter within."""
+    modes: Floats = 0.01 * np.exp(0.05 * (rng.random(count) < 0.5) + rng.normal(0, 0.002, count))
+    return modes
 
 
 def _walk_in_noise(rng: np.random.Generator, count: int) -> Floats:
@@ -175,9 +184,11 @@ NOISES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "AR .3": _autocorrelated(0.3),
     "AR .6": _autocorrelated(0.6),
     "AR .9": _autocorrelated(0.9),
-    "walk": _walk,
+    "walk": _walk(0.01),
+    "wide walk": _walk(0.02),
     "walk in noise": _walk_in_noise,
     "two modes": _modes(1),
+    "even modes": _even_modes,
     "sticky modes": _modes(5),
     "ticks": _ticks,
     "trend": _trend,

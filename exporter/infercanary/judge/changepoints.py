@@ -16,6 +16,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from scipy.special import ndtri
 
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.segmentation import persistence
@@ -204,7 +205,8 @@ def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, f
     """The SD of the series' noise, and by how much to doubt its changes, 1 or more.
 
     The SD is from differences of neighbours, which changes of level hardly touch, and larger by as much as neighbours
-    are alike between the rough changes. Differences of zero do not count: with a coarse clock most may be. Where
+    are alike between the rough changes. Of two modes half of them may be small, so the larger ones count too. Those of
+    zero do not: with a coarse clock most may be. Where
     neighbours are very alike even there, no level is left for long: such a series wanders, as a random walk does, and
     its steps are its habit. Taking medians off makes neighbours less alike, which is corrected (Marriott and Pope,
     "Bias in the Estimation of Autocorrelations", 1954). A series with two modes that last has such a habit, too: points
@@ -221,7 +223,11 @@ def _noise(y: Floats, clear: dict[int, float], policy: Policy) -> tuple[float, f
     phi = max(float(rest[1:] @ rest[:-1]) / power, 0.0) if power else 0.0
     differing = np.abs(np.diff(y))
     differing = differing[differing > policy.scan_least_noise]
-    noise = _MAD * float(np.median(differing)) / math.sqrt(2) if differing.size else policy.scan_least_noise
+    noise = policy.scan_least_noise
+    if differing.size:
+        shares = np.array((0.5, policy.scan_larger))
+        usual, larger = np.quantile(differing, shares) / ndtri((1 + shares) / 2) / math.sqrt(2)
+        noise = max(float(usual), policy.scan_larger_counts * float(larger))
     alike = max(phi + (1 + 3 * phi) * (len(edges) - 1) / y.size, in_turn)
     doubt = max(1.0, _inflation(alike, policy) / _inflation(policy.scan_alike, policy)) ** policy.scan_doubt
     return noise * math.sqrt(_inflation(phi, policy)), doubt

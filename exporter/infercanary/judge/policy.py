@@ -269,9 +269,15 @@ class Policy:
     """Autocorrelation, or share of points off their level that another one follows, beyond which the changes of a
     series are doubted, because its level wanders;"""
 
-    scan_doubt: float = 1.6
-    """by the variance inflation relative to that one's, to this power: so much that simulated random walks have one
-    change in 9,000 points."""
+    scan_doubt: float = 2.2
+    """by the variance inflation relative to that one's, to this power: so much that simulated random walks of whatever
+    step have less than .3 changes in 1,000 points."""
+
+    scan_larger: float = 0.7
+    """Quantile of the differences of neighbours that must not say much more of the noise than their median does,"""
+
+    scan_larger_counts: float = 0.65
+    """or this share of what it says counts. From 0.5 to 0.8 find the same."""
 
     scan_least_noise: float = 1e-4
     """Logarithms. A smaller difference of neighbours is rounding, and does not count as noise."""

@@ -45,6 +45,7 @@ NOISES = {
     "walk": lambda rng: np.cumsum(rng.normal(0, 0.01, COUNT)),
     "walk in noise": lambda rng: np.cumsum(rng.normal(0, 0.002, COUNT)) + rng.normal(0, 0.01, COUNT),
     "two modes": modes,
+    "even modes": lambda rng: 0.05 * (rng.random(COUNT) < 0.5) + rng.normal(0, 0.002, COUNT),
     "ticks": ticks,
     "trend": lambda rng: np.log(np.linspace(1, 1.3, COUNT)) + rng.normal(0, 0.01, COUNT),
 }
