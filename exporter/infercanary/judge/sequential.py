@@ -38,7 +38,7 @@ def bound(runs: float, error: float, policy: Policy) -> float:
 def half_width(between: Pooled, runs: float, error: float, policy: Policy) -> float:
     """Of the interval at this look (a logarithm), such that all looks together err in this share of cases."""
     tail = float(ndtr(-bound(runs, error, policy)))
-    of_runs = -float(stdtrit(between.runs_df, tail)) * between.runs_se
+    of_runs = min(-float(stdtrit(between.runs_df, tail)) * between.runs_se, between.reach)
     of_restart = -float(stdtrit(between.restart_df, error / 2)) * between.restart_se
     return math.hypot(of_runs, of_restart)
 

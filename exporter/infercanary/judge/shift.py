@@ -47,6 +47,8 @@ class Pooled(NamedTuple):
     runs_df: float
     restart_se: float
     restart_df: float
+    reach: float = math.inf
+    """What the runs' noise may move a level by at most (a logarithm): no more than it moved any run."""
 
     @property
     def shift(self) -> Shift:

@@ -227,7 +227,8 @@ def pool_parts(
     A start of the new image counts from ``policy.fewest_new_runs`` on. So few runs hardly show their own noise, and so
     the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
     variance does. Replicas that differ by more or less than restarts should make them widen or narrow the restarts'
-    part, which is what their differences are about.
+    part, which is what their differences are about. Noise that looks as if it lasted for ever makes a standard error
+    without bound; but whatever mode a start is in, its level is off by no more than the runs of all starts range over.
 
     Args:
         replicas: For each the latencies of each start before, and of each start after.
@@ -238,16 +239,18 @@ def pool_parts(
         None where nothing can be compared.
     """
     each = []
+    reach = 0.0
     for before, after in replicas:
         old = counting(before, "baseline", policy)
         new = counting(after, "candidate", policy, policy.fewest_new_runs)
         if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
             each.append(pair)
+            reach = max(reach, *(float(side.ordered[-1] - side.ordered[0]) for side in (*old, *new)))
     if not each:
         return None
     runs, starting, df, apart = _together(each, restarts)
     more = (runs.se**2 + starting) * apart**2 - runs.se**2
-    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df)
+    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, reach)
 
 
 def _together(

@@ -107,6 +107,12 @@ def test_the_words_are_those_of_the_interval(
         assert not is_beyond_doubt(between, runs, LIVE)
 
 
+def test_noise_moves_a_level_by_no_more_than_it_moved_any_run() -> None:
+    lasting = Pooled(0.69, 1.0, 50.0, 0.01, 10.0, reach=0.25)
+    assert is_beyond_doubt(lasting, 5, LIVE) and not is_beyond_doubt(lasting._replace(reach=0.7), 5, LIVE)
+    assert not is_beyond_doubt(lasting._replace(log=0.2), 192, LIVE)
+
+
 def test_a_change_that_is_being_confirmed_says_what_it_waits_for() -> None:
     assert confirmed_at(Pooled(0.3, 0.05, 10.0, 0.01, 10.0), 5, LIVE) == 8
     assert confirmed_at(Pooled(0.1, 0.05, 10.0, 0.03, 10.0), 5, LIVE) is None
