@@ -226,8 +226,8 @@ def pool_parts(
 
     A start of the new image counts from ``policy.fewest_new_runs`` on. So few runs hardly show their own noise, and so
     the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
-    variance does. Replicas that differ by more or less than restarts should make them widen or narrow the restarts'
-    part, which is what their differences are about. Noise that looks as if it lasted for ever makes a standard error
+    variance does. Replicas that differ by more than restarts should make them widen the restarts' part;
+    those that agree by chance do not narrow it. Noise that looks as if it lasted for ever makes a standard error
     without bound; but whatever mode a start is in, its level is off by no more than the runs of all starts range over.
 
     Args:
@@ -249,7 +249,7 @@ def pool_parts(
     if not each:
         return None
     runs, starting, df, apart = _together(each, restarts)
-    more = (runs.se**2 + starting) * apart**2 - runs.se**2
+    more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
     return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, reach)
 
 
