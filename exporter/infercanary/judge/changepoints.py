@@ -70,6 +70,10 @@ def strengths(logs: Floats, policy: Policy = LIVE) -> list[tuple[int, float]]:
     Args:
         logs: The series, as logarithms.
         policy: How candidates are found and weighed.
+
+    Returns:
+        For each the index of the first point at the new level, and the strength (0 or more; ``scan_strength`` is in the
+        same unit). Empty where the series has fewer than ``scan_fewest`` points.
     """
     if logs.size < policy.scan_fewest:
         return []

@@ -45,6 +45,13 @@ def blocks(samples: Sequence[Sample], policy: Policy = LIVE) -> list[Block]:
     """Runs in blocks, in order; those that the store already merged stand for themselves.
 
     A block is of one time: runs that are left before a merged one are in none.
+
+    Args:
+        samples: Runs of one start, in order of time.
+        policy: How many runs a block has.
+
+    Returns:
+        The full blocks: runs at the end that do not fill one are left out.
     """
     found: list[Block] = []
     waiting: list[Sample] = []
@@ -75,6 +82,10 @@ def detect(
         canary: Its name.
         restarts: The restart variance as it was known when the last of ``starts`` began.
         policy: The numbers that decide.
+
+    Returns:
+        A shift of None while there are too few blocks, of 0 while no drift is seen; otherwise the shift, its interval
+        and its onset.
     """
     series = [block for start in starts for block in blocks(start.samples, policy)]
     if len(series) < policy.drift_baseline_blocks + policy.drift_recent_blocks:

@@ -81,7 +81,14 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def kept(run: Run) -> Sample:
-    """``run`` as it is kept: its point is the median of its latencies."""
+    """``run`` as it is kept: its point is the median of its latencies.
+
+    Args:
+        run: As the probe reported it.
+
+    Returns:
+        A sample whose ``median`` is None if the run has no latency.
+    """
     return Sample(
         sequence=run.sequence,
         canary=run.canary,
@@ -107,6 +114,12 @@ def merge(samples: Sequence[Sample]) -> Sample:
     It is made of those that the judge counts, where there are any: it must be able to stand for them. A tag stays if at
     least half of them have it. The error of the output is the largest one: it is rare, and what a median would hide.
     ``runs`` counts all.
+
+    Args:
+        samples: At least one.
+
+    Returns:
+        A number that no sample has is None; phases and controls are medians of the samples that have them.
     """
     runs, started_at, sequence = sum(s.runs for s in samples), samples[0].started_at, samples[-1].sequence
     samples = [s for s in samples if NOT_JUDGED.isdisjoint(s.tags)] or samples
@@ -166,7 +179,15 @@ class Start:
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
-        """From all its runs, in order."""
+        """Leave out the runs that do not count.
+
+        Args:
+            generation: Which start it is.
+            samples: All its runs, in order of time.
+
+        Returns:
+            The start with its settled runs; ``last_at`` is of the last run, settled or not, and None without any.
+        """
         last = samples[-1].started_at if samples else None
         return cls(generation, [sample for sample in samples if sample.is_settled], last)
 
@@ -176,7 +197,14 @@ class Start:
         return self.generation.container, self.generation.boot_id
 
     def series(self, policy: Policy) -> Series:
-        """The medians of its runs, which are compared again and again: computed once."""
+        """The medians of its runs, which are compared again and again: computed once.
+
+        Args:
+            policy: How their scatter and autocorrelation are estimated; there is one series for each.
+
+        Returns:
+            Logarithms of seconds, one point a run, in order of time.
+        """
         found = self._series.get(policy)
         if found is None:
             found = Series.of([s.median for s in self.samples if s.median], policy=policy)
@@ -194,11 +222,25 @@ class Start:
         return np.log([s.median or math.nan for s in self.samples])
 
     def latest(self, runs: int) -> Start:
-        """With its last ``runs`` only: what it is a baseline by."""
+        """With its last ``runs`` only: what it is a baseline by.
+
+        Args:
+            runs: 1 or more.
+
+        Returns:
+            A start whose ``last_at`` is None; this one if it has no more runs than that.
+        """
         return self._part("latest", runs, lambda: self.samples[-runs:])
 
     def first(self, runs: int) -> Start:
-        """With its first ``runs`` only: how it began."""
+        """With its first ``runs`` only: how it began.
+
+        Args:
+            runs: 1 or more.
+
+        Returns:
+            A start whose ``last_at`` is None; this one if it has no more runs than that.
+        """
         return self._part("first", runs, lambda: self.samples[:runs])
 
     def _part(self, which: str, runs: int, samples: Callable[[], Sequence[Sample]]) -> Start:
@@ -240,7 +282,15 @@ class Part(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, shift: Shift, level: float) -> Part:
-        """With the interval at the confidence ``level``."""
+        """Turn logarithms into ratios.
+
+        Args:
+            shift: The part, and its error.
+            level: Two-sided confidence of the interval, between 0 and 1.
+
+        Returns:
+            Ratios; the bounds of an infinite error are -1 and e^700 - 1.
+        """
         low, high = shift.interval(level)
         return cls(*(math.expm1(min(x, 700.0)) for x in (shift.log, low, high)))
 

@@ -54,11 +54,14 @@ class _Processes(NamedTuple):
 
 
 def likely(points: Floats, policy: Policy) -> Likely | None:
-    """What ``points``, in order of time, say of each process; None where all are the same.
+    """What ``points`` say of each process.
 
     Args:
-        points: Numbers, winsorized: one wild point would hide what lasts.
+        points: At least two logarithms in order of time, winsorized: one wild point would hide what lasts.
         policy: The longest that noise is thought to last.
+
+    Returns:
+        Arrays with one number a process, independent noise first; None where all points are the same.
     """
     count = points.size
     processes = _processes(count, policy.most_autocorrelation)
@@ -72,7 +75,15 @@ def likely(points: Floats, policy: Policy) -> Likely | None:
 
 
 def weights(several: list[Likely], policy: Policy) -> Floats:
-    """How likely each process is from several series together, which are thought to last alike."""
+    """How likely each process is from several series together, which are thought to last alike.
+
+    Args:
+        several: What each series says; none leaves the prior.
+        policy: How likely independent noise is before any run, and the longest that noise is thought to last.
+
+    Returns:
+        One probability a process, in the order of :class:`Likely`; together 1.
+    """
     logs = _prior(policy.independent_share, policy.most_autocorrelation)
     for one in several:
         logs = logs + one.logs

@@ -19,7 +19,12 @@ _PAIRS = 1 << 16  # up to here all differences are formed; beyond, each is found
 
 
 def shift(a: Floats, b: Floats) -> float:
-    """How much larger ``b`` is than ``a``: the median of all differences."""
+    """How much larger ``b`` is than ``a``: the median of all differences.
+
+    Args:
+        a: At least one point.
+        b: At least one, in the same unit.
+    """
     lower, upper = _differences(a, b, _middle(a, b))
     return (lower + upper) / 2
 

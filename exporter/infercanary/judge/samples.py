@@ -30,9 +30,8 @@ def compare(
     assumed. ``infercanary compare`` answers the same on the same files.
 
     Args:
-        baseline: Latencies above zero in order of time, in any unit; at least 8, or the answer is inconclusive. Or a
-        list
-            of such samples, one for each start.
+        baseline: Latencies above zero in order of time, in any unit; at least 8, or the answer is inconclusive.
+            Or a list of such samples, one for each start.
         candidate: The same, after the event.
         restart_sd: SD of logarithms by which two starts of one image differ (0.01 is 1 %), where it is known.
         level: Confidence of the interval, between 0 and 1; the policy's without it.
@@ -82,8 +81,12 @@ def compare_starts(
             ``policy.history`` of a side: the latest count.
         candidate: The same, after the event.
         restart_sd: SD of logarithms by which two starts of one image differ; learned from these starts without it.
-        level: Confidence of the interval; the policy's without it.
+        level: Confidence of the interval, between 0 and 1; the policy's without it.
         policy: What counts as a change.
+
+    Returns:
+        The comparison (ratios), its shift (a logarithm), the restart variance. Where a side has no start that counts,
+        the comparison is inconclusive, of a shift that is NaN unless each side is one start with points.
     """
     old = counting(baseline, "baseline", policy)[-policy.history :]
     new = counting(candidate, "candidate", policy)[-policy.history :]

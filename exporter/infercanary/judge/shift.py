@@ -24,6 +24,9 @@ class Shift(NamedTuple):
         Args:
             level: Two-sided confidence, between 0 and 1.
 
+        Returns:
+            The lower and the upper one; -inf and inf where the standard error is not finite.
+
         Raises:
             ValueError: The level is not between 0 and 1.
         """
@@ -82,5 +85,9 @@ class Restarts(NamedTuple):
 
 
 def ratio(log: float) -> float:
-    """A logarithm as a ratio less one: 0.05 is 5 % slower. Not a number stays one: nothing is known."""
+    """A logarithm as a ratio less one: 0.05 is 5 % slower.
+
+    Args:
+        log: May be infinite: -inf gives -1, and what is above 700 gives inf. NaN stays NaN: nothing is known.
+    """
     return math.inf if log > 700 else math.expm1(log)

@@ -29,6 +29,9 @@ def judge(
         siblings: Starts of other services on the host, one canary each, in order of time.
         canary: Its name.
         policy: The numbers that decide.
+
+    Returns:
+        `no_baseline` without an upgrade, or where the image before has too few runs; `settling` before the first look.
     """
     selection = select(starts, policy)
     runs = align(selection, siblings, policy)

@@ -44,6 +44,10 @@ class Series:
     """Points of one start in order of time, as logarithms, with their own statistics, each computed once.
 
     Use it where the same points are compared often: every function here takes it in place of a list.
+
+    Args:
+        logs: Logarithms, one-dimensional.
+        policy: How scatter and autocorrelation are estimated.
     """
 
     def __init__(self, logs: Floats, policy: Policy = LIVE) -> None:
@@ -58,6 +62,9 @@ class Series:
             points: Latencies above zero in any unit, in order of time; a series is returned as it is.
             what: Their name in an error.
             policy: How their scatter and autocorrelation are estimated.
+
+        Returns:
+            Their logarithms.
 
         Raises:
             ValueError: A point is not finite or not above zero, or the points are not flat.
@@ -129,7 +136,14 @@ class Series:
 
 
 def prior(policy: Policy = LIVE) -> Restarts:
-    """How much starts are assumed to differ before any restart was seen."""
+    """How much starts are assumed to differ before any restart was seen.
+
+    Args:
+        policy: The SD (of logarithms) and its degrees of freedom.
+
+    Returns:
+        Both.
+    """
     return Restarts(policy.prior_restart_sd, policy.prior_restart_df)
 
 
@@ -143,8 +157,11 @@ def assess(between: Shift, level: float, *, policy: Policy = LIVE) -> Comparison
 
     Args:
         between: The shift.
-        level: Confidence of the interval.
+        level: Confidence of the interval, between 0 and 1.
         policy: What counts as a change.
+
+    Returns:
+        Ratios, and the verdict, which is never `confirming`; `inconclusive` where the error is infinite.
     """
     low, high = between.interval(level)
     verdict: Verdict = "inconclusive"
@@ -282,6 +299,9 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
     Args:
         images: For each image the latencies of each of its starts.
         policy: The prior, and the fewest runs of a start.
+
+    Returns:
+        An SD of logarithms; of an image with k starts that count it has k - 1 degrees of freedom beside the prior's.
     """
     squares, df = policy.prior_restart_sd**2 * policy.prior_restart_df, policy.prior_restart_df
     for image in images:
@@ -322,6 +342,17 @@ def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy
 
 
 def counting(starts: Iterable[Points], what: str, policy: Policy, fewest: int | None = None) -> list[Series]:
+    """Leave out the starts that have too few runs to count.
+
+    Args:
+        starts: The latencies of each.
+        what: Their name in an error.
+        policy: The fewest runs of a start.
+        fewest: In place of the policy's; None for that.
+
+    Returns:
+        The others, in the same order.
+    """
     each = (Series.of(start, what, policy) for start in starts)
     return [series for series in each if len(series) >= (fewest or policy.fewest_runs)]
 

@@ -21,7 +21,15 @@ class Selection(NamedTuple):
 
 
 def select(starts: Sequence[Start], policy: Policy) -> Selection:
-    """The last upgrade among ``starts`` (of one service and canary, in order of time)."""
+    """The last upgrade of a service, and which of its starts are live.
+
+    Args:
+        starts: Of one service and canary, in order of time.
+        policy: When a start counts, and when a container is not live any more.
+
+    Returns:
+        Live are starts of the new image; without an upgrade, of any.
+    """
     upgrade = last_upgrade(starts, policy)
     return Selection(starts, upgrade, live_starts(upgrade.after if upgrade else starts, policy))
 
@@ -31,6 +39,13 @@ def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
 
     There is no clock here: a container that still runs does not fall behind the others. Where all stand still, all of
     them count.
+
+    Args:
+        starts: Of one service, in order of time.
+        policy: When a container is not live any more.
+
+    Returns:
+        At most one start a container; none only where there are no starts.
     """
     newest: dict[str, Start] = {}
     for start in reversed(starts):
@@ -45,6 +60,13 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
     A new image whose containers are all gone, while others of the service go on, was withdrawn: then it is the change
     before that one. One that is over and never had enough runs to be compared is skipped: what came after it is
     compared with what was before.
+
+    Args:
+        starts: Of one service and canary.
+        policy: When a start counts, and when a container is not live any more.
+
+    Returns:
+        The starts of both images; None where no image that is live replaced another one.
     """
     fewest = policy.fewest_runs
     left = {start.generation.image_key for start in live_starts(starts, policy)}
@@ -87,7 +109,11 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
 
 
 def image_name(generation: Generation | None) -> str:
-    """What people call the image: its reference, and enough of the id to distinguish two of one tag."""
+    """What people call the image: its reference, and enough of the id to distinguish two of one tag.
+
+    Args:
+        generation: A start of it; None gives an empty text.
+    """
     if generation is None:
         return ""
     short = generation.image_key.removeprefix("sha256:")[:12]
