@@ -33,6 +33,9 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
         selection: The upgrade, of which there may be none.
         siblings: Starts of other services on the host, one canary each, in order of time.
         policy: The looks, and which starts count.
+
+    Returns:
+        The pairs and their siblings; no looks without an upgrade, or before the first one.
     """
     upgrade = selection.upgrade
     if upgrade is None:
@@ -55,7 +58,15 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
 
 
 def looks_of(upgrade: Upgrade, policy: Policy) -> list[list[Pair]]:
-    """The pairs at each look that the new image's starts have reached: its first runs, against all of the baseline."""
+    """The pairs at each look that the new image's starts have reached: its first runs, against all of the baseline.
+
+    Args:
+        upgrade: With all runs of each start.
+        policy: The looks, and which starts count.
+
+    Returns:
+        For each look, in order, its pairs; there are none where no start of the old image has enough runs.
+    """
     reached = max((len(start.samples) for start in upgrade.after), default=0)
     return [
         pairs(upgrade.before, [start.first(runs) for start in upgrade.after], policy)
@@ -65,7 +76,17 @@ def looks_of(upgrade: Upgrade, policy: Policy) -> list[list[Pair]]:
 
 
 def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> list[Pair]:
-    """By container, so that what differs between replicas drops out; those with new names have the others' baseline."""
+    """By container, so that what differs between replicas drops out; those with new names have the others' baseline.
+
+    Args:
+        before: Starts of the old image, in order of time.
+        after: Starts of the new one, in order of time.
+        policy: How many runs make a start count, and which of the baseline do.
+
+    Returns:
+        One for each container that both images ran in, and at most one more; none where either image has no start that
+        counts.
+    """
     old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
     latest = {name: [start.latest(policy.baseline_runs) for start in group] for name, group in old.items()}
     baseline = {name: group[-policy.history :] for name, group in latest.items()}
@@ -83,7 +104,15 @@ def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> li
 
 
 def spanning(siblings: Iterable[Start], at: float) -> list[Start]:
-    """Those that ran before that time and after."""
+    """Those that ran before that time and after.
+
+    Args:
+        siblings: Starts of other services on the host.
+        at: Unix seconds.
+
+    Returns:
+        Starts with all their runs, in the same order.
+    """
     return [s for s in siblings if s.samples and s.samples[0].started_at < at <= s.samples[-1].started_at]
 
 

@@ -8,6 +8,11 @@ The control of an experiment is what the treatment cannot touch (difference in d
 
 What they share with the canary is the host's part of a shift; the rest is the image's. A control depends on one
 resource alone, and a canary on several: so a control's shift bounds the host's part, it is not multiplied by anything.
+
+Args:
+    canary: Its name.
+    compared: For each replica its starts before and after.
+    policy: What counts as moved, and by how much to be named.
 """
 
 from __future__ import annotations
@@ -44,7 +49,14 @@ class Attribution(NamedTuple):
 
 
 def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
-    """Why the latency of ``canary`` changed, as far as the evidence shows."""
+    """Why the latency of ``canary`` changed, as far as the evidence shows.
+
+    Args:
+        decision: With the evidence that its estimate found.
+
+    Returns:
+        No causes without an upgrade; before anything can be compared, those that need no look.
+    """
     estimate = decision.estimate
     upgrade, live = estimate.runs.selection.upgrade, estimate.runs.selection.live
     if upgrade is None:
@@ -65,10 +77,10 @@ def explain(
 
     Args:
         shift: Of ``canary``, between the starts of ``compared``.
-        compared: For each replica its starts before and after.
-        canary: Its name.
-        beside: The same of siblings, whose image did not change.
-        policy: What counts as moved.
+        beside: As ``compared``, of siblings, whose image did not change.
+
+    Returns:
+        All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
     """
     before, after = (_in_time(getattr(pair, side) for pair in compared) for side in ("before", "after"))
     known = immediate(before, after, canary)
@@ -80,6 +92,13 @@ def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> C
 
     Of each container ``after`` its newest start counts, against its last one ``before`` or, where that had another
     name, the last of all: one replica alone may have come back without its GPU.
+
+    Args:
+        before: Starts of the old image, in order of time.
+        after: Starts of the new one, in order of time.
+
+    Returns:
+        Changes, the largest error of an output, and whether one runs on the CPU now; nothing where a side is empty.
     """
     if not before or not after:
         return Causes()
@@ -116,7 +135,6 @@ def host_part(
         controls: Control → its shift, of those that move in step with a canary.
         siblings: How far siblings moved; None where there is none.
         waits: Whether more runs than before waited for a CPU.
-        policy: What counts as moved.
 
     Returns:
         The host's part; None where nothing can tell.
@@ -138,13 +156,27 @@ def host_part(
 
 
 def in_step(changed: Iterable[Change]) -> frozenset[str]:
-    """The controls whose shift is the host's, between images that differ by ``changed``: not those made of these."""
+    """The controls whose shift is the host's, between images that differ by ``changed``: not those made of these.
+
+    Args:
+        changed: Components of the environment.
+
+    Returns:
+        Their names.
+    """
     components = {change.component for change in changed}
     return IN_STEP - {control.name for control in CONTROLS.values() if control.made_of in components}
 
 
 def joined(starts: Iterable[Start]) -> list[Start]:
-    """The starts of one container (in order of time), of each image as one: what a sibling is."""
+    """The starts of one container, of each image as one: what a sibling is.
+
+    Args:
+        starts: In order of time.
+
+    Returns:
+        One for each image, with all its runs and the latest start's generation.
+    """
     images: dict[str, list[Start]] = {}
     for start in starts:
         images.setdefault(start.generation.image_key, []).append(start)
@@ -155,7 +187,15 @@ def joined(starts: Iterable[Start]) -> list[Start]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
-    """The components that differ, those first that people ask for first."""
+    """The components that differ, those first that people ask for first.
+
+    Args:
+        before: Component → its value.
+        after: The same of the new image.
+
+    Returns:
+        A value is None on the side that does not have the component.
+    """
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     names.sort(key=order_of_interest)
     return tuple(Change(name, before.get(name), after.get(name)) for name in names)
@@ -164,7 +204,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 def slower_starts(
     compared: Sequence[Pair], canary: str, policy: Policy = LIVE
 ) -> dict[str, tuple[float, float]]:
-    """Steps of the cold start that took much longer than ever before, with seconds before and after."""
+    """Steps of the cold start that took much longer than ever before.
+
+    Returns:
+        Step → medians of the starts before and after, in seconds.
+    """
     found = {}
     sides = [
         [start.generation.cold_start.get(canary, {}) for pair in compared for start in getattr(pair, side)]
@@ -180,13 +224,25 @@ def slower_starts(
 
 
 def attributed_to(share: float, policy: Policy = LIVE) -> Cause:
-    """What made a shift of which this share is the host's: host, image or both."""
+    """What made a shift of which this share is the host's.
+
+    Args:
+        share: The host's part over the shift, of logarithms; below 0 or above 1 if the parts have opposite signs.
+
+    Returns:
+        `host`, `image` or `both`.
+    """
     whole = policy.whole_share
     return "host" if share >= whole else "image" if share <= 1 - whole else "both"
 
 
 def fell_back(before: Generation, after: Generation) -> bool:
-    """Whether something ran on a GPU before, and all runs on the CPU now."""
+    """Whether something ran on a GPU before, and all runs on the CPU now.
+
+    Args:
+        before: A start of the old image.
+        after: One of the new image.
+    """
     old, new = _devices(before), _devices(after)
     return "cuda" in old and new == {"cpu"}
 

@@ -30,6 +30,13 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
 
     Without an upgrade, or where the image before has too few runs, there is no baseline. Where the runs as they are
     are inconclusive, those without the host's variation decide, if siblings agree on it.
+
+    Args:
+        estimate: The shift at each look.
+        policy: When a start counts, and when siblings agree.
+
+    Returns:
+        The state, with a look of None where nothing can be compared.
     """
     upgrade = estimate.runs.selection.upgrade
     if upgrade is None or not any(len(start.samples) >= policy.fewest_runs for start in upgrade.before):
@@ -51,6 +58,9 @@ def verdict_after(looks: Iterable[Comparison]) -> Verdict | None:
 
     Each look says what its own interval says. But a change that was called stays for as long as the interval lies
     beyond the clear zone on the same side, where a look alone would be `confirming`: so an alert does not come and go.
+
+    Args:
+        looks: Those before the last one that is not `confirming` do not matter.
 
     Returns:
         None where there was no look.

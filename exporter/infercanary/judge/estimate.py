@@ -87,7 +87,15 @@ class Estimate(NamedTuple):
 
 
 def estimate(runs: Runs, policy: Policy) -> Estimate:
-    """The shift at each look of ``runs``, and what else moved between the runs of the last look."""
+    """The shift at each look of ``runs``, and what else moved between the runs of the last look.
+
+    Args:
+        runs: What is compared.
+        policy: What counts, and the prior of the restart variance.
+
+    Returns:
+        Of a shift whose error is infinite, without evidence, where nothing can be compared.
+    """
     found = shifts(runs, policy)
     if not math.isfinite(found.shift.se):
         return found
@@ -95,7 +103,15 @@ def estimate(runs: Runs, policy: Policy) -> Estimate:
 
 
 def shifts(runs: Runs, policy: Policy) -> Estimate:
-    """The shift alone, without what else moved: what a trial of the judge takes."""
+    """The shift alone, without what else moved: what a trial of the judge takes.
+
+    Args:
+        runs: What is compared.
+        policy: What counts, and the prior of the restart variance.
+
+    Returns:
+        Without evidence; adjusted only where siblings explain something and the last look is no answer.
+    """
     starts, upgrade = runs.selection.starts, runs.selection.upgrade
     restarts = restarts_of(starts, policy)
     if upgrade is None:
@@ -116,6 +132,9 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         compared: For each replica its starts before and after.
         beside: The same of siblings, whose image did not change.
         policy: The fewest runs of a start.
+
+    Returns:
+        Shifts are logarithms, without what restarts do; that of a control with too few runs has an infinite error.
     """
     both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     names = _names(both, lambda s: s.controls)

@@ -21,7 +21,15 @@ _SHOWN = 120  # points a side in a picture
 
 
 def word(attribution: Attribution, policy: Policy) -> Judgement:
-    """The finding as a value without the runs that it rests on."""
+    """The finding as a value without the runs that it rests on.
+
+    Args:
+        attribution: The decision and its causes.
+        policy: The looks, and the prior of the restart variance.
+
+    Returns:
+        A judgement whose shift is None where nothing can be compared.
+    """
     decision, causes = attribution
     estimate = decision.estimate
     runs = estimate.runs
@@ -85,6 +93,9 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
     Args:
         judgement: Of an upgrade, of two files or of an experiment.
         policy: From which shift on siblings and the clock are mentioned.
+
+    Returns:
+        One line without a full stop.
     """
     if judgement.state == "no_baseline":
         start = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
@@ -120,7 +131,11 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
 
 
 def progress(judgement: Judgement) -> str:
-    """How far the judge has come on an upgrade that is still open; empty where it has answered."""
+    """How far the judge has come on an upgrade that is still open; empty where it has answered.
+
+    Args:
+        judgement: Of an upgrade.
+    """
     if judgement.next_look is None or judgement.state not in ("settling", "inconclusive", "confirming"):
         return ""
     if judgement.shift is None:
@@ -129,12 +144,28 @@ def progress(judgement: Judgement) -> str:
 
 
 def percent(ratio: float) -> str:
-    """With a sign and one digit after the point; more would claim what no interval holds."""
+    """With a sign and one digit after the point; more would claim what no interval holds.
+
+    Args:
+        ratio: 0.05 is 5 %.
+
+    Returns:
+        Such as ``+12.4 %``; from ten times more on a factor, such as ``×11``.
+    """
     return f"{100 * ratio:+.1f} %" if abs(ratio) < 10 else f"×{1 + ratio:.3g}"
 
 
 def interval(shift: float, low: float, high: float) -> str:
-    """Such as ``+12.4 % [+10.9, +13.8]``."""
+    """Such as ``+12.4 % [+10.9, +13.8]``.
+
+    Args:
+        shift: A ratio: 0.05 is 5 % slower.
+        low: The lower end of its interval, a ratio too.
+        high: The upper end.
+
+    Returns:
+        Each as :func:`percent` writes it.
+    """
     return f"{percent(shift)} [{percent(low).removesuffix(' %')}, {percent(high).removesuffix(' %')}]"
 
 

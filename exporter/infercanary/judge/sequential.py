@@ -27,16 +27,29 @@ def bound(runs: float, error: float, policy: Policy) -> float:
     """Standard errors that a mean of independent points leaves at no look, but for this share of cases.
 
     Args:
-        runs: Points at this look.
-        error: Share of cases, between 0 and 1.
+        runs: Points at this look, above 0.
+        error: Share of cases, between 0 and 1, of both directions together.
         policy: Where the bound is narrowest.
+
+    Returns:
+        A number of standard errors, the same in both directions.
     """
     mixture = policy.mixture_runs
     return math.sqrt((1 + mixture / runs) * (math.log1p(runs / mixture) - 2 * math.log(error)))
 
 
 def half_width(between: Pooled, runs: float, error: float, policy: Policy) -> float:
-    """Of the interval at this look (a logarithm), such that all looks together err in this share of cases."""
+    """Half the width of the interval at this look, such that all looks together err in this share of cases.
+
+    Args:
+        between: The shift, with both parts of its error.
+        runs: Runs of a start at this look, above 0.
+        error: Share of cases, between 0 and 1, of both directions together.
+        policy: Where the bound is narrowest.
+
+    Returns:
+        A logarithm.
+    """
     tail = float(ndtr(-bound(runs, error, policy)))
     of_runs = min(-float(stdtrit(between.runs_df, tail)) * between.runs_se, between.reach)
     of_restart = -float(stdtrit(between.restart_df, error / 2)) * between.restart_se
@@ -54,6 +67,9 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
         between: The shift.
         runs: Runs of a start at this look.
         policy: What counts as a change.
+
+    Returns:
+        The verdict, and the shift with its interval as ratios.
     """
     half = half_width(between, runs, 1 - policy.confidence, policy)
     verdict: Verdict = "inconclusive"
@@ -66,13 +82,25 @@ def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
 
 
 def is_beyond_doubt(between: Pooled, runs: float, policy: Policy) -> bool:
-    """Whether the shift is a change, but for ``policy.false_calls`` of restarts."""
+    """Whether the shift is a change, but for ``policy.false_calls`` of restarts.
+
+    Args:
+        between: The shift, with both parts of its error.
+        runs: Runs of a start at this look.
+        policy: What counts as a change.
+    """
     half = half_width(between, runs, policy.false_calls, policy)
     return abs(between.log) >= policy.log_effect and abs(between.log) - half > policy.log_clear
 
 
 def confirmed_at(between: Pooled, runs: int, policy: Policy) -> int | None:
-    """At which look a shift that stays as it is would be called; None if at none."""
+    """The look at which a shift that stays as it is would be called, in runs of a start; None if at none.
+
+    Args:
+        between: The shift now, with both parts of its error.
+        runs: Runs of a start at this look.
+        policy: The looks, and what counts as a change.
+    """
     for later in policy.looks:
         fewer = math.sqrt(runs / later)
         then = between._replace(runs_se=between.runs_se * fewer, runs_df=between.runs_df / fewer**2)
