@@ -29,7 +29,7 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
     """What the looks amount to.
 
     Without an upgrade, or where the image before has too few runs, there is no baseline. Where the runs as they are
-    are inconclusive, those without the host's variation decide, if siblings agree on it.
+    are inconclusive, those without the host's variation decide: without what each run waited, or if siblings agree.
 
     Args:
         estimate: The shift at each look.
@@ -84,5 +84,7 @@ def _is_agreed(adjusted: Adjusted, verdict: Verdict, raw: Shift, policy: Policy)
     log = adjusted.looks[-1].shift.log
     if verdict in CHANGED and abs(raw.log - log) > policy.most_adjusted * abs(log):
         return False
+    if not adjusted.siblings:
+        return verdict in CHANGED  # each run measured what it waited itself
     apart = max(policy.covariates_apart, policy.covariates_apart_share * abs(log))
     return len(adjusted.alone) > 1 and all(abs(alone - log) <= apart for alone in adjusted.alone)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from infercanary.contract.vocabulary import POOL_COMPONENTS
 from infercanary.judge.align import Runs, looks_of, pairs
 from infercanary.judge.crowding import Crowding, crowding
-from infercanary.judge.host import Adjustment, adjust
+from infercanary.judge.host import Adjustment, adjust, left_waiting
 from infercanary.judge.model import Generation, Pair, Sample, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import restarts_of
@@ -37,13 +37,14 @@ class Look(NamedTuple):
 
 
 class Adjusted(NamedTuple):
-    """The same without what siblings felt of the host."""
+    """The same without the host's variation: what each run waited for CPUs, or what siblings felt."""
 
     pairs: Sequence[Pair]
     """Of the last look."""
     looks: Sequence[Look]
     restarts: Restarts
     siblings: int
+    """How many were used; 0 where it is without each run's own waiting."""
     own: Shift | None
     alone: Sequence[float]
     """The shift (a logarithm) at the last look by each sibling alone."""
@@ -121,7 +122,11 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
     own = _pooled(runs.own, restarts, policy) if runs.own else None
     found = Estimate(runs, restarts, looks, shift, own)
     if math.isfinite(found.shift.se) and looks[-1].seen.verdict not in (*CHANGED, "equivalent"):
-        found = found._replace(adjusted=_adjusted(starts, runs.siblings, upgrade, policy))
+        unwaited = _unwaited(starts, upgrade, policy)
+        is_answer = unwaited is not None and unwaited.looks[-1].seen.verdict in CHANGED
+        found = found._replace(
+            adjusted=unwaited if is_answer else _adjusted(starts, runs.siblings, upgrade, policy)
+        )
     return found
 
 
@@ -179,6 +184,42 @@ def _looks(
     return found[::-1]
 
 
+def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adjusted | None:
+    """Without the waiting that each run measured itself; None where it is not known of a start that counts."""
+    if any(_threads(start.generation) != "1" for start in (*upgrade.before, *upgrade.after)):
+        return None
+    left = left_waiting(starts, policy)
+    quiet = _same(upgrade, left)
+    if len(quiet.after) < len(upgrade.after) or not quiet.before:
+        return None
+    if _scatter(quiet, policy) > policy.waiting_explains * _scatter(upgrade, policy):
+        return None
+    restarts = restarts_of(left, policy)
+    compared = looks_of(quiet, policy)
+    if not compared or not (looks := _looks(compared, restarts, policy)):
+        return None
+    own = pairs(quiet.own, quiet.after, policy)
+    return Adjusted(compared[-1], looks, restarts, 0, _pooled(own, restarts, policy) if own else None, ())
+
+
+def _scatter(upgrade: Upgrade, policy: Policy) -> float:
+    """Of the starts that count, that of the one whose runs scatter most (an SD of logarithms)."""
+    several = (*upgrade.before, *upgrade.after)
+    return max(
+        (s.series(policy).scatter for s in several if len(s.samples) >= policy.fewest_runs), default=math.inf
+    )
+
+
+def _same(upgrade: Upgrade, left: Sequence[Start]) -> Upgrade:
+    """The upgrade of those starts that are left."""
+    known = {start.boot: start for start in left}
+
+    def same(several: Sequence[Start]) -> list[Start]:
+        return [known[start.boot] for start in several if start.boot in known]
+
+    return Upgrade(upgrade.at, same(upgrade.before), same(upgrade.after), same(upgrade.own))
+
+
 def _adjusted(
     starts: Sequence[Start], siblings: Sequence[Start], upgrade: Upgrade, policy: Policy
 ) -> Adjusted | None:
@@ -217,12 +258,7 @@ def _without(
     """The upgrade without what siblings felt, and the error that the slope adds; None where they miss a new start."""
     if adjustment is None:
         return None
-    left = {start.boot: start for start in adjustment.starts}
-
-    def same(several: Sequence[Start]) -> list[Start]:
-        return [left[start.boot] for start in several if start.boot in left]
-
-    steady = Upgrade(upgrade.at, same(upgrade.before), same(upgrade.after), same(upgrade.own))
+    steady = _same(upgrade, adjustment.starts)
     judged = [start for start in upgrade.after if len(start.samples) >= policy.fewest_runs]
     if len(steady.after) < len(judged) or not steady.before:
         return None

@@ -1,4 +1,4 @@
-"""The host's variation taken out of a canary's runs: what its siblings felt at the same moments.
+"""The host's variation taken out of a canary's runs: what each run waited, and what siblings felt at the same moments.
 
 A shared machine is slower for a while, for every container on it. Starts of one image then differ by when they ran,
 and an upgrade's shift disappears in that. Siblings, whose images did not change, show how slow the host was at each
@@ -82,6 +82,30 @@ def adjust(starts: Sequence[Start], siblings: Sequence[Start], policy: Policy = 
         ]
         adjusted.append(Start(start.generation, samples))
     return Adjustment(adjusted, slope, se, levels, len(beside))
+
+
+def left_waiting(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
+    """``starts`` without what each run itself waited for CPUs that others on the host had.
+
+    What others in the container had stays in: that is the image's doing. Cold caches after a wait stay in, too.
+
+    Args:
+        starts: Of canaries with one thread; of several threads each knows only its own waiting.
+        policy: In how many of a start's runs the waiting must be known.
+
+    Returns:
+        Those in which it is known often enough, with the runs in which it is known.
+    """
+    left = []
+    for start in starts:
+        samples = [
+            msgspec.structs.replace(s, median=s.median - s.waited)
+            for s in start.samples
+            if s.median and s.waited is not None and s.waited < s.median
+        ]
+        if samples and len(samples) >= policy.waiting_known * len(start.samples):
+            left.append(Start(start.generation, samples))
+    return left
 
 
 def _sibling(start: Start, policy: Policy) -> _Sibling | None:

@@ -361,6 +361,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     rollback: bool = False
     siblings: int = 0
     """So many siblings adjusted the shift for what they felt of the host at the same moments; 0 where none did."""
+    is_unwaited: bool = False
+    """Whether the shift is without what each run waited for CPUs that others on the host had."""
     own: Part | None = None
     """After a rollback: the shift against what the same image did before."""
     restart_sd: float = LIVE.prior_restart_sd

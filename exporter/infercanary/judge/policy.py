@@ -181,6 +181,13 @@ class Policy:
     """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
     what a request costs cannot be known from next to none."""
 
+    waiting_known: float = 0.5
+    """Share of a start's runs whose waiting for CPUs must be known before a shift is taken without it."""
+
+    waiting_explains: float = 0.5
+    """Share of the runs' scatter that may be left without their waiting, or it does not explain it: what is taken out
+    then only hides how long the rest lasts."""
+
     phase_share: float = 0.25
     """Share of a change from which on a phase is named."""
 

@@ -77,6 +77,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=sum(len(pair.before) + len(pair.after) for pair in decision.pairs),
         siblings=0 if adjusted is None else adjusted.siblings,
+        is_unwaited=adjusted is not None and not adjusted.siblings,
         own=_own(own, policy),
         medians=(
             _picture(start for pair in measured for start in pair.before)[-_SHOWN:],
@@ -117,6 +118,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
             if judgement.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
+    if judgement.is_unwaited:
+        found.append("without what each run waited for CPUs that others had")
     if judgement.siblings:
         felt = "a sibling" if judgement.siblings == 1 else f"{judgement.siblings} siblings"
         found.append(f"without what {felt} felt of the host")

@@ -43,6 +43,7 @@ BY_CHANCE = "preempted"
 # The share of runs that may have another tag too: the disturbance is then really both.
 FOLLOWS = {
     ("memory_limit", "io_pressure"): 1.0,  # what does not fit is read again from the disk
+    ("memory_limit", "crowded_inside"): 1.0,  # the process that reads it is in the container
     ("cgroup_throttled", "gc"): 1 / DISTURBED_RUNS,  # a period can end in the middle of a collection
 }
 RUN_QUEUE = "infercanary_canary_run_queue_seconds_total"
