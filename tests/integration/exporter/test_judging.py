@@ -103,7 +103,7 @@ async def test_a_reload_of_the_judges_settings_judges_again(
         assert await up.post("/-/reload") == (200, "reloaded\n")
         await eventually(lambda: _at_least(up, "infercanary_verdict", 1, verdict="equivalent"), 15)
         [shown] = await up.labels("infercanary_verdict_info")
-        assert shown["sentence"].startswith("equivalent +3")
+        assert shown["sentence"].startswith(("equivalent +29", "equivalent +30", "equivalent +31"))
         _, page = await up.get("/")
         assert shown["sentence"].partition(":")[0] in page, "the page has the same words"
 
