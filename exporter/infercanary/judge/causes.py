@@ -35,7 +35,7 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.decide import Decision
-from infercanary.judge.estimate import Evidence, evidence
+from infercanary.judge.evidence import Evidence, evidence
 from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Shift

@@ -16,7 +16,7 @@ import msgspec
 
 from infercanary.judge.causes import explain
 from infercanary.judge.changepoints import scan
-from infercanary.judge.estimate import NO_RESTART
+from infercanary.judge.evidence import NO_RESTART
 from infercanary.judge.model import Pair, Part, Sample, Start, merge
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Restarts

@@ -19,7 +19,10 @@ STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
 VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
 USED = {
-    "estimate": {"statistics", "persistence", "ranks", "sequential", "restarts", "host", "align", "crowding"},
+    "estimate": {
+        *("align", "restarts", "host", "evidence", "crowding"),
+        *("statistics", "persistence", "ranks", "sequential"),
+    },
     "sentence": {"upgrade"},
 }
 """Modules whose functions a stage calls besides its own; the estimate aligns anew what it adjusted."""
