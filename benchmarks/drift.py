@@ -2,11 +2,11 @@
 
 What is simulated, ``simulation.py`` says.
 
-An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.judge.statistics``;
-all judges get the same looks and must say the same at two in a row. The past holds 8 starts of the same image, to
-learn from; only ours does. A month has a run a minute, and no judge knows of any event in it: ours is asked every two
-hours, as in the exporter; the others see the medians of half hours, and those that need an event compare each 30 half
-hours with the 30 before.
+An upgrade is judged from 384 runs before it and up to 192 after it, at the looks of ``infercanary.judge.policy``. All
+judges get the same looks; a peer must say the same at two in a row, ours has an interval that holds at all of them.
+The past holds 8 starts of the same image, to learn from; only ours does. A month has a run a minute, and no judge
+knows of any event in it: ours is asked every two hours, as in the exporter; the others see the medians of half hours,
+and those that need an event compare each 30 half hours with the 30 before.
 
 The peers:
 
@@ -458,6 +458,24 @@ def months(count: int, seed: int) -> None:
         )
 
 
+def _intervals(trials: int, seed: int) -> None:
+    intervals(10 * trials, seed)
+    calls(CALLS, 10 * trials, seed)
+
+
+TABLES: dict[str, Callable[[int, int], None]] = {
+    "intervals": _intervals,
+    "upgrades": upgrades,
+    "gates": gates,
+    "causes": causes,
+    "restarts": restarts,
+    "populations": populations,
+    "times": times,
+    "months": months,
+}
+"""Name → what prints it, of how many trials (or container-months) and a seed; in the order of all of them."""
+
+
 def main() -> None:
     """Everything, or a part."""
     parser = argparse.ArgumentParser(
@@ -466,17 +484,7 @@ def main() -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=(
-            "all",
-            "intervals",
-            "upgrades",
-            "gates",
-            "causes",
-            "months",
-            "restarts",
-            "populations",
-            "times",
-        ),
+        choices=("all", *TABLES),
         default="all",
     )
     parser.add_argument(
@@ -487,23 +495,9 @@ def main() -> None:
     args = parser.parse_args()
     if compute_change_points is None:
         print("Otava is left out: pip install --no-deps apache-otava==0.8.0", file=sys.stderr)
-    if args.what in ("all", "intervals"):
-        intervals(10 * args.trials, args.seed)
-        calls(CALLS, 10 * args.trials, args.seed)
-    if args.what in ("all", "upgrades"):
-        upgrades(args.trials, args.seed)
-    if args.what in ("all", "gates"):
-        gates(args.trials, args.seed)
-    if args.what in ("all", "causes"):
-        causes(args.trials, args.seed)
-    if args.what in ("all", "restarts"):
-        restarts(args.trials, args.seed)
-    if args.what in ("all", "populations"):
-        populations(args.trials, args.seed)
-    if args.what in ("all", "times"):
-        times(args.trials, args.seed)
-    if args.what in ("all", "months"):
-        months(args.months, args.seed)
+    for name, table in TABLES.items():
+        if args.what in ("all", name):
+            table(args.months if name == "months" else args.trials, args.seed)
 
 
 if __name__ == "__main__":
