@@ -85,7 +85,8 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
         policy: What counts, and the prior of the restart variance.
 
     Returns:
-        Without evidence; adjusted only where siblings explain something and the last look is no answer.
+        Without evidence; adjusted only where the last look is no answer, and the runs' own waiting makes it one or
+        siblings explain something.
     """
     starts, upgrade = runs.selection.starts, runs.selection.upgrade
     restarts = restarts_of(starts, policy)
@@ -97,7 +98,7 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
     found = Estimate(runs, restarts, looks, shift, own)
     if math.isfinite(found.shift.se) and looks[-1].seen.verdict not in (*CHANGED, "equivalent"):
         unwaited = _unwaited(starts, upgrade, policy)
-        is_answer = unwaited is not None and unwaited.looks[-1].seen.verdict in CHANGED
+        is_answer = unwaited is not None and unwaited.looks and unwaited.looks[-1].seen.verdict in CHANGED
         found = found._replace(
             adjusted=unwaited if is_answer else _adjusted(starts, runs.siblings, upgrade, policy)
         )
@@ -136,12 +137,24 @@ def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adju
         return None
     if _scatter(quiet, policy) > policy.waiting_explains * _scatter(upgrade, policy):
         return None
+    return _anew(left, quiet, 0, policy)
+
+
+def _anew(
+    left: Sequence[Start], upgrade: Upgrade, siblings: int, policy: Policy, slope_error: float = 0.0
+) -> Adjusted:
+    """The looks at an ``upgrade`` of which only ``left`` is left of the service's starts."""
     restarts = restarts_of(left, policy)
-    compared = looks_of(quiet, policy)
-    if not compared or not (looks := _looks(compared, restarts, policy)):
-        return None
-    own = pairs(quiet.own, quiet.after, policy)
-    return Adjusted(compared[-1], looks, restarts, 0, _pooled(own, restarts, policy) if own else None, ())
+    compared = looks_of(upgrade, policy)
+    own = pairs(upgrade.own, upgrade.after, policy)
+    return Adjusted(
+        compared[-1] if compared else (),
+        _looks(compared, restarts, policy, slope_error),
+        restarts,
+        siblings,
+        _pooled(own, restarts, policy) if own else None,
+        (),
+    )
 
 
 def _scatter(upgrade: Upgrade, policy: Policy) -> float:
@@ -170,19 +183,8 @@ def _adjusted(
     if together is None:
         return None
     adjustment, steady, slope_error = together
-    restarts = restarts_of(adjustment.starts, policy)
-    compared = looks_of(steady, policy)
-    looks = _looks(compared, restarts, policy, slope_error)
-    own = pairs(steady.own, steady.after, policy)
-    found = Adjusted(
-        compared[-1] if compared else (),
-        looks,
-        restarts,
-        adjustment.siblings,
-        _pooled(own, restarts, policy) if own else None,
-        (),
-    )
-    if not looks or looks[-1].seen.verdict in ("inconclusive", "confirming"):
+    found = _anew(adjustment.starts, steady, adjustment.siblings, policy, slope_error)
+    if not found.looks or found.looks[-1].seen.verdict in ("inconclusive", "confirming"):
         return found  # no answer, so nobody asks whether siblings agree on it
     alone = []
     for sibling in used:
