@@ -28,6 +28,7 @@ from harness import (
     build,
     eventually,
     get,
+    remove,
     remove_containers,
     replace_classify,
     run,
@@ -59,7 +60,7 @@ class Ghosts:
         mounts = (f"{settings}:/app/probe.yaml:ro", f"{GHOSTS / 'models.py'}:/app/models.py:ro")
         volumes = (option for mount in mounts for option in ("--volume", mount))
         name = f"{PROJECT}-{name or service}"
-        run("sh", "-c", f"docker rm --force {name} 2>/dev/null || true")
+        remove(name)
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck", "--init"),
             *("--label", "infercanary.enable=true", "--label", f"infercanary.service={service}"),
@@ -211,7 +212,7 @@ def upgrades(ghosts: Ghosts, request: pytest.FixtureRequest) -> float:
     """When `classify` was upgraded, on a machine that has nothing else to compute."""
     # Their alerts were received.
     gone = ("limited", "faulty", "wheel", "unnamed", "left", "right", *REPLICAS)
-    run("sh", "-c", f"docker rm --force {' '.join(f'{PROJECT}-{name}' for name in gone)} 2>/dev/null || true")
+    remove(*(f"{PROJECT}-{name}" for name in gone))
     # Not an argument: a fixture of the session would come before those of the module.
     since: float = request.getfixturevalue("upgrade")
     return since

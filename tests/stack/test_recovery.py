@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, Stack, build, compose, eventually, get, run
+from harness import EXPORTER, OWN_LABEL, PORTS, PROJECT, Stack, build, compose, eventually, get, remove, run
 
 
 def test_removed_then_recreated_with_another_image(stack: Stack) -> None:
@@ -71,7 +71,7 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack
         return str(digest)
 
     def start() -> None:
-        run("sh", "-c", f"docker rm --force {name} 2>/dev/null || true")
+        remove(name)
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),
             *("--label", "infercanary.enable=true", "--network", "none", "--init", "--entrypoint", "sleep"),
@@ -95,7 +95,8 @@ def test_the_digest_of_a_pushed_image_is_shown_and_that_of_the_next(stack: Stack
         start()
         eventually("the next one's", 60, lambda: shown(second))
     finally:
-        run("sh", "-c", f"docker rm --force {name}; docker rmi --force {reference}")
+        remove(name)
+        run("docker", "rmi", "--force", reference)
 
 
 def test_a_stopped_probe_costs_only_itself(stack: Stack) -> None:

@@ -75,6 +75,11 @@ def remove_containers() -> None:
         run("docker", "rm", "--force", "--volumes", *found)
 
 
+def remove(*names: str) -> None:
+    """Remove these containers, those of them that are there."""
+    run("sh", "-c", f"docker rm --force {' '.join(names)} 2>/dev/null || true")
+
+
 def get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as response:
         body: bytes = response.read()
