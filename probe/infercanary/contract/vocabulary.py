@@ -238,6 +238,8 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
         Component("torch_cudnn", "cuDNN", is_first=True, row="cuDNN"),
         Component("torch_mode", "mode", is_first=True, row="device"),
+        Component("torch_compile_mode", "compile mode", is_first=True, row="device"),
+        Component("torch_autocast", "autocast", is_first=True, row="device"),
         Component("onnx_device", "device", is_first=True, names_device=True),
         Component("onnx_provider", "provider", is_first=True, row="device"),
         Component("onnx_cuda_device", "GPU", is_first=True, row="device"),

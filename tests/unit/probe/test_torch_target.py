@@ -128,6 +128,57 @@ def test_compile_gives_what_eager_gives(monkeypatch: pytest.MonkeyPatch, tmp_pat
     torch._dynamo.reset()
 
 
+@pytest.mark.skipif(
+    shutil.which(os.environ.get("CXX", "g++")) is None,
+    reason="torch.compile needs a C++ compiler: apt-get install g++",
+)
+def test_a_compile_mode_reaches_torch_and_is_a_component(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    asked: list[Any] = []
+    compiled = torch.compile
+
+    def compile_(model: Any, mode: str) -> Any:
+        asked.append(mode)
+        return compiled(model, mode=mode)
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    eager = opened("factories:linear", ONE)
+    plain = opened("factories:linear", ONE, mode="compile")
+    reduced = opened("factories:linear", ONE, mode="compile", compile_mode="reduce-overhead")
+    assert asked == ["default", "reduce-overhead"]
+    assert torch.allclose(result_of(eager), result_of(reduced), atol=1e-5)
+    found = [target.environment().get("torch_compile_mode") for target in (eager, plain, reduced)]
+    assert found == [None, "default", "reduce-overhead"]
+    torch._dynamo.reset()
+
+
+def test_autocast_computes_in_what_was_asked_for_and_is_a_component() -> None:
+    plain, cast = opened("factories:linear", ONE), opened("factories:linear", ONE, autocast="bfloat16")
+    assert result_of(plain).dtype == torch.float32
+    assert result_of(cast).dtype == torch.bfloat16
+    assert torch.allclose(result_of(plain), result_of(cast).float(), atol=0.05)
+    assert "torch_autocast" not in plain.environment()
+    assert cast.environment()["torch_autocast"] == "bfloat16"
+    assert [plain.environment()[name] == cast.environment()[name] for name in ("torch_mode", "torch")] == [
+        True,
+        True,
+    ]
+    assert cast.sized(4)._device_inputs[0].shape == (4, 4) and result_of(cast.sized(4)).shape == (4, 3)
+    cast.close()
+
+
+def test_autocast_that_torch_would_leave_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older torch warns that it knows no float16 on a CPU, and computes in float32."""
+    import contextlib
+
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    with pytest.raises(UsageError, match=r"autocast: torch \S+ does not compute in float16 on cpu"):
+        opened("factories:linear", ONE, autocast="float16")
+
+
 SPECS = [
     {"shape": [2, 3], "dtype": "float32"},
     {"shape": [2, 3], "dtype": "bfloat16"},
@@ -269,6 +320,16 @@ def test_close_lets_go_of_the_model() -> None:
         ({"device": 0}, "device: `0` is none of"),
         ({"mode": "fast"}, "mode: `fast` is none of eager, compile, graph"),
         ({"mode": ["eager"]}, "is none of eager, compile, graph"),
+        (
+            {"mode": "compile", "compile_mode": "fast"},
+            "compile_mode: `fast` is none of default, reduce-overhead, max-autotune",
+        ),
+        (
+            {"compile_mode": "default"},
+            "compile_mode: it is for `mode: compile`, and the mode is `eager`",
+        ),
+        ({"autocast": "float32"}, "autocast: `float32` is none of bfloat16, float16"),
+        ({"autocast": ["bfloat16"]}, "is none of bfloat16, float16"),
         ({"seed": "1"}, "seed: `1` is not a whole number"),
         ({"seed": True}, "seed: `True` is not a whole number"),
         ({"seed": -1}, "seed: `-1` is not a whole number from 0 on"),

@@ -16,6 +16,7 @@ from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_
 
 _MAX_VALUES = 1024
 _CAPTURE_WARM_UPS = 5
+_COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 
 @register("torch")
@@ -37,6 +38,8 @@ class TorchTarget:
         inputs: Sequence[Any] | Any,
         device: str = "cpu",
         mode: Literal["eager", "compile", "graph"] = "eager",
+        compile_mode: Literal["default", "reduce-overhead", "max-autotune"] | None = None,
+        autocast: str | None = None,
         seed: int = 0,
         cpu_fallback: bool = False,
     ) -> None:
@@ -51,6 +54,9 @@ class TorchTarget:
             mode: ``eager``, ``compile`` (``torch.compile``), or ``graph`` (captured once as a CUDA graph, then
                 replayed). The same model as three canaries shows whether launches or the GPU are slow: a graph has
                 hardly any launches.
+            compile_mode: What ``torch.compile`` gets as its mode; for ``mode: compile`` only.
+            autocast: The lower precision that ``torch.autocast`` computes in around each inference: ``bfloat16`` or
+                ``float16``. By default it is off.
             seed: Inputs, and the weights of a factory's model, are drawn from it.
             cpu_fallback: Whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
                 default that is refused: it would be a canary of something else. :attr:`cuda_missing` says why.
@@ -68,6 +74,12 @@ class TorchTarget:
             raise UsageError(f"mode: `{mode}` is none of eager, compile, graph")
         if mode == "graph" and device == "cpu":
             raise UsageError("mode: `graph` is a CUDA graph; it needs `device: cuda`")
+        if compile_mode not in (None, *_COMPILE_MODES):
+            raise UsageError(f"compile_mode: `{compile_mode}` is none of {', '.join(_COMPILE_MODES)}")
+        if compile_mode and mode != "compile":
+            raise UsageError(f"compile_mode: it is for `mode: compile`, and the mode is `{mode}`")
+        if autocast not in (None, *torch_model.AUTOCAST_DTYPES):
+            raise UsageError(f"autocast: `{autocast}` is none of {', '.join(torch_model.AUTOCAST_DTYPES)}")
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**62:
             raise UsageError(f"seed: `{seed}` is not a whole number from 0 on")
         if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
@@ -89,6 +101,8 @@ class TorchTarget:
                 raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
         self.device = device
         self._mode = mode
+        self._compile_mode = (compile_mode or "default") if mode == "compile" else None
+        self._autocast = autocast
         self._seed = seed
         self._cpu_fallback = cpu_fallback
         self.cuda_missing = ""
@@ -126,10 +140,15 @@ class TorchTarget:
             if isinstance(self._source, str)
             else self._source
         )
-        self._model = torch.compile(model) if self._mode == "compile" else model
+        self._model = torch.compile(model, mode=self._compile_mode) if self._compile_mode else model
+        if self._autocast:
+            # What a cache of casts kept from a capture would lie in the graph's own memory.
+            caches = self._mode != "graph"
+            self._model = torch_model.autocasting(torch, self._model, self._device, self._autocast, caches)
         self._place(host_inputs)
         if isinstance(self.clock, CudaClock) and self._mode == "graph":
-            self._captured_model, self._model = model, self._captured(model, self.clock.stream)
+            self._captured_model = self._model
+            self._model = self._captured(self._model, self.clock.stream)
 
     def run(self, phase: Phase) -> Any:
         """Make one forward pass; on CUDA a batch of them, with the copies to the device and back."""
@@ -154,7 +173,9 @@ class TorchTarget:
 
     def environment(self) -> dict[str, str]:
         """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels."""
-        return torch_model.environment(self._torch, self._device, self._mode)
+        return torch_model.environment(
+            self._torch, self._device, self._mode, self._compile_mode, self._autocast
+        )
 
     def close(self) -> None:
         """Drop the model and the buffers."""

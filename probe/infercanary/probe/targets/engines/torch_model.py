@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.registry import attribute
+
+AUTOCAST_DTYPES = ("bfloat16", "float16")
+"""What ``torch.autocast`` computes in, on a CPU as on CUDA."""
 
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
@@ -85,6 +89,44 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int) -> Any:
         raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
 
 
+def autocasting(
+    torch: Any, model: Callable[..., Any], device: Any, dtype: str, caches: bool
+) -> Callable[..., Any]:
+    """Make a model that computes in a lower precision where that is safe: ``torch.autocast``.
+
+    Args:
+        torch: The module.
+        model: What is called with the inputs.
+        device: The ``torch.device`` that it runs on.
+        dtype: One of ``AUTOCAST_DTYPES``.
+        caches: Whether a weight that is used twice in an inference is cast once.
+
+    Returns:
+        What is called with the inputs.
+
+    Raises:
+        UsageError: torch does not compute in it on this device. It would only warn, and go on in full precision.
+    """
+    wanted = getattr(torch, dtype)
+
+    def cast(*inputs: Any) -> Any:
+        with torch.autocast(device.type, dtype=wanted, cache_enabled=caches):
+            return model(*inputs)
+
+    try:
+        one = torch.ones(1, 1, device=device)
+        with warnings.catch_warnings(), torch.autocast(device.type, dtype=wanted):
+            warnings.simplefilter("ignore")
+            is_cast = (one @ one).dtype == wanted
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise UsageError(f"autocast: torch cannot use {dtype} on {device}: {one_line(error)}") from None
+    if not is_cast:
+        raise UsageError(f"autocast: torch {torch.__version__} does not compute in {dtype} on {device.type}")
+    return cast
+
+
 def tensors(torch: Any, result: Any) -> Iterator[Any]:
     """Yield all tensors in nested tuples, lists and mappings (Hugging Face outputs are mappings), in order.
 
@@ -118,13 +160,17 @@ def repeated(tensor: Any, times: int) -> Any:
     return tensor.repeat(times, *[1] * (tensor.dim() - 1))
 
 
-def environment(torch: Any, device: Any, mode: str) -> dict[str, str]:
+def environment(
+    torch: Any, device: Any, mode: str, compile_mode: str | None = None, autocast: str | None = None
+) -> dict[str, str]:
     """Report torch, CUDA and cuDNN versions, build flags, device, threads and the switches that change kernels.
 
     Args:
         torch: The module.
         device: The ``torch.device`` that the model runs on.
         mode: ``eager``, ``compile`` or ``graph``.
+        compile_mode: What ``torch.compile`` got; None where nothing is compiled.
+        autocast: The dtype of autocast; None where it is off.
 
     Returns:
         Component → value as text; those that this version of torch does not have are missing.
@@ -144,6 +190,10 @@ def environment(torch: Any, device: Any, mode: str) -> dict[str, str]:
         "torch_device": lambda: device,
         "torch_mode": lambda: mode,
     }
+    if compile_mode:
+        components["torch_compile_mode"] = lambda: compile_mode
+    if autocast:
+        components["torch_autocast"] = lambda: autocast
     if torch.version.cuda and torch.backends.cudnn.is_available():
         components["torch_cudnn"] = torch.backends.cudnn.version
     if device.type == "cuda":
