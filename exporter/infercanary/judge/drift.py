@@ -126,7 +126,8 @@ def detect(
         low=seen.low,
         high=seen.high,
         onset=onset,
-        host=causes.host,
+        # One sibling alone may have changed by itself, or lie: the cause is then unknown.
+        host=causes.host if causes.cause != "unknown" else None,
         blocks=len(series),
     )
 

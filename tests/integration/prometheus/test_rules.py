@@ -267,7 +267,7 @@ def test_a_sentence_is_never_a_label_of_an_alert() -> None:
     fired = [e for case in CASES for e in case["exp_alerts"]]
     assert [e for e in fired if "sentence" in e["exp_labels"]] == []
     reads = [a for a in ALERTS if "infercanary_verdict_info" in a["annotations"]["description"]]
-    assert len(reads) == 6
+    assert len(reads) == 7
     for alert in reads:
         assert len(re.findall(r"\bquery\b", alert["annotations"]["description"])) == 1
 

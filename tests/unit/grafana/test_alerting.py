@@ -112,6 +112,7 @@ def test_a_rule_whose_text_has_the_sentence_asks_for_it_and_does_not_decide_by_i
         "InferCanaryImageRegressed",
         "InferCanaryRegressionUnexplained",
         "InferCanaryHostRegressed",
+        "InferCanaryLoadRegressed",
         "InferCanaryLatencyImproved",
         "InferCanaryCpuFallback",
     }

@@ -136,6 +136,22 @@ def test_what_the_controls_share_is_the_hosts() -> None:
     assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
 
 
+def test_one_sibling_alone_is_no_host() -> None:
+    """It may have changed by itself, or lie. Where nothing else can tell, host or process is not known."""
+
+    def hot(day: float) -> float:
+        return 1.1 if day >= 3 else 1.0
+
+    def without_controls(seed: int, service: str = "s") -> Start:
+        samples = [msgspec.structs.replace(each, controls={}) for each in series(4, hot, seed=seed)]
+        return start(samples, service, service)
+
+    one, other = without_controls(1, "one"), without_controls(2, "other")
+    assert seen(without_controls(0), siblings=(one,)).host is None
+    found = seen(without_controls(0), siblings=(one, other))
+    assert found.host is not None and found.host.shift == pytest.approx(0.1, abs=0.01)
+
+
 def test_a_restart_may_move_the_level_a_little() -> None:
     first = series(2, None)
     again = series(2, lambda _: 1.025, begin=2 * DAY, seed=1)
