@@ -329,6 +329,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "equivalent (within ±{effect} %)",
         "regressed: {effect} % or more, and clear of ±{clear} %",
         "a change counts when {confirmations} looks in a row show it",
+        "for `0%` below +{effect} %",
     ),
     "docs/adr/0009-the-judge.md": (
         "the looks from {first_look} to {last_look} runs again each time",

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from infercanary.ab import estimate, neighbours
+from infercanary.ab import estimate, neighbours, variant
 from infercanary.ab.conditions import INTERVAL_SECONDS
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
-from infercanary.compare.comparison import ComparisonResult, compare_runs
+from infercanary.compare import claim
+from infercanary.compare.comparison import ComparisonResult, compare_runs, with_claim
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, short
 from infercanary.contract.vocabulary import COLD_START
@@ -40,6 +41,8 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     image_id: str = ""
     image_bytes: int | None = None
+    settings: dict[str, str] = {}
+    """The settings in which it differs from the other arm: option or variable → value."""
     starts: int
     failed_starts: int
     runs: int
@@ -120,13 +123,16 @@ def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
     return Picked(kept.pairs, shifts, [firsts[id(a.generation)] for a, _ in kept.pairs], kept.note)
 
 
-def decisions(pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT) -> dict[str, PairDecision]:
+def decisions(
+    pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT, claimed: float | None = None
+) -> dict[str, PairDecision]:
     """Return the decision on each canary after these pairs.
 
     Args:
         pairs: The pairs so far.
         most: Pairs that are planned.
         policy: The numbers that decide.
+        claimed: The shift of `--expect`, as a ratio; where there is one, the experiment goes on until that is known.
 
     Returns:
         Canary → decision.
@@ -136,14 +142,25 @@ def decisions(pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT)
     """
     found = {}
     for name in common(pairs):
-        decision = estimate.decide(picked(pairs, name).shifts, most, policy)
+        shifts = picked(pairs, name).shifts
+        decision = estimate.decide(shifts, most, policy)
+        if claimed is not None:
+            is_known = _is_known(decision, claimed, policy)
+            is_last = decision.done and len(shifts) >= max(most, estimate.FEWEST_PAIRS)
+            decision = decision._replace(clear=is_known, done=is_known or is_last)
         # Pairs that do not count are still tried pairs: an experiment must end.
         found[name] = decision._replace(done=decision.done or len(pairs) > most)
     return found
 
 
 def summarize(
-    canary: str, result: Result, a: ArmSummary, b: ArmSummary, most: int, policy: Policy = EXPERIMENT
+    canary: str,
+    result: Result,
+    a: ArmSummary,
+    b: ArmSummary,
+    most: int,
+    policy: Policy = EXPERIMENT,
+    claimed: float | None = None,
 ) -> CanaryAnswer:
     """Return the answer on ``canary``; ``a`` and ``b`` name the arms.
 
@@ -154,6 +171,7 @@ def summarize(
         b: The second arm, likewise.
         most: Pairs that were planned.
         policy: The numbers that decide.
+        claimed: The shift of `--expect`, as a ratio; None without it.
 
     Returns:
         The verdict with its evidence, both arms, and each pair.
@@ -164,8 +182,9 @@ def summarize(
         _arm(arm, side, result, [pair[i] for pair in of.starts], canary)
         for i, (arm, side) in enumerate(((a, "A"), (b, "B")))
     ]
+    compared = _compared(canary, of, decision, result, (a, b), policy)
     return CanaryAnswer(
-        compared=_compared(canary, of, decision, result, (a.name, b.name), policy),
+        compared=with_claim(compared, claimed, policy),
         a=arms[0],
         b=arms[1],
         pairs=[
@@ -191,13 +210,28 @@ def series(pairs: Sequence[TurnPair], canary: str) -> tuple[RecordedRuns, Record
     return _series(a), _series(b)
 
 
+def _is_known(decision: PairDecision, claimed: float, policy: Policy) -> bool:
+    """Whether a claim is held or refuted by the last look."""
+    if not decision.looks or decision.verdict == "confirming":
+        return False
+    seen = decision.looks[-1].seen
+    return claim.check(claimed, (seen.shift, seen.low, seen.high), policy).state != "unknown"
+
+
 def _compared(
-    canary: str, of: Picked, decision: PairDecision, result: Result, names: tuple[str, str], policy: Policy
+    canary: str,
+    of: Picked,
+    decision: PairDecision,
+    result: Result,
+    arms: tuple[ArmSummary, ArmSummary],
+    policy: Policy,
 ) -> ComparisonResult:
     """Return the result of `infercanary compare`, with the experiment's own verdict, interval and causes."""
     a, b = ([pair[i] for pair in of.starts] for i in (0, 1))
     one_look = replace(FILES, smallest_effect=policy.smallest_effect, clear_zone=policy.clear_zone)
-    plain = compare_runs(canary, _series(a), _series(b), files=((names[0],), (names[1],)), policy=one_look)
+    plain = compare_runs(
+        canary, _series(a), _series(b), files=((arms[0].name,), (arms[1].name,)), policy=one_look
+    )
     look = decision.looks[-1] if decision.looks else None
     compared = [Pair([x], [y]) for x, y in of.starts]
     why = explain(look.shift, compared, canary, policy=policy) if look is not None else None
@@ -206,13 +240,15 @@ def _compared(
         judgement = Judgement(
             state=decision.verdict, shift=look.seen.shift, low=look.seen.low, high=look.seen.high, causes=why
         )
+    text = _too_few(of, decision) if look is None else sentence(judgement, policy, _own(*arms))
+    settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""
     sd = estimate.restart_sd(of.shifts)
     unknown = decision.verdict in ("inconclusive", "confirming")
     return msgspec.structs.replace(
         plain,
         verdict=decision.verdict,
         exit_code=OF_VERDICT[decision.verdict],
-        sentence=sentence(judgement, policy) if look is not None else _too_few(of, decision),
+        sentence=text + settings,
         shift=look.seen.shift if look is not None else None,
         low=_finite(look.seen.low) if look is not None else None,
         high=_finite(look.seen.high) if look is not None else None,
@@ -224,6 +260,13 @@ def _compared(
         next=_next(of, decision, result, policy) if unknown else (),
         notes=_notes(of, result),
     )
+
+
+def _own(a: ArmSummary, b: ArmSummary) -> str:
+    """What the arms differ in, besides the host at the time."""
+    if not b.settings:
+        return "image"
+    return "settings" if a.image_id == b.image_id else "image or settings"
 
 
 def _too_few(of: Picked, decision: PairDecision) -> str:

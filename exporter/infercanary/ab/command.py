@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from infercanary.ab import answer, conditions, experiment, page, process, text
+from infercanary.ab import answer, conditions, experiment, page, process, text, variant
 from infercanary.ab.answer import ArmSummary, CanaryAnswer
 from infercanary.ab.conditions import Conditions
 from infercanary.ab.daemon import Daemon, InspectedImage, RunningContainer
-from infercanary.ab.experiment import Plan, Result, TurnPair
+from infercanary.ab.experiment import Judged, Plan, Result, TurnPair
 from infercanary.ab.interruption import ExperimentInterrupted, Interruption
 from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Arm, Needed
+from infercanary.ab.variant import Variant, differing, words
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
@@ -35,6 +37,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     name="ab",
     epilog=exit_codes.epilog(
         exit_codes.COMPARED,
+        exit_codes.CLAIMED,
         "It is 128 + N where signal N ended it: what is known by then is printed.",
     ),
 )
@@ -105,7 +108,9 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     metavar="PATH",
     help="Compare a manual install with a container: A is this interpreter on this host, and one image is given, B.",
 )
+@variant.options
 @options.policy(EXPERIMENT, "all looks at the experiment together")
+@options.expect
 @options.as_json
 @options.report
 def command(
@@ -126,22 +131,25 @@ def command(
     env: tuple[str, ...],
     volume: tuple[str, ...],
     host_python: str,
+    of_b: Variant,
     policy: Policy,
+    claimed: float | None,
     as_json: bool,
     report: str,
 ) -> int:
     """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why.
 
-    Both are started in turn, A B B A A B B A and so on: one fresh container at a time, with the same limits. Each start
-    gives some runs of its canaries, and counts as one replicate. The experiment ends as soon as the answer is clear,
-    or at --restarts or --budget.
+    Both are started in turn, A B B A A B B A and so on: one fresh container at a time, with the same limits but for the
+    options that end in -b. With one of those, one image is compared under two settings. Each start gives some runs of
+    its canaries, and counts as one replicate. The experiment ends as soon as the answer is clear, or at --restarts or
+    --budget.
 
     An image starts its own server, which runs the probe; its report is read on port 9798 (or the port of its label
     infercanary.port). With --config or --model, the probe is started instead of the image's command.
 
     Nothing that it started is left behind.
     """
-    names = _sides(images, host_python)
+    names = _sides(images, host_python, of_b)
     options.between("--restarts", restarts, 3, FILES.history, f"give a number from 3 to {FILES.history}")
     fewest = EXPERIMENT.fewest_runs
     options.between("--runs", runs, fewest, 200, f"give a number from {fewest} to 200")
@@ -165,6 +173,8 @@ def command(
         command=conditions.command(command_),
         settings="" if settings is None else conditions.document(settings),
     )
+    other = of_b.conditions(same)
+    settings_of = differing(Variant(env, cpus, memory, command_, config), of_b)
     if report:
         _check_writable(report)
     python = process.python(host_python) if host_python else ""
@@ -173,26 +183,37 @@ def command(
     with interruption.handled():
         try:
             result, arms = _experiment(
-                names, python, settings, config or "--model", same, plan, policy, interruption, progress
+                names,
+                python,
+                settings,
+                config or "--model",
+                (same, other),
+                plan,
+                partial(answer.decisions, most=restarts, policy=policy, claimed=claimed),
+                interruption,
+                progress,
             )
         except ExperimentInterrupted:
             progress.clear()
             return exit_codes.of_signal(interruption.number)
         finally:
             progress.clear()
-        answers = [answer.summarize(name, result, *arms, restarts, policy) for name in _canaries(result)]
+        a, b = (replace(arm, settings=own) for arm, own in zip(arms, settings_of, strict=True))
+        answers = [
+            answer.summarize(name, result, a, b, restarts, policy, claimed) for name in _canaries(result)
+        ]
         return _say(answers, result, interruption.number, as_json, report)
 
 
 class _Containers:
     """An arm that is an image."""
 
-    def __init__(self, daemon: Daemon, image: InspectedImage, same: Conditions, prefix: str) -> None:
+    def __init__(self, daemon: Daemon, image: InspectedImage, conditions: Conditions, prefix: str) -> None:
         self.name = image.name
-        self._daemon, self._image, self._same, self._prefix = daemon, image, same, prefix
+        self._daemon, self._image, self._conditions, self._prefix = daemon, image, conditions, prefix
 
     def start(self, number: int) -> RunningContainer:
-        return self._daemon.start(self._image, self._same, f"{self._prefix}-{number}")
+        return self._daemon.start(self._image, self._conditions, f"{self._prefix}-{number}")
 
 
 def _experiment(
@@ -200,9 +221,9 @@ def _experiment(
     python: str,
     settings: Mapping[str, Any] | None,
     place: str,
-    same: Conditions,
+    both: tuple[Conditions, Conditions],
     plan: Plan,
-    policy: Policy,
+    judged: Judged,
     interruption: Interruption,
     progress: Progress,
 ) -> tuple[Result, tuple[ArmSummary, ArmSummary]]:
@@ -215,25 +236,24 @@ def _experiment(
             progress.note(
                 f"removed {stale} container(s) that an experiment before this one left when it was killed"
             )
-        daemon.check(same.mounts)
+        daemon.check(both[0].mounts)
         reaper = stack.enter_context(Reaper(identity))
         stack.enter_context(_swept(daemon, reaper))
         sides: list[Arm] = []
         arms = []
-        for letter, name in zip("ab", names, strict=True):
+        for letter, name, own in zip("ab", names, both, strict=True):
             if not name:
                 assert settings is not None
-                sides.append(process.Host(python, settings, place, same, reaper))
+                sides.append(process.Host(python, settings, place, own, reaper))
                 arms.append(ArmSummary(name=sides[-1].name, starts=0, failed_starts=0, runs=0))
                 continue
             image = daemon.image(name, interruption, lambda what: progress.show("pull", what))
-            sides.append(_Containers(daemon, image, same, f"infercanary-ab-{identity}-{letter}"))
+            sides.append(_Containers(daemon, image, own, f"infercanary-ab-{identity}-{letter}"))
             arms.append(
                 ArmSummary(
                     name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0
                 )
             )
-        judged = partial(answer.decisions, most=plan.restarts, policy=policy)
         result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)
         return result, (arms[0], arms[1])
 
@@ -251,14 +271,18 @@ def _swept(daemon: Daemon, reaper: Reaper) -> Iterator[None]:
         reaper.nothing_left()
 
 
-def _sides(images: Sequence[str], host_python: str) -> tuple[str, str]:
+def _sides(images: Sequence[str], host_python: str, of_b: Variant) -> tuple[str, str]:
     """Return the images' names; an empty name is the host."""
     if host_python and len(images) == 1:
         return "", images[0]
     if host_python:
         raise UsageError("ab: with --host-python give one image, which is B")
+    if len(images) == 1 and of_b != Variant():
+        return images[0], images[0]
     if len(images) != 2:
-        raise UsageError("ab: give two images: infercanary ab IMAGE_A IMAGE_B")
+        raise UsageError(
+            "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of B's, such as --cpus-b 1"
+        )
     return images[0], images[1]
 
 
@@ -315,7 +339,10 @@ def _say(
         articles = [
             part for each, (a, b) in zip(answers, series, strict=True) for part in page.experiment(each, a, b)
         ]
-        title = f"{answers[0].a.name} → {answers[0].b.name}"
+        title = " → ".join(
+            f"{arm.name} ({words(arm.settings)})" if arm.settings else arm.name
+            for arm in (answers[0].a, answers[0].b)
+        )
         pages.write(report, pages.page(title, articles, notes))
     return code
 

@@ -80,11 +80,12 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         return numbers(parse_cpus(self.cpuset))
 
 
-def cpus(number: float | None) -> float | None:
+def cpus(number: float | None, option: str = "--cpus") -> float | None:
     """Check ``--cpus``.
 
     Args:
         number: As given; None where the option was left out.
+        option: Its name, for messages.
 
     Returns:
         The same number.
@@ -93,7 +94,7 @@ def cpus(number: float | None) -> float | None:
         UsageError: It is no number of CPUs.
     """
     if number is not None and not (math.isfinite(number) and 0.01 <= number <= 4096):
-        raise UsageError(f"--cpus {number:g}: give a number of CPUs, such as 2 or 0.5")
+        raise UsageError(f"{option} {number:g}: give a number of CPUs, such as 2 or 0.5")
     return number
 
 
@@ -116,11 +117,12 @@ def cpuset(text: str) -> str:
     return text
 
 
-def memory(text: str) -> int | None:
+def memory(text: str, option: str = "--memory") -> int | None:
     """Return the bytes of ``--memory``.
 
     Args:
         text: As given, such as ``2g``; empty where the option was left out.
+        option: Its name, for messages.
 
     Returns:
         Bytes; None where the option was left out.
@@ -135,7 +137,7 @@ def memory(text: str) -> int | None:
     except (docker.errors.DockerException, ValueError):
         size = 0
     if size < _LEAST_MEMORY:
-        raise UsageError(f"--memory {text}: give a size of 6m or more, such as 512m or 2g")
+        raise UsageError(f"{option} {text}: give a size of 6m or more, such as 512m or 2g")
     return size
 
 
@@ -163,11 +165,12 @@ def gpus(text: str) -> str:
     return text
 
 
-def environment(entries: Sequence[str]) -> dict[str, str]:
+def environment(entries: Sequence[str], option: str = "--env") -> dict[str, str]:
     """Return the variables of all ``--env``: NAME=VALUE, or NAME for its value here.
 
     Args:
         entries: As given, in order; of a name that is there twice, the last one counts.
+        option: Its name, for messages.
 
     Returns:
         Name → value.
@@ -179,9 +182,9 @@ def environment(entries: Sequence[str]) -> dict[str, str]:
     for entry in entries:
         name, given, value = entry.partition("=")
         if not _VARIABLE.fullmatch(name):
-            raise UsageError(f"--env {entry[:60]}: give NAME=VALUE, or NAME for its value here")
+            raise UsageError(f"{option} {entry[:60]}: give NAME=VALUE, or NAME for its value here")
         if not given and name not in os.environ:
-            raise UsageError(f"--env {name}: is not set here; give {name}=VALUE")
+            raise UsageError(f"{option} {name}: is not set here; give {name}=VALUE")
         found[name] = value if given else os.environ[name]
     return found
 
@@ -209,11 +212,12 @@ def mounts(entries: Sequence[str]) -> tuple[Mount, ...]:
     return tuple(found)
 
 
-def command(text: str) -> tuple[str, ...]:
+def command(text: str, option: str = "--command") -> tuple[str, ...]:
     """Split ``--command`` as a shell would.
 
     Args:
         text: As given; empty where the option was left out.
+        option: Its name, for messages.
 
     Returns:
         Words; none where the option was left out.
@@ -224,9 +228,9 @@ def command(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--command {text[:60]}: {error}; fix the quotes") from None
+        raise UsageError(f"{option} {text[:60]}: {error}; fix the quotes") from None
     if text and not words:
-        raise UsageError("--command: is blank; give a command, or leave it out")
+        raise UsageError(f"{option}: is blank; give a command, or leave it out")
     return words
 
 

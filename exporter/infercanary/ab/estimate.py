@@ -43,11 +43,12 @@ class PairLook(NamedTuple):
 
 
 class PairDecision(NamedTuple):
-    """The looks so far, the verdict that they confirm, and whether the experiment is done."""
+    """The looks so far, the verdict that they confirm, whether the experiment is done, and whether by an answer."""
 
     verdict: Verdict
     looks: Sequence[PairLook]
     done: bool
+    clear: bool
 
 
 def estimate(pairs: Sequence[Shift], policy: Policy = EXPERIMENT) -> Shift:
@@ -132,7 +133,8 @@ def decide(pairs: Sequence[Shift], most: int, policy: Policy = EXPERIMENT) -> Pa
     verdict = verdict_after(look.seen for look in looks) or "inconclusive"
     fresh = verdict == "confirming" and len(pairs) == planned[-1]
     is_open = verdict in ("inconclusive", "confirming")
-    return PairDecision(verdict, looks, not is_open or (len(pairs) >= planned[-1] and not fresh))
+    done = not is_open or (len(pairs) >= planned[-1] and not fresh)
+    return PairDecision(verdict, looks, done, not is_open)
 
 
 def _look(pairs: int, level: float, shift: Shift, policy: Policy) -> PairLook:

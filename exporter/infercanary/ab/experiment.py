@@ -101,8 +101,7 @@ class _Experiment:
         except OutOfTime:
             ended = "budget"
         else:
-            decisions = self._judged(self._pairs).values()
-            if all(decision.verdict not in ("inconclusive", "confirming") for decision in decisions):
+            if all(decision.clear for decision in self._judged(self._pairs).values()):
                 ended = "clear"
         return Result(self._pairs, self._failures, ended, time.monotonic() - self._begin)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from infercanary.ab import variant
 from infercanary.ab.answer import STEPS, ArmSummary, CanaryAnswer
 from infercanary.compare import text
 from infercanary.compare.recording import RecordedRuns, shown
@@ -53,6 +54,8 @@ def side(arm: ArmSummary) -> str:
         arm: What is not known of it is left out.
     """
     parts = [shown(arm.name, 200)]
+    if arm.settings:
+        parts.append(variant.words(arm.settings))
     if arm.image_id:
         parts.append(arm.image_id.removeprefix("sha256:")[:12])
     if arm.image_bytes is not None:

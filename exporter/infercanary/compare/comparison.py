@@ -14,7 +14,8 @@ import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
-from infercanary.compare import failures
+from infercanary.compare import claim, failures
+from infercanary.compare.claim import OF_CLAIM, Claim
 from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
@@ -82,6 +83,8 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, PartShift] = {}
     controls: dict[str, PartShift] = {}
     causes: Causes | None = None
+    claim: Claim | None = None
+    """Of `--expect`; the exit code is then that of the claim."""
     failures_rose: bool | None = None
     """Whether clearly more of the candidate's runs failed; then it is inconclusive, unless it regressed. None if the
     input does not record failed runs."""
@@ -201,6 +204,31 @@ def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
         points=[series.points[i] for i in kept],
         starts=[series.starts[i] for i in kept if series.starts],
         environments=[series.environments[i] for i in kept if series.environments],
+    )
+
+
+def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy = FILES) -> ComparisonResult:
+    """Hold a claim against a result: its exit code becomes that of the claim.
+
+    Args:
+        result: On one canary.
+        claimed: A shift, as a ratio; None where nothing is claimed.
+        policy: How far above the claim the interval may reach.
+
+    Returns:
+        The same result where nothing is claimed. A claim about a canary whose runs fail more often, or whose change is
+        not confirmed yet, is not known to hold.
+    """
+    if claimed is None:
+        return result
+    known = None
+    if result.shift is not None and not result.failures_rose and result.verdict != "confirming":
+        low, high = (math.inf if end is None else end for end in (result.low, result.high))
+        known = (result.shift, low, high)
+    found = claim.check(claimed, known, policy)
+    more = ["--expect: more starts on both sides narrow the interval"] if found.state == "unknown" else []
+    return msgspec.structs.replace(
+        result, claim=found, exit_code=OF_CLAIM[found.state], next=[*result.next, *more]
     )
 
 

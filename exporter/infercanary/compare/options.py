@@ -14,7 +14,7 @@ import msgspec
 
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
-from infercanary.compare import text
+from infercanary.compare import claim, text
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import Policy
 
@@ -64,6 +64,31 @@ def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(
         function
     )
+
+
+def expect(function: F) -> F:
+    """Add the option ``--expect``; the command gets the claimed shift, or None, as its argument ``claimed``.
+
+    Args:
+        function: A command.
+
+    Returns:
+        The command with the option.
+    """
+
+    @functools.wraps(function)
+    def with_claim(*arguments: Any, expect: str, **others: Any) -> Any:
+        return function(*arguments, claimed=claim.parse(expect), **others)
+
+    decorate = click.option(
+        "--expect",
+        default="",
+        metavar="SHIFT",
+        help="Check a claim: -40% is at least 40 % faster, +10% at most 10 % slower. It holds (exit code 0) where the "
+        "interval reaches that shift or less, and lies wholly below half of the claim above it (-20 %, +15 %; of 0%: "
+        "+3 %); it is refuted (1) where the whole interval lies above that shift; else that is not known (3).",
+    )
+    return cast("F", decorate(with_claim))
 
 
 def report(function: F) -> F:

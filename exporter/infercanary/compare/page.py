@@ -60,6 +60,7 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         candidate: Its runs after.
     """
     facts = {
+        "expected": result.claim.sentence if result.claim else "",
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
         "baseline": _side(result.baseline),
         "candidate": _side(result.candidate),

@@ -32,6 +32,7 @@ def comparison(
         width: Columns.
     """
     facts = {
+        "expected": result.claim.sentence if result.claim else "",
         "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
         "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
         "restarts": restarts(result),

@@ -55,6 +55,10 @@ class Policy:
     confirmations: int = 2
     """Looks in a row of an experiment (`ab`) that must show a change before it is called."""
 
+    claim_slack: float = 0.5
+    """Share of a claimed shift (`--expect`) by which the interval may reach above it. At 1 a claim of 40 % would hold
+    for any gain that is not known well; near 0 no claim that is just true would ever hold."""
+
     # What a shift and its interval are made of.
 
     fewest_runs: int = 8

@@ -86,7 +86,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     )
 
 
-def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
+def sentence(judgement: Judgement, policy: Policy = LIVE, own: str = "image") -> str:
     """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``.
 
     It changes with the finding alone: how far the judge has come is :func:`progress`.
@@ -94,6 +94,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
     Args:
         judgement: Of an upgrade, of two files or of an experiment.
         policy: From which shift on siblings and the clock are mentioned.
+        own: What the two sides differ in, besides the host.
 
     Returns:
         One line without a full stop.
@@ -109,7 +110,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE) -> str:
     if judgement.state == "confirming":
         found = [_confirming(judgement), *found]
     if judgement.state in CHANGED:
-        found = [_share(judgement.causes), *found, *_explanations(judgement.causes, policy)]
+        found = [_share(judgement.causes, own), *found, *_explanations(judgement.causes, policy)]
     elif judgement.causes.changes:
         found.append(_changes(judgement.causes.changes))
     if judgement.is_assumed and judgement.state in ("inconclusive", "confirming"):
@@ -182,22 +183,24 @@ def _confirming(judgement: Judgement) -> str:
     return f"{how}, being confirmed: more runs alone will not do, another start or replica will"
 
 
-def _share(causes: Causes) -> str:
+def _share(causes: Causes, own: str) -> str:
     host, image = causes.host, causes.image
     if causes.cause == "both" and host is not None and image is not None:
-        return f"host {_interval(host)}, image {_interval(image)}"
+        return f"host {_interval(host)}, {own} {_interval(image)}"
+    if causes.cause == "image":
+        return own
     if causes.cause != "unknown":
         return "load, with more or fewer requests than before" if causes.cause == "load" else causes.cause
     if causes.unknown_waiting:
         return "it waited for a CPU that others had, in its container or on the host, not known which"
     if causes.unknown_load or causes.load is not None:
-        return "load or image, not known which"
+        return f"load or {own}, not known which"
     # In logarithms, as parts add up.
     if host is not None and image is not None and host.low * host.high > 0 and host.shift * image.shift > -1:
         parts = math.log1p(host.shift), math.log1p(image.shift)
         if abs(parts[0]) > abs(parts[1]):
-            return f"mostly host; image {_interval(image)} not excluded"
-    return "host or image, not known which"
+            return f"mostly host; {own} {_interval(image)} not excluded"
+    return f"host or {own}, not known which"
 
 
 def _interval(part: Part) -> str:

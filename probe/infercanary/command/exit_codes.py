@@ -34,6 +34,9 @@ COMPARED: Mapping[ExitCode, str] = {
 }
 """What the codes mean where two sides are compared."""
 
+CLAIMED = "With --expect: 0 the claim holds, 1 it is refuted, 3 that is not known."
+"""What the codes of an answer mean where a claim is checked."""
+
 OF_VERDICT: Mapping[str, ExitCode] = {
     # compare and ab
     "equivalent": ExitCode.FINE,

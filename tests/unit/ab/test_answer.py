@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 
 from infercanary.ab import answer, command, page, text
 from infercanary.ab.answer import ArmSummary, common, decisions, series, summarize
@@ -144,6 +145,51 @@ def test_json_is_one_object(capsys):
     assert len(reported["canaries"]) == 1 and reported["ended"] == "clear"
     assert command._say([each], result(found, "interrupted"), 2, True, "") == 130
     assert json.loads(capsys.readouterr().out)["exit_code"] == 130
+
+
+def test_one_image_under_two_settings():
+    found = pairs(5, 1.6)
+    one = replace(A, settings={"--cpus": "1"}), replace(A, settings={"--cpus": "0.5", "OMP_NUM_THREADS": "2"})
+    each = summarize("c", result(found), *one, 12)
+    assert each.compared.sentence.startswith("regressed +")
+    assert (
+        ": settings; compute phase; controls flat; B: --cpus 0.5, OMP_NUM_THREADS=2" in each.compared.sentence
+    )
+    words = " ".join(text.experiment(each, *series(found, "c"), 80).split())
+    assert "A search:1.4, --cpus 1, aaaaaaaaaaaa" in words
+    assert "B search:1.4, --cpus 0.5, OMP_NUM_THREADS=2, aaaaaaaaaaaa" in words
+    other = replace(B, settings={"--cpus": "0.5"})
+    assert ": image or settings; " in summarize("c", result(found), A, other, 12).compared.sentence
+    same = summarize("c", result(pairs(8)), *one, 12).compared
+    assert same.verdict == "equivalent" and same.sentence.endswith("]; B: --cpus 0.5, OMP_NUM_THREADS=2")
+
+
+def test_a_claim_decides_what_it_ends_with_and_when(capsys):
+    found = pairs(6, 0.6, seed=7)
+    held, refuted = (summarize("c", result(found), A, B, 12, claimed=claimed) for claimed in (-0.38, -0.6))
+    assert held.compared.verdict == refuted.compared.verdict == "improved"
+    assert (held.compared.claim.state, held.compared.exit_code) == ("held", 0)  # type: ignore[union-attr]
+    assert (refuted.compared.claim.state, refuted.compared.exit_code) == ("refuted", 1)  # type: ignore[union-attr]
+    assert command._say([refuted], result(found), 0, True, "") == 1
+    assert json.loads(capsys.readouterr().out)["claim"]["state"] == "refuted"
+    words = " ".join(text.experiment(held, *series(found, "c"), 80).split())
+    assert (
+        "expected -38.0 % holds: -39.9 % [-46.6, -32.3] reaches it," in words
+        and "and lies below -19.0 %" in words
+    )
+    slower = pairs(6, 1.6, seed=7)
+    assert summarize("c", result(slower), A, B, 12, claimed=0.7).compared.exit_code == 0, "it was promised"
+    # The verdict is clear after two pairs, and the claim is not: the experiment goes on, to its last start.
+    rng = random.Random(2)
+    wide = [
+        TurnPair(turn(rng, 0.02), turn(rng, 0.01 * math.exp(rng.gauss(0, 0.4))), i % 2 == 0)
+        for i in range(12)
+    ]
+    each = [decisions(wide[:n], 12, claimed=-0.5)["c"] for n in range(1, 13)]
+    assert not any(decision.done for decision in each[:3])
+    assert each[-1].done
+    narrow = [decisions(pairs(n, 0.5), 12, claimed=-0.4)["c"] for n in (1, 2, 3)]
+    assert not narrow[0].done and narrow[2].done and narrow[2].clear
 
 
 def test_without_a_whole_pair_it_says_so(capsys):

@@ -32,14 +32,15 @@ def mistake(monkeypatch, capsys, tmp_path):
 
 
 BOTH = ("old", "new")
+TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a setting of B's, such as --cpus-b 1"
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((), "ab: give two images: infercanary ab IMAGE_A IMAGE_B"),
-        (("old",), "ab: give two images: infercanary ab IMAGE_A IMAGE_B"),
-        (("a", "b", "c"), "ab: give two images: infercanary ab IMAGE_A IMAGE_B"),
+        ((), TWO),
+        (("old",), TWO),
+        (("a", "b", "c"), TWO),
         ((*BOTH, "--restarts", "2"), "--restarts 2: give a number from 3 to 16"),
         ((*BOTH, "--runs", "7"), "--runs 7: give a number from 8 to 200"),
         ((*BOTH, "--budget", "nan"), "--budget nan: give seconds from 10 to 86400"),
@@ -51,6 +52,21 @@ BOTH = ("old", "new")
         ),
         ((*BOTH, "--confidence", "1"), "--confidence 1: give a share from 0.5 to 0.999999, such as 0.99"),
         ((*BOTH, "--cpus", "0"), "--cpus 0: give a number of CPUs, such as 2 or 0.5"),
+        (("one", "--cpus-b", "0"), "--cpus-b 0: give a number of CPUs, such as 2 or 0.5"),
+        (("one", "--memory-b", "1m"), "--memory-b 1m: give a size of 6m or more, such as 512m or 2g"),
+        (("one", "--env-b", "1=2"), "--env-b 1=2: give NAME=VALUE, or NAME for its value here"),
+        (("one", "--env-b", "NOT_SET_HERE"), "--env-b NOT_SET_HERE: is not set here; give NOT_SET_HERE=VALUE"),
+        (("one", "--command-b", "'x"), "--command-b 'x: No closing quotation; fix the quotes"),
+        (("one", "--config-b", "b.yaml"), "--config-b: belongs to --config; give that too"),
+        (
+            ("one", "--model", "m:f", "--input", "1", "--command-b", "x"),
+            "--command-b: B runs the probe by --config or --model; give --config-b, or leave those out",
+        ),
+        (("one", "--cpus-b", "1"), "Docker does not answer ("),
+        (
+            (*BOTH, "--expect", "40%"),
+            "--expect 40%: give a shift of latency with its sign: -40% is 40 % faster, +5% is 5 % slower",
+        ),
         ((*BOTH, "--cpuset-cpus", "all"), "--cpuset-cpus all: give numbers of CPUs, such as 0-3 or 0,2"),
         ((*BOTH, "--memory", "2 big"), "--memory 2 big: give a size of 6m or more, such as 512m or 2g"),
         ((*BOTH, "--memory", "1m"), "--memory 1m: give a size of 6m or more, such as 512m or 2g"),

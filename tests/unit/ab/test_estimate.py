@@ -142,7 +142,7 @@ def test_what_the_runs_leave_open_stays_open():
 def test_two_pairs_are_enough_for_what_is_beyond_doubt_alone():
     assert estimate([]).se == math.inf
     assert estimate([pair(0.3)] * 2).se == math.inf
-    assert decide([pair(0.3)] * 2, MOST)._replace(looks=()) == ("inconclusive", (), False)
+    assert decide([pair(0.3)] * 2, MOST)._replace(looks=()) == ("inconclusive", (), False, False)
     assert decide([pair(math.log(2)), pair(math.log(1.95))], MOST)[::2] == ("regressed", True)
     assert decide([pair(-math.log(2)), pair(-math.log(1.95))], MOST)[::2] == ("improved", True)
     assert decide([pair(math.log(4)), pair(math.log(1.05))], MOST).verdict == "inconclusive"
@@ -161,7 +161,7 @@ def test_a_change_counts_when_two_looks_show_it():
     assert not decide(few, 3).done
     assert decide(pairs[:4], 3) == decide(pairs[:4], 3)._replace(verdict="regressed", done=True)
     quiet = [pair(x) for x in (0.2, -0.2, 0.1)]
-    assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True)
+    assert decide(quiet, 3)._replace(looks=()) == ("inconclusive", (), True, False)
 
 
 def test_more_looks_need_a_higher_confidence_each():

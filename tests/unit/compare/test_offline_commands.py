@@ -388,3 +388,22 @@ def test_a_terminal_as_it_is(monkeypatch, encoding, tty, environment, said):
     monkeypatch.setattr(sys, "stdout", out)
     terminal.say("▁ regressed", "regressed")
     assert out.said() == said
+
+
+def test_a_claim_is_checked_instead_of_the_verdict(run, journal, tmp_path):
+    old = journal("old.jsonl", [0.02, 0.0201, 0.0199])
+    new = journal("new.jsonl", [0.012, 0.01205, 0.01195])
+    out = run("compare", old, new, "--expect", "-40%", "--html", "page.html", code=0)
+    assert out.startswith("resnet18: improved -40.")
+    assert re.search(r"^  expected     -40\.0 % holds: -40\.\d % \[", out, re.MULTILINE)
+    assert "-40.0 % holds" in Page((tmp_path / "page.html").read_text()).text
+    refuted = json.loads(run("compare", old, new, "--expect", "-60%", "--json", code=1))
+    assert refuted["verdict"] == "improved" and refuted["claim"]["state"] == "refuted"
+    assert refuted["claim"]["shift"] == pytest.approx(-0.6) and refuted["exit_code"] == 1
+    slower = run("compare", new, old, "--expect=+70%", code=0)
+    assert slower.startswith("resnet18: regressed"), "that it is slower was expected"
+    few = journal("few.jsonl", [0.012], count=3)
+    out = run("compare", old, few, "--expect", "-40%", code=3)
+    assert "not known whether -40.0 % holds" in " ".join(out.split())
+    assert "--expect: more starts on both sides narrow the interval" in " ".join(out.split())
+    run("compare", old, new, "--expect", "40%", code=2)

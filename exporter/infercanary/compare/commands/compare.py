@@ -7,7 +7,7 @@ import click
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
-from infercanary.compare.comparison import compare_runs, judged
+from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
@@ -21,6 +21,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     name="compare",
     epilog=exit_codes.epilog(
         exit_codes.COMPARED,
+        exit_codes.CLAIMED,
         exit_codes.SEVERAL,
         "A canary without a run in CANDIDATE is inconclusive. So is one of which clearly more runs failed than before, "
         "unless it regressed.",
@@ -51,6 +52,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     "Otherwise it is estimated from the starts.",
 )
 @options.policy(FILES, "the interval")
+@options.expect
 @options.as_json
 @options.report
 def command(
@@ -64,6 +66,7 @@ def command(
     column: str,
     restart_sd: float | None,
     policy: Policy,
+    claimed: float | None,
     as_json: bool,
     report: str,
 ) -> int:
@@ -89,13 +92,17 @@ def command(
     )
     both = _common(old, new, canary)
     results = {
-        name: compare_runs(
-            name,
-            before,
-            after,
-            files=(old.places, new.places),
-            restart_sd=None if restart_sd is None else restart_sd / 100,
-            policy=policy,
+        name: with_claim(
+            compare_runs(
+                name,
+                before,
+                after,
+                files=(old.places, new.places),
+                restart_sd=None if restart_sd is None else restart_sd / 100,
+                policy=policy,
+            ),
+            claimed,
+            policy,
         )
         for name, (before, after) in both.items()
     }

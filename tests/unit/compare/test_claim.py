@@ -1,0 +1,71 @@
+"""Claims: what holds, what is refuted, and what is not known."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.command.settings import UsageError
+from infercanary.compare.claim import CLAIM_STATES, OF_CLAIM, check, parse
+from infercanary.judge.policy import FILES
+
+
+@pytest.mark.parametrize(
+    ("text", "shift"),
+    [("-40%", -0.4), ("-40", -0.4), ("-40 %", -0.4), ("\N{MINUS SIGN}12.5%", -0.125), ("+5%", 0.05), ("0%", 0.0),
+     ("+250%", 2.5), ("", None)],
+)  # fmt: skip
+def test_a_shift_with_its_sign_is_read(text, shift):
+    assert parse(text) == (None if shift is None else pytest.approx(shift))
+
+
+@pytest.mark.parametrize(
+    "text", ["40%", "-100%", "+1001%", "fast", "-", "-40%%", "nan", "--", "-1e1%", "-4 0%"]
+)
+def test_what_is_no_shift_is_one_line(text):
+    with pytest.raises(
+        UsageError, match=r"^--expect .*: give a shift of latency with its sign: -40% is 40 % faster"
+    ):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "low", "high", "state"),
+    [
+        (-0.4, -0.43, -0.37, "held"),  # just as claimed
+        (-0.4, -0.55, -0.50, "held"),  # better than claimed
+        (-0.4, -0.39, -0.30, "refuted"),  # faster, and not by so much
+        (-0.4, -0.02, 0.02, "refuted"),
+        (-0.4, -0.60, -0.10, "unknown"),  # a gain, which may be a quarter of it
+        (-0.4, -0.60, 0.40, "unknown"),
+        (0.1, 0.08, 0.12, "held"),
+        (0.1, -0.02, 0.02, "held"),  # it costs less than was granted
+        (0.1, -0.05, 0.60, "unknown"),
+        (0.1, 0.11, 0.13, "refuted"),
+        (0.0, -0.02, 0.02, "held"),  # as `equivalent`
+        (0.0, -0.02, 0.05, "unknown"),
+        (-0.02, -0.025, -0.005, "unknown"),
+    ],
+)
+def test_the_interval_decides(claimed, low, high, state):
+    assert check(claimed, ((low + high) / 2, low, high), FILES).state == state
+
+
+@given(st.floats(-0.99, 5), st.floats(-0.9, 5), st.floats(0, 3))
+def test_a_claimed_gain_holds_only_where_there_is_one_and_a_weaker_claim_where_a_stronger_does(
+    claimed, low, width
+):
+    seen = (low + width / 2, low, low + width)
+    found = check(claimed, seen, FILES)
+    assert found.state in CLAIM_STATES
+    if found.state == "held" and claimed < 0:
+        assert seen[2] < 0
+    if found.state == "refuted":
+        assert low > claimed
+        assert check(claimed - 0.1, seen, FILES).state == "refuted"
+
+
+def test_nothing_is_known_without_an_interval():
+    assert check(-0.4, None, FILES).state == "unknown"
+    assert OF_CLAIM == {"held": 0, "refuted": 1, "unknown": 3}
