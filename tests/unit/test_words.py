@@ -70,6 +70,31 @@ def test_what_a_banned_word_is(text: str, words: int) -> None:
     assert len([*banned_words("x.py", text)]) == words
 
 
+EVERY_GPU = re.compile(
+    r"--gpus[ =,\"']*(?:all\b|\d)|^[ -]*count: *(?:all|\d+)$|NVIDIA_VISIBLE_DEVICES[ =:\"']*all\b"
+)
+"""All GPUs of a host, or some that Docker chooses. A canary measures one device: the container names it."""
+
+
+def test_gpus_are_named() -> None:
+    """In pages, messages and files of containers; that `ab` refuses the rest is tested with its options."""
+    refused = "tests/unit/ab/test_conditions.py", "tests/unit/test_words.py", "benchmarks/results/"
+    found = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for path in tracked()
+        if not (name := str(path.relative_to(ROOT))).startswith(refused)
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if EVERY_GPU.search(line)
+    ]
+    assert not found, "\n".join(["name the GPU, as in --gpus device=0:", *found])
+
+
+@pytest.mark.parametrize("text", ["--gpus all", "--gpus=all", '"--gpus", "all"', "--gpus 1", "count: all"])
+def test_what_names_no_gpu(text: str) -> None:
+    assert EVERY_GPU.search(text)
+    assert not EVERY_GPU.search("--gpus device=0,1")
+
+
 def modules() -> Iterator[Path]:
     for tree in TREES:
         yield from sorted((ROOT / tree).rglob("*.py"))

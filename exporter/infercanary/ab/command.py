@@ -97,7 +97,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @click.option("--cpus", type=float, metavar="NUMBER", help="As of docker run.")
 @click.option("--cpuset-cpus", default="", metavar="LIST", help="As of docker run.")
 @click.option("--memory", default="", metavar="SIZE", help="As of docker run.")
-@click.option("--gpus", default="", metavar="GPUS", help="As of docker run: all, a number, or device=0,1.")
+@click.option("--gpus", default="", metavar="GPUS", help="As of docker run, by name: device=0 or device=0,1.")
 @click.option("--env", multiple=True, metavar="NAME=VALUE", help="As of docker run; may be repeated.")
 @click.option(
     "--volume", multiple=True, metavar="SOURCE:TARGET[:ro]", help="As of docker run; may be repeated."
@@ -158,9 +158,9 @@ def command(
     settings = _settings(config, model, inputs, command_, "cuda" if gpus else "cpu")
     if host_python and settings is None:
         raise UsageError("--host-python: needs --config or --model, which say what to run on the host")
-    if host_python and (cpus is not None or memory or volume or gpus not in ("", "all")):
+    if host_python and (cpus is not None or memory or volume):
         raise UsageError(
-            "--host-python: --cpus, --memory, --volume and single GPUs cannot be kept on the host; leave them out, "
+            "--host-python: --cpus, --memory and --volume cannot be kept on the host; leave them out, "
             "or use --cpuset-cpus"
         )
     same = Conditions(

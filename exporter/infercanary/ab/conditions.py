@@ -58,6 +58,13 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         """The environment variables, with an experiment's pace unless the user set another."""
         return {**_PACE, **self.environment}
 
+    @property
+    def host_variables(self) -> dict[str, str]:
+        """Those of a process on the host, where CUDA is to see the same GPUs by the same numbers as in a container."""
+        # CUDA's own order is by speed; Docker's and NVML's is by PCI bus (CUDA programming guide, CUDA_DEVICE_ORDER).
+        pinned = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": self.gpus} if self.gpus else {}
+        return {**pinned, **self.variables}
+
     def device_request(self) -> dict[str, Any] | None:
         """Return the GPUs as Docker's API takes them, or None.
 
@@ -66,10 +73,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not self.gpus:
             return None
-        request: dict[str, Any] = {"capabilities": [["gpu"]]}
-        if self.gpus.startswith("device="):
-            return {**request, "device_ids": self.gpus.removeprefix("device=").split(",")}
-        return {**request, "count": -1 if self.gpus == "all" else int(self.gpus)}
+        return {"capabilities": [["gpu"]], "device_ids": self.gpus.split(",")}
 
     def cpu_numbers(self) -> frozenset[int]:
         """Return the numbers of the CPUs in ``cpuset``.
@@ -142,27 +146,21 @@ def memory(text: str, option: str = "--memory") -> int | None:
 
 
 def gpus(text: str) -> str:
-    """Check ``--gpus``.
+    """Return the GPUs of ``--gpus``. A number of them is refused: Docker would choose which, perhaps another each time.
 
     Args:
         text: As given; empty where the option was left out.
 
     Returns:
-        The same text.
+        Their indexes or uuids, separated by commas.
 
     Raises:
-        UsageError: It is nothing that `docker run --gpus` takes.
+        UsageError: It names no GPU.
     """
     named = text.removeprefix("device=")
-    listed = named != text and named and all(part and part.isprintable() for part in named.split(","))
-    if (
-        text
-        and text != "all"
-        and not listed
-        and not (text.isascii() and text.isdigit() and 0 < int(text[:6]) < 1000)
-    ):
-        raise UsageError(f"--gpus {text}: give all, a number of GPUs, or device=0,1")
-    return text
+    if text and (named == text or not all(part and part.isprintable() for part in named.split(","))):
+        raise UsageError(f"--gpus {text}: name the GPUs, such as device=0 or device=0,1")
+    return named
 
 
 def environment(entries: Sequence[str], option: str = "--env") -> dict[str, str]:

@@ -53,7 +53,7 @@ class Host:
         try:
             child = subprocess.Popen(  # noqa: S603 - the user named the interpreter
                 [self._python, "-m", "infercanary", "probe", "--config", _STANDARD_INPUT],
-                env={**os.environ, **self._conditions.variables},
+                env={**os.environ, **self._conditions.host_variables},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,

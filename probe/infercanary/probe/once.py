@@ -51,7 +51,7 @@ _CUDA_MISSING = {
     "cpu_only_build": "its engine is a CPU-only build; install one with CUDA (of torch, or onnxruntime-gpu)",
     "no_libraries": "its engine's CUDA libraries cannot be loaded; install the versions that it was built for",
     "no_device": "its engine sees no device; check the driver, and that the container was started with "
-    "the GPU (--gpus all)",
+    "the GPU (docker run --gpus device=0)",
 }
 
 # Row → components; the device comes last. The other components follow in one paragraph.

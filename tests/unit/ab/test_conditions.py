@@ -70,8 +70,9 @@ TWO = "ab: give two images: infercanary ab IMAGE_A IMAGE_B; or one image and a s
         ((*BOTH, "--cpuset-cpus", "all"), "--cpuset-cpus all: give numbers of CPUs, such as 0-3 or 0,2"),
         ((*BOTH, "--memory", "2 big"), "--memory 2 big: give a size of 6m or more, such as 512m or 2g"),
         ((*BOTH, "--memory", "1m"), "--memory 1m: give a size of 6m or more, such as 512m or 2g"),
-        ((*BOTH, "--gpus", "first"), "--gpus first: give all, a number of GPUs, or device=0,1"),
-        ((*BOTH, "--gpus", "device="), "--gpus device=: give all, a number of GPUs, or device=0,1"),
+        ((*BOTH, "--gpus", "all"), "--gpus all: name the GPUs, such as device=0 or device=0,1"),
+        ((*BOTH, "--gpus", "2"), "--gpus 2: name the GPUs, such as device=0 or device=0,1"),
+        ((*BOTH, "--gpus", "device="), "--gpus device=: name the GPUs, such as device=0 or device=0,1"),
         ((*BOTH, "--env", "1=2"), "--env 1=2: give NAME=VALUE, or NAME for its value here"),
         ((*BOTH, "--env", "NOT_SET_HERE"), "--env NOT_SET_HERE: is not set here; give NOT_SET_HERE=VALUE"),
         (
@@ -178,14 +179,19 @@ def test_what_is_read_of_options(monkeypatch, tmp_path):
     assert Conditions().cpu_numbers() == set()
 
 
-def test_gpus_are_what_docker_run_takes():
-    assert Conditions().device_request() is None
-    assert Conditions(gpus="all").device_request() == {"capabilities": [["gpu"]], "count": -1}
-    assert Conditions(gpus="2").device_request() == {"capabilities": [["gpu"]], "count": 2}
-    assert Conditions(gpus="device=0,GPU-5").device_request() == {
+def test_gpus_are_named():
+    assert Conditions(gpus=conditions.gpus("")).device_request() is None
+    assert Conditions(gpus=conditions.gpus("device=0,GPU-5")).device_request() == {
         "capabilities": [["gpu"]],
         "device_ids": ["0", "GPU-5"],
     }
+
+
+def test_on_the_host_cuda_sees_the_gpus_that_are_named():
+    host = Conditions(gpus="1,GPU-5", environment={"A": "b"}).host_variables
+    assert host["CUDA_VISIBLE_DEVICES"] == "1,GPU-5" and host["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert host["A"] == "b"
+    assert "CUDA_VISIBLE_DEVICES" not in Conditions().host_variables
 
 
 def test_what_is_asked_for_goes_before_the_pace():

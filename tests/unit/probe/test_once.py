@@ -261,7 +261,8 @@ warnings
     one with CUDA (of torch, or onnxruntime-gpu). It ran on the CPU instead
     (cpu_fallback)
   - canary closed was to run on CUDA, but its engine sees no device; check the
-    driver, and that the container was started with the GPU (--gpus all)
+    driver, and that the container was started with the GPU (docker run --gpus
+    device=0)
   - canary nan: its output holds NaN or infinity, and its latency is that of a
     broken model; check weights, dtype and inputs
   - oversubscribed: 64 computing threads on 1.5 granted CPUs, 42.67 for each:
