@@ -25,6 +25,7 @@ from infercanary.contract.vocabulary import COLD_START
 from infercanary.judge import statistics
 from infercanary.judge.causes import explain
 from infercanary.judge.model import Judgement, Pair, Start
+from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 from infercanary.judge.sentence import sentence
 from infercanary.judge.shift import Shift
@@ -41,6 +42,7 @@ class ArmSummary(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     image_id: str = ""
     image_bytes: int | None = None
+    origin: Origin = NOWHERE
     settings: dict[str, str] = {}
     """The settings in which it differs from the other arm: option or variable → value."""
     starts: int
@@ -235,10 +237,12 @@ def _compared(
     look = decision.looks[-1] if decision.looks else None
     compared = [Pair([x], [y]) for x, y in of.starts]
     why = explain(look.shift, compared, canary, policy=policy) if look is not None else None
-    judgement = Judgement(state=decision.verdict)
+    judgement = Judgement(
+        state=decision.verdict, baseline_origin=arms[0].origin, candidate_origin=arms[1].origin
+    )
     if look is not None and why is not None:
-        judgement = Judgement(
-            state=decision.verdict, shift=look.seen.shift, low=look.seen.low, high=look.seen.high, causes=why
+        judgement = msgspec.structs.replace(
+            judgement, shift=look.seen.shift, low=look.seen.low, high=look.seen.high, causes=why
         )
     text = _too_few(of, decision) if look is None else sentence(judgement, policy, _own(*arms))
     settings = f"; B: {variant.words(arms[1].settings)}" if arms[1].settings else ""

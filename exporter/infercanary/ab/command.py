@@ -251,7 +251,13 @@ def _experiment(
             sides.append(_Containers(daemon, image, own, f"infercanary-ab-{identity}-{letter}"))
             arms.append(
                 ArmSummary(
-                    name=name, image_id=image.id, image_bytes=image.bytes, starts=0, failed_starts=0, runs=0
+                    name=name,
+                    image_id=image.id,
+                    image_bytes=image.bytes,
+                    origin=image.origin,
+                    starts=0,
+                    failed_starts=0,
+                    runs=0,
                 )
             )
         result = experiment.run(sides[0], sides[1], plan, judged, interruption, progress)

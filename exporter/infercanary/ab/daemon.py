@@ -32,6 +32,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.report import DEFAULT_PORT
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import ENABLE_LABEL, PORT_LABEL, SOCKET_LABEL
+from infercanary.judge.origin import NOWHERE, Origin
 
 LABEL = "infercanary.ab"
 """Label of every container of an experiment: the experiment's id."""
@@ -57,6 +58,7 @@ class InspectedImage(msgspec.Struct, frozen=True):
     id: str
     bytes: int
     port: int
+    origin: Origin = NOWHERE
 
 
 class Daemon:
@@ -112,7 +114,8 @@ class Daemon:
                 f"image {name}: not here, and cannot be pulled ({one_line(error)}); build it, or fix the name"
             ) from None
         labels = (found.get("Config") or {}).get("Labels") or {}
-        return InspectedImage(name, str(found["Id"]), int(found.get("Size") or 0), _port(name, labels))
+        size = int(found.get("Size") or 0)
+        return InspectedImage(name, str(found["Id"]), size, _port(name, labels), Origin.of(labels))
 
     def check(self, mounts: Sequence[Mount]) -> None:
         """Check that each volume is there: Docker would create a missing one, and leave it.

@@ -9,6 +9,7 @@ from infercanary.ab.answer import STEPS, CanaryAnswer
 from infercanary.compare import page
 from infercanary.compare.recording import RecordedRuns, shown
 from infercanary.compare.units import value
+from infercanary.judge.origin import changed, link
 from infercanary.judge.sentence import percent
 
 _WIDTH, _HEIGHT = 600, 100
@@ -32,7 +33,7 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[s
     }
     listed = "".join(f"<dt>{label}</dt><dd>{_safe(words)}</dd>" for label, words in facts.items())
     parts = [
-        f"<h3>The experiment</h3><dl>{listed}</dl>",
+        f"<h3>The experiment</h3><dl>{listed}{_origin(answer)}</dl>",
         _starts(answer),
         _pairs(answer),
         _cold_start(answer),
@@ -43,6 +44,18 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns) -> list[s
         + "</article>"
     )
     return [page.comparison(answer.compared, a, b), article]
+
+
+def _origin(answer: CanaryAnswer) -> str:
+    """Where both images came from, by their labels, as a link: nothing is loaded from there."""
+    both = answer.a.origin, answer.b.origin
+    words, address = changed(*both), link(*both)
+    if not address:
+        return ""
+    return (
+        f'<dt>source</dt><dd>{_safe(words)} <a rel="noopener noreferrer" href="{_safe(address)}">'
+        f"{_safe(address)}</a></dd>"
+    )
 
 
 def _starts(answer: CanaryAnswer) -> str:

@@ -56,6 +56,8 @@ def side(arm: ArmSummary) -> str:
     parts = [shown(arm.name, 200)]
     if arm.settings:
         parts.append(variant.words(arm.settings))
+    if arm.origin.words:
+        parts.append(shown(arm.origin.words, 200))
     if arm.image_id:
         parts.append(arm.image_id.removeprefix("sha256:")[:12])
     if arm.image_bytes is not None:

@@ -24,8 +24,7 @@ OF_CLAIM: Mapping[ClaimState, ExitCode] = {
 }
 """State → the exit code of a command that was given a claim."""
 
-_SHIFT = re.compile(r"([+-]\d{1,4}(?:\.\d+)?|0(?:\.0+)?) ?%?")
-_MOST = 10.0
+_SHIFT = re.compile(r"([+-]\d{1,5}(?:\.\d+)?|0(?:\.0+)?) ?%?")
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -56,7 +55,7 @@ def parse(text: str) -> float | None:
     given = text.strip().replace("\N{MINUS SIGN}", "-")
     found = _SHIFT.fullmatch(given)
     shift = float(found[1]) / 100 if found else math.nan
-    if not -1 < shift <= _MOST:
+    if not shift > -1:
         raise UsageError(
             f"--expect {text[:40]}: give a shift of latency with its sign: -40% is 40 % faster, +5% is 5 % slower"
         )

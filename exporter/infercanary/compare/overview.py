@@ -55,6 +55,8 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     service: str
     image: str
+    origin: str
+    """Version and revision of the image, by its own labels; empty where they name none."""
     engine: str
     device: str
     starts: int
@@ -134,6 +136,7 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None
         host=host,
         service=service,
         image=image,
+        origin=next((start.generation.origin.words for start in reversed(starts)), ""),
         engine=engine,
         device=device,
         starts=len(levels),

@@ -119,7 +119,8 @@ def overview(each: Sequence[OverviewRow]) -> str:
         dots = "".join(f"M{200 * x / most:.1f} 5h0" for x in kind.medians)
         deviation = "" if kind.deviation is None else f" <small>±{100 * kind.deviation:.1f} %</small>"
         cells = (
-            _safe(kind.canary), _safe(kind.host), _safe(kind.service), _safe(kind.image), _safe(kind.engine),
+            _safe(kind.canary), _safe(kind.host), _safe(kind.service),
+            _safe(" · ".join(filter(None, (kind.image, kind.origin)))), _safe(kind.engine),
             _safe(kind.device), _safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
             f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", _safe(value(kind.load, "s")),
             '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label="medians of the starts">'

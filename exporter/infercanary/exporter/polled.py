@@ -182,6 +182,7 @@ class PolledProbe:
             image=c.image,
             image_id=c.image_id,
             image_digest=c.image_digest,
+            origin=c.origin,
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
             environment=accepted.environment,
             outputs={} if of_earlier else accepted.outputs,

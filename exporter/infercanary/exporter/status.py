@@ -17,6 +17,7 @@ from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Judgement
+from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.sentence import percent, progress
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
@@ -151,11 +152,20 @@ def _verdict(judgement: Judgement, sentence: str) -> str:
     if judgement.upgraded_at is not None:
         ago = _age(max(0.0, time.time() - judgement.upgraded_at))
         names = f"{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago"
-        images = f"<small>{'; '.join(filter(None, (names, progress(judgement))))}</small>"
+        origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
+        images = f"<small>{'; '.join(filter(None, (names, origin, progress(judgement))))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}</div>"
     )
+
+
+def _origin(before: Origin, after: Origin) -> str:
+    """Where both images came from, by their labels; with a link where those name a web address."""
+    words, address = _text(changed(before, after)), link(before, after)
+    if not address:
+        return words
+    return f'<a href="{_text(address, 400)}" rel="noopener noreferrer">{words or "source"}</a>'
 
 
 def _earlier(answers: Sequence[PastVerdict], now: Judgement | None) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run
 from infercanary.contract.vocabulary import NOT_JUDGED, Cause, Outcome
+from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Floats, Series
@@ -37,6 +38,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     outputs: dict[str, tuple[float, ...]] = {}
     cold_start: dict[str, dict[str, float]] = {}
+    origin: Origin = NOWHERE
+    """Words of the image's own labels: they decide nothing."""
 
     @property
     def image_key(self) -> str:
@@ -357,6 +360,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     current_seconds: float | None = None
     baseline_image: str = ""
     candidate_image: str = ""
+    baseline_origin: Origin = NOWHERE
+    candidate_origin: Origin = NOWHERE
     causes: Causes = Causes()
     rollback: bool = False
     siblings: int = 0

@@ -9,12 +9,16 @@ from statistics import median
 import msgspec
 
 from infercanary.contract.vocabulary import COMPONENTS
+from infercanary.judge import origin
 from infercanary.judge.causes import Attribution
 from infercanary.judge.model import Causes, Change, Judgement, Part, Start
+from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Shift
 from infercanary.judge.upgrade import image_name
 
+SENTENCE_BYTES = 400
+"""Of UTF-8 that a metric's label has of a sentence."""
 _COMPONENTS = 4  # of the environment are named; the rest is counted
 _VALUE = 40  # characters of a setting
 _SHOWN = 120  # points a side in a picture
@@ -50,6 +54,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         upgraded_at=upgrade.at,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
+        baseline_origin=old.origin if old else NOWHERE,
+        candidate_origin=new.origin if new else NOWHERE,
         causes=causes,
         rollback=bool(upgrade.own),
         restart_sd=restarts.sd,
@@ -86,7 +92,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     )
 
 
-def sentence(judgement: Judgement, policy: Policy = LIVE, own: str = "image") -> str:
+def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image") -> str:
     """Such as ``regressed +12.4 % [+10.9, +13.8]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat``.
 
     It changes with the finding alone: how far the judge has come is :func:`progress`.
@@ -94,7 +100,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, own: str = "image") ->
     Args:
         judgement: Of an upgrade, of two files or of an experiment.
         policy: From which shift on siblings and the clock are mentioned.
-        own: What the two sides differ in, besides the host.
+        subject: What the two sides differ in, besides the host.
 
     Returns:
         One line without a full stop.
@@ -110,7 +116,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, own: str = "image") ->
     if judgement.state == "confirming":
         found = [_confirming(judgement), *found]
     if judgement.state in CHANGED:
-        found = [_share(judgement.causes, own), *found, *_explanations(judgement.causes, policy)]
+        found = [_share(judgement.causes, subject), *found, *_explanations(judgement.causes, policy)]
     elif judgement.causes.changes:
         found.append(_changes(judgement.causes.changes))
     if judgement.is_assumed and judgement.state in ("inconclusive", "confirming"):
@@ -131,7 +137,10 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, own: str = "image") ->
             else ""
         )
         found.append(f"a rollback{own}")
-    return start + (": " + "; ".join(found) if found else "")
+    text = start + (": " + "; ".join(found) if found else "")
+    if judgement.state not in CHANGED:
+        return text
+    return text + _origin(judgement, len(text.encode(errors="replace")))
 
 
 def progress(judgement: Judgement) -> str:
@@ -173,6 +182,16 @@ def interval(shift: float, low: float, high: float) -> str:
     return f"{percent(shift)} [{percent(low).removesuffix(' %')}, {percent(high).removesuffix(' %')}]"
 
 
+def _origin(judgement: Judgement, taken: int) -> str:
+    """What the images' labels say of the change, with the link where there is room for it."""
+    both = judgement.baseline_origin, judgement.candidate_origin
+    words, address = origin.changed(*both), origin.link(*both)
+    if not words:
+        return ""
+    whole = f"; {words} {address}".rstrip()
+    return whole if taken + len(whole.encode()) <= SENTENCE_BYTES else f"; {words}"
+
+
 def _confirming(judgement: Judgement) -> str:
     """What a change waits for that is beyond the clear zone already."""
     how = "slower" if (judgement.shift or 0.0) > 0 else "faster"
@@ -183,24 +202,24 @@ def _confirming(judgement: Judgement) -> str:
     return f"{how}, being confirmed: more runs alone will not do, another start or replica will"
 
 
-def _share(causes: Causes, own: str) -> str:
+def _share(causes: Causes, subject: str) -> str:
     host, image = causes.host, causes.image
     if causes.cause == "both" and host is not None and image is not None:
-        return f"host {_interval(host)}, {own} {_interval(image)}"
+        return f"host {_interval(host)}, {subject} {_interval(image)}"
     if causes.cause == "image":
-        return own
+        return subject
     if causes.cause != "unknown":
         return "load, with more or fewer requests than before" if causes.cause == "load" else causes.cause
     if causes.unknown_waiting:
         return "it waited for a CPU that others had, in its container or on the host, not known which"
     if causes.unknown_load or causes.load is not None:
-        return f"load or {own}, not known which"
+        return f"load or {subject}, not known which"
     # In logarithms, as parts add up.
     if host is not None and image is not None and host.low * host.high > 0 and host.shift * image.shift > -1:
         parts = math.log1p(host.shift), math.log1p(image.shift)
         if abs(parts[0]) > abs(parts[1]):
-            return f"mostly host; {own} {_interval(image)} not excluded"
-    return f"host or {own}, not known which"
+            return f"mostly host; {subject} {_interval(image)} not excluded"
+    return f"host or {subject}, not known which"
 
 
 def _interval(part: Part) -> str:

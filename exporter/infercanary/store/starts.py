@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from infercanary.judge.model import Generation
+from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.store.records import encode_environment
 
 COLUMNS = (
@@ -24,7 +25,13 @@ DELETE_UNUSED_ENVIRONMENTS = (
 
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
 
-_Details = tuple[dict[str, tuple[float, ...]], dict[str, dict[str, float]]]  # outputs, cold start
+
+class _Details(msgspec.Struct, array_like=True):
+    """The column `details`; new fields go to the end, with a default."""
+
+    outputs: dict[str, tuple[float, ...]]
+    cold_start: dict[str, dict[str, float]]
+    origin: Origin = NOWHERE
 
 
 class SeriesRow(msgspec.Struct):
@@ -107,7 +114,7 @@ def read(row: tuple[Any, ...]) -> Generation | None:
     """
     _, service, container, boot_id, started_at, image, image_id, image_digest, environment, details = row
     try:
-        outputs, cold_start = msgspec.msgpack.decode(details, type=_Details)
+        known = msgspec.msgpack.decode(details, type=_Details)
         return Generation(
             service=service,
             container=container,
@@ -117,8 +124,9 @@ def read(row: tuple[Any, ...]) -> Generation | None:
             image_id=image_id,
             image_digest=image_digest,
             environment=msgspec.msgpack.decode(environment, type=dict[str, str]),
-            outputs=outputs,
-            cold_start=cold_start,
+            outputs=known.outputs,
+            cold_start=known.cold_start,
+            origin=known.origin,
         )
     except msgspec.DecodeError:
         return None
@@ -183,7 +191,7 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
 
 def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
     """The columns that a later report of the same start may change."""
-    details = msgspec.msgpack.encode((generation.outputs, generation.cold_start))
+    details = msgspec.msgpack.encode(_Details(generation.outputs, generation.cold_start, generation.origin))
     image = (generation.image, generation.image_id, generation.image_digest, generation.image_key)
     return (*image, environment, details)
 

@@ -19,6 +19,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare import page as pages
 from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.origin import Origin
 from infercanary.judge.policy import EXPERIMENT
 
 A = ArmSummary(
@@ -162,6 +163,23 @@ def test_one_image_under_two_settings():
     assert ": image or settings; " in summarize("c", result(found), A, other, 12).compared.sentence
     same = summarize("c", result(pairs(8)), *one, 12).compared
     assert same.verdict == "equivalent" and same.sentence.endswith("]; B: --cpus 0.5, OMP_NUM_THREADS=2")
+
+
+def test_a_change_names_its_commits_with_a_link():
+    found = pairs(5, 1.6)
+    source = "https://github.com/acme/search"
+    old = replace(A, origin=Origin("1a2b3c4d5e6f", source, "1.4"))
+    new = replace(B, origin=Origin("9f8e7d6c5b4a", source, "1.5"))
+    each = summarize("c", result(found), old, new, 12)
+    address = f"{source}/compare/1a2b3c4d5e6f...9f8e7d6c5b4a"
+    assert each.compared.sentence.endswith(
+        f"; version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a {address}"
+    )
+    assert text.side(each.a).startswith("search:1.4, 1.4, 1a2b3c4d5e6f, aaaaaaaaaaaa, 1.41 GB")
+    written = pages.page("title", page.experiment(each, *series(found, "c")), [])
+    assert written.count(f'href="{address}"') == 1 and written.count("href") == 1
+    reported = options.plain(each)
+    assert reported["b"]["origin"] == {"revision": "9f8e7d6c5b4a", "source": source, "version": "1.5"}
 
 
 def test_a_claim_decides_what_it_ends_with_and_when(capsys):

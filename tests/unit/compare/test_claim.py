@@ -14,14 +14,14 @@ from infercanary.judge.policy import FILES
 @pytest.mark.parametrize(
     ("text", "shift"),
     [("-40%", -0.4), ("-40", -0.4), ("-40 %", -0.4), ("\N{MINUS SIGN}12.5%", -0.125), ("+5%", 0.05), ("0%", 0.0),
-     ("+250%", 2.5), ("", None)],
+     ("+2000%", 20), ("", None)],
 )  # fmt: skip
 def test_a_shift_with_its_sign_is_read(text, shift):
     assert parse(text) == (None if shift is None else pytest.approx(shift))
 
 
 @pytest.mark.parametrize(
-    "text", ["40%", "-100%", "+1001%", "fast", "-", "-40%%", "nan", "--", "-1e1%", "-4 0%"]
+    "text", ["40%", "-100%", "+100000%", "fast", "-", "-40%%", "nan", "--", "-1e1%", "-4 0%"]
 )
 def test_what_is_no_shift_is_one_line(text):
     with pytest.raises(

@@ -13,6 +13,7 @@ from infercanary.exporter.discovery.docker_listing import (
     containers,
     own_ids,
 )
+from infercanary.judge.origin import Origin
 
 HERE = "a" * 64
 IMAGE = "sha256:" + "1" * 64
@@ -191,3 +192,21 @@ def test_own_id_from_the_files_that_docker_mounts_or_the_host_name() -> None:
     assert own_ids("exporter", inside) == [HERE]
     assert own_ids("0123456789ab", "") == ["0123456789ab"]
     assert own_ids("my-laptop", shm_of_others_on_a_host) == []
+
+
+def test_where_an_image_came_from_is_read_of_its_own_labels() -> None:
+    name = "org.opencontainers.image.revision"
+    entry = listed()
+    entry["Labels"][name] = "given at docker run"
+    image = ListedImage(
+        IMAGE, None, {name: "9f8e7d6c5b4a", "org.opencontainers.image.source": "https://git.example/a"}
+    )
+    listing = msgspec.convert([entry], list[ListedContainer])
+    [container] = containers(listing, [image], [HERE])
+    assert container.origin == Origin("9f8e7d6c5b4a", "https://git.example/a", "")
+    [container] = containers(listing, [], [HERE])
+    assert container.origin.revision == "given at docker run", (
+        "docker lists no image: the container's are all there is"
+    )
+    [container] = containers(listing, [ListedImage(IMAGE, None, None)], [HERE])
+    assert container.origin == Origin()

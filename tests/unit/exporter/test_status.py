@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from infercanary.exporter.status import _verdict, before_and_after
 from infercanary.judge.model import Judgement, State
+from infercanary.judge.origin import Origin
 
 
 def shown(state: State, next_look: int | None) -> str:
@@ -27,3 +28,18 @@ def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
 
 def test_a_picture_of_what_a_float_can_hardly_hold() -> None:
     assert "<svg" in before_and_after([5e-324] * 3, [5e-324] * 3)
+
+
+def test_an_upgrade_links_to_its_commits_and_what_labels_say_is_escaped() -> None:
+    source = "https://github.com/acme/search"
+    judgement = Judgement(
+        state="regressed", upgraded_at=1.0, shift=0.1, low=0.05, high=0.2,
+        baseline_origin=Origin("1a2b3c4d5e6f", source, "1.4"),
+        candidate_origin=Origin("9f8e7d6c5b4a", source, "<script>"),
+    )  # fmt: skip
+    found = _verdict(judgement, "regressed")
+    assert (
+        '<a href="https://github.com/acme/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a" rel="noopener noreferrer">'
+        "version 1.4 → &lt;script&gt;, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a</a>"
+    ) in found
+    assert "<a " not in _verdict(Judgement(state="equivalent", upgraded_at=1.0), "equivalent")

@@ -9,7 +9,7 @@ from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Causes, Change, Judgement, State
-from infercanary.judge.sentence import sentence
+from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.trials import Trial
 
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
@@ -86,9 +86,9 @@ def test_the_exported_sentence_does_not_change_with_progress() -> None:
 @pytest.mark.parametrize("component", ["µ" * 39, "x" + "µ" * 38, "🦜" * 39])
 def test_a_long_sentence_is_cut_between_two_characters(component: str) -> None:
     judgement = changed(component, component[::-1], count=4)
-    assert len(sentence(judgement).encode()) > metrics.SENTENCE_BYTES
+    assert len(sentence(judgement).encode()) > SENTENCE_BYTES
     shown = shown_sentence(judgement)
-    assert metrics.SENTENCE_BYTES - 4 <= len(shown.encode()) <= metrics.SENTENCE_BYTES
+    assert SENTENCE_BYTES - 4 <= len(shown.encode()) <= SENTENCE_BYTES
     assert sentence(judgement).startswith(shown.removesuffix("…")) and shown.endswith("…")
 
 

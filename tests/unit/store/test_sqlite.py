@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from statistics import median
 
@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from infercanary.judge.model import Generation, Sample, merge
+from infercanary.judge.origin import Origin
 from infercanary.store import database, retention
 from infercanary.store.base import Document, StoreError
 from infercanary.store.records import decode, encode
@@ -770,3 +771,17 @@ def test_the_most_active_services_are_those_that_were_seen_last() -> None:
                 store.take(given, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
     assert store.most_active(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
     assert store.most_active(1) == [("lively", "resnet18")]
+
+
+def test_where_an_image_came_from_is_kept_and_an_older_row_has_none(tmp_path: Path) -> None:
+    origin = Origin("9f8e7d6c5b4a", "https://github.com/acme/search", "1.5")
+    with closing(SqliteStore.open(tmp_path / "s.sqlite")) as store:
+        store.take(generation(origin=origin), [])
+        store.take(generation("older"), [])
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as db, db:
+        db.execute(
+            "UPDATE generation SET details = ? WHERE boot_id = 'older'", (msgspec.msgpack.encode(({}, {})),)
+        )
+    with closing(SqliteStore.open(tmp_path / "s.sqlite")) as store:
+        found = [store.start_of("search", "search-1", boot) for boot in ("boot", "older")]
+    assert [start and start.origin for start in found] == [origin, Origin()]

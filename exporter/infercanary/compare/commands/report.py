@@ -79,7 +79,14 @@ def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
             deviation = "" if kind.deviation is None else f" ±{100 * kind.deviation:.1f} %"
             slower = f"+{100 * kind.slower:.1f} %" if kind.slower else "fastest"
             lines.append(f"  {bar:<{_BAR}}  {value(kind.median, 's'):>9}{deviation:<9} {slower:>10}")
-            where = [kind.host if several else "", kind.service, kind.image, kind.engine, kind.device]
+            where = [
+                kind.host if several else "",
+                kind.service,
+                kind.image,
+                kind.origin,
+                kind.engine,
+                kind.device,
+            ]
             lines.append("    " + shown(" · ".join(filter(None, where)), columns - 4))
             cold = f"; load {value(kind.load, 's')}" if kind.load is not None else ""
             first = f"; first run {value(kind.first_run, 's')}" if kind.first_run is not None else ""

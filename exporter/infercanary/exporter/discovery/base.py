@@ -16,6 +16,7 @@ import msgspec
 
 from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Metric
+from infercanary.judge.origin import NOWHERE, Origin
 
 S = TypeVar("S")
 
@@ -33,6 +34,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     image_id: str = ""
     image_digest: str = ""
+    origin: Origin = NOWHERE
+    """What the labels of that image say of where it came from."""
     watched_id: str = ""
     """Id of the server that a sidecar watches; empty where the probe is in its own server's container."""
     watched_since: float = 0.0

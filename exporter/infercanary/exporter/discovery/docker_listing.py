@@ -17,6 +17,7 @@ from infercanary.contract.vocabulary import (
     WATCHES_LABEL,
 )
 from infercanary.exporter.discovery.base import Container, url_mistake
+from infercanary.judge.origin import Origin
 
 _COMPOSE_SERVICE = "com.docker.compose.service"
 _COMPOSE_PROJECT = "com.docker.compose.project"
@@ -53,6 +54,7 @@ class ListedImage(msgspec.Struct, rename="pascal"):
 
     id: str
     repo_digests: list[str] | None = None
+    labels: dict[str, str] | None = None
 
 
 def containers(
@@ -62,7 +64,7 @@ def containers(
 
     Args:
         listing: GET /containers/json.
-        images: GET /images/json; digests come from it.
+        images: GET /images/json; digests come from it, and the labels that say where an image came from.
         own_ids: How the id of the exporter's own container may start; none where it runs on the host. Which networks
             it can reach depends on it.
 
@@ -71,7 +73,7 @@ def containers(
     """
     by_id = {listed.id: listed for listed in listing}
     own = next((listed for start in own_ids for listed in listing if listed.id.startswith(start)), None)
-    digests = {image.id: image.repo_digests or [] for image in images}
+    by_image = {image.id: image for image in images}
     found = []
     for listed in listing:
         labels = listed.labels or {}
@@ -87,6 +89,7 @@ def containers(
                 missing = f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
             watched = running
         described = watched or listed
+        image = by_image.get(described.image_id)
         found.append(
             Container(
                 service=label_text(labels.get(SERVICE_LABEL) or labels.get(_COMPOSE_SERVICE) or name),
@@ -94,7 +97,9 @@ def containers(
                 id=listed.id,
                 image=described.image,
                 image_id=described.image_id,
-                image_digest=_digest(described.image, digests.get(described.image_id, [])),
+                image_digest=_digest(described.image, (image.repo_digests if image else None) or []),
+                # A container's own labels are those of its image and more: what was given when it was started.
+                origin=Origin.of((image.labels if image else described.labels) or {}),
                 watched_id="" if described is listed else described.id,
                 watched_since=0.0 if described is listed else described.created,
                 url=url,

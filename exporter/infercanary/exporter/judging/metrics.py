@@ -12,9 +12,9 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
 from infercanary.judge.policy import LIVE
+from infercanary.judge.sentence import SENTENCE_BYTES
 from infercanary.judge.shift import CHANGED
 
-SENTENCE_BYTES = 400
 """Prometheus refuses a whole scrape for one value over its ``label_value_length_limit`` (prometheus.yml: 500)."""
 
 

@@ -1,0 +1,134 @@
+"""Where an image came from, by its own labels: words and a link for people.
+
+Whoever built an image, or its base image, wrote the labels. So they never decide which image it is, and they are cut,
+made printable and only linked to where they are http or https.
+https://github.com/opencontainers/image-spec/blob/main/annotations.md
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from infercanary.contract.text import printable
+
+_REVISION, _SOURCE, _VERSION = (
+    f"org.opencontainers.image.{name}" for name in ("revision", "source", "version")
+)
+_MOST, _MOST_URL = 64, 200
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_SHORT = 12  # digits of a commit
+_COMPARES: Mapping[str, str] = {
+    "github": "{repository}/compare/{old}...{new}",
+    "gitlab": "{repository}/-/compare/{old}...{new}",
+    "codeberg": "{repository}/compare/{old}...{new}",
+}
+"""Software of a host → its page on a range of commits. A host is known by the first or last but one part of its name,
+such as ``github.com`` and ``gitlab.example.com``."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where one image came from; empty where its labels do not say so."""
+
+    revision: str = ""
+    source: str = ""
+    """An http or https URL."""
+    version: str = ""
+
+    @classmethod
+    def of(cls, labels: Mapping[str, str]) -> Origin:
+        """Read an image's labels.
+
+        Args:
+            labels: Any; what is too long is cut, and a source that is no web address is left out.
+
+        Returns:
+            What they say.
+        """
+        revision, version = (
+            printable(labels.get(label, "").strip(), _MOST) for label in (_REVISION, _VERSION)
+        )
+        return cls(revision, _web_address(labels.get(_SOURCE, "").strip()), version)
+
+    @property
+    def words(self) -> str:
+        """Version and revision, such as ``1.5, 9f8e7d6c5b4a``; empty where neither is known."""
+        return ", ".join(filter(None, (self.version, _short(self.revision))))
+
+
+NOWHERE = Origin()
+
+
+def changed(before: Origin, after: Origin) -> str:
+    """Return what two images differ in.
+
+    Args:
+        before: Of the old image.
+        after: Of the new one.
+
+    Returns:
+        Such as ``version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a``; empty where they are the same, as the
+        labels of a common base image are.
+    """
+    each = (
+        ("version", before.version, after.version),
+        ("revision", _short(before.revision), _short(after.revision)),
+    )
+    return ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in each if old != new)
+
+
+def link(before: Origin, after: Origin) -> str:
+    """Return the web address of the commits between two images, or else that of the new one's source.
+
+    Args:
+        before: Of the old image.
+        after: Of the new one.
+
+    Returns:
+        An http or https URL; empty where no source is known.
+    """
+    commits = [_COMMIT.fullmatch(origin.revision.lower()) for origin in (before, after)]
+    if (
+        not after.source
+        or before.source != after.source
+        or None in commits
+        or before.revision == after.revision
+    ):
+        return after.source
+    parts = urlsplit(after.source)
+    names = (parts.hostname or "").split(".")
+    template = next((_COMPARES[name] for name in (names[0], *names[-2:-1]) if name in _COMPARES), "")
+    path = parts.path.partition("/-/")[0].rstrip("/").removesuffix(".git")
+    owner_and_name = path.count("/") == 2 if "/-/" not in template else path.count("/") >= 2
+    if not template or not owner_and_name:
+        return after.source
+    repository = urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+    old, new = (_short(origin.revision.lower()) for origin in (before, after))
+    return template.format(repository=repository, old=old, new=new)
+
+
+def _short(revision: str) -> str:
+    return revision[:_SHORT] if _COMMIT.fullmatch(revision.lower()) else revision
+
+
+def _web_address(text: str) -> str:
+    """``text`` if it is an http or https URL, without a user's name or password; else empty."""
+    if (
+        len(text) > _MOST_URL
+        or not text.isascii()
+        or not text.isprintable()
+        or re.search(r"[\s\"'<>\\^`{|}]", text)
+    ):
+        return ""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return ""
+    if parts.scheme not in ("http", "https") or not host:
+        return ""
+    place = f"[{host}]" if ":" in host else host
+    return urlunsplit((parts.scheme, f"{place}:{port}" if port else place, *parts[2:]))
