@@ -6,13 +6,15 @@ as a false call if *any* look of the life calls a change.
 ``populations``: the same with a prior that was learned of a store's services, from restarts alone.
 
 ``times``: the runs of a start until a change is called, from the new start's first steady run on, and how an identical
-rebuild ends. Both are printed with their Monte-Carlo errors.
+rebuild ends. Both are printed with their Monte-Carlo errors, at a run every 10 s, and where the new start has one every
+2 s: the burst after a start, while its baseline is of a steady pace. What lasts, lasts as long in seconds at either.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +31,11 @@ from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.upgrade import select
 from simulation import BEFORE, Floats, kept, start
 
+STEADY, BURST = 10.0, 2.0
+"""Seconds between runs: as configured, and in the burst after a start."""
+
+PACES = (1.0, STEADY / BURST)
+
 
 class Setting(NamedTuple):
     """What is simulated: a true restart SD and shift (ratios), earlier starts of the service, replicas."""
@@ -37,10 +44,16 @@ class Setting(NamedTuple):
     earlier: int
     replicas: int
     effect: float = 0.0
+    pace: float = 1.0
+
+    @property
+    def every(self) -> float:
+        """Seconds between runs of the new start; before it, they were ``STEADY`` apart."""
+        return STEADY / self.pace
 
     def starts(self, seed: int, number: int) -> tuple[list[KeptStart], list[KeptStart]]:
         """Those before the upgrade, and those of the new image; earlier ones are of the replicas in turn."""
-        rng = np.random.default_rng([seed, number, *(int(1e4 * x) for x in self)])
+        rng = np.random.default_rng([seed, number, *(int(1e4 * x) for x in self[:4])])
         before = [
             kept(start(rng, BEFORE, restart_sd=self.restart_sd), i % self.replicas, i - self.earlier, "old")
             for i in range(self.earlier)
@@ -50,7 +63,13 @@ class Setting(NamedTuple):
         ]
         runs = LIVE.looks[-1]
         after = [
-            kept(start(rng, runs, restart_sd=self.restart_sd, image=self.effect), i, 1, "new")
+            kept(
+                start(rng, runs, restart_sd=self.restart_sd, image=self.effect, pace=self.pace),
+                i,
+                1,
+                "new",
+                self.every,
+            )
             for i in range(self.replicas)
         ]
         return before, after
@@ -94,15 +113,14 @@ EARLIER, REPLICAS, SDS = (0, 1, 2, 8), (1, 2, 4), (0.003, 0.01, 0.03)
 def restarts(trials: int, seed: int) -> None:
     """Print the share of restarts of one image that are called a change at any look."""
     print(f"\n{trials} restarts of the same image each: called changed at any of the looks\n")
-    print("| restart SD | earlier starts |", *(f"{m} replica{'s'[: m > 1]} |" for m in REPLICAS))
-    print("|---|---|" + "---|" * len(REPLICAS))
-    for sd in SDS:
-        for earlier in EARLIER:
-            cells = [
-                share([life(Setting(sd, earlier, m), seed, i).called is not None for i in range(trials)])
-                for m in REPLICAS
-            ]
-            print(f"| {sd:.1%} | {earlier} |", *(f"{cell} |" for cell in cells), flush=True)
+    print(
+        "| a run every | restart SD | earlier starts |", *(f"{m} replica{'s'[: m > 1]} |" for m in REPLICAS)
+    )
+    print("|---|---|---|" + "---|" * len(REPLICAS))
+    for pace, sd, earlier in product(PACES, SDS, EARLIER):
+        settings = [Setting(sd, earlier, m, pace=pace) for m in REPLICAS]
+        cells = [share([life(s, seed, i).called is not None for i in range(trials)]) for s in settings]
+        print(f"| {STEADY / pace:g} s | {sd:.1%} | {earlier} |", *(f"{cell} |" for cell in cells), flush=True)
 
 
 CHANGES = (
@@ -173,14 +191,14 @@ def _called(rng: np.random.Generator, sds: Floats, earlier: int, prior: Prior) -
 
 def times(trials: int, seed: int) -> None:
     """Print runs to a call of a change; and, of identical rebuilds, how they end."""
+    print(f"\n{trials} upgrades each: runs of a start, and minutes, until it is called\n")
     print(
-        f"\n{trials} upgrades each: runs of a start until it is called (10 runs are 100 s at an interval of 10 s)\n"
+        "| a run every | shift | restart SD | earlier starts | replicas | runs | p95 | minutes | p95 |"
+        " called rightly | wrongly | equivalent |"
     )
-    print(
-        "| shift | restart SD | earlier starts | replicas | median | p95 | called rightly | wrongly | equivalent |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
-    for setting in CHANGES:
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    for pace, each in product(PACES, CHANGES):
+        setting = each._replace(pace=pace)
         lives = [life(setting, seed, i) for i in range(trials)]
         middle, late = (
             float(np.quantile([each.runs for each in lives], q, method="higher")) for q in (0.5, 0.95)
@@ -190,8 +208,11 @@ def times(trials: int, seed: int) -> None:
             each.called is not None and (each.called != "regressed" or not setting.effect) for each in lives
         ]
         print(
-            f"| {setting.effect:+.0%} | {setting.restart_sd:.1%} | {setting.earlier} | {setting.replicas} |",
-            f"{middle:g} | {late:g} | {share(right)} | {share(wrong)} |",
+            f"| {setting.every:g} s | {setting.effect:+.0%} | {setting.restart_sd:.1%} | {setting.earlier} |",
+            f"{setting.replicas} |",
+            f"{middle:g} | {late:g} |",
+            *(f"{runs * setting.every / 60:.1f} |" for runs in (middle, late)),
+            f"{share(right)} | {share(wrong)} |",
             f"{share([each.ended == 'equivalent' for each in lives])} |",
             flush=True,
         )

@@ -10,6 +10,8 @@ times, all independent and all as ratios,
 - what the host does to all its containers, the control included,
 - the repeats' own noise, SD 2 %, Student's t with 3 degrees of freedom,
 - and the image's effect, which is what a judge must find.
+
+At another pace, all that lasts takes the same time, and so more runs, or fewer.
 """
 
 from __future__ import annotations
@@ -63,28 +65,38 @@ def _lasting(rng: np.random.Generator, runs: int, phi: float, sd: float) -> Floa
     return noise[50:]
 
 
-def _clock(rng: np.random.Generator, runs: int) -> Floats:
+def _clock(rng: np.random.Generator, runs: int, pace: float) -> Floats:
     clock = np.empty(runs)
     at, slow = 0, rng.random() < 0.2
     while at < runs:
-        until = at + int(rng.geometric(1 / (16 if slow else 64)))
+        until = at + int(rng.geometric(1 / (pace * (16 if slow else 64))))
         clock[at:until] = 0.97 if slow else 1.0
         at, slow = until, not slow
-    for begin in np.flatnonzero(rng.random(runs) < 1 / 2000):
-        clock[begin : begin + int(rng.integers(5, 61))] = 0.8
+    for begin in np.flatnonzero(rng.random(runs) < 1 / (2000 * pace)):
+        clock[begin : begin + int(pace * rng.integers(5, 61))] = 0.8
     return clock
 
 
 def start(
-    rng: np.random.Generator, runs: int, *, restart_sd: float = 0.0, image: float = 0.0, host: float = 0.0
+    rng: np.random.Generator,
+    runs: int,
+    *,
+    restart_sd: float = 0.0,
+    image: float = 0.0,
+    host: float = 0.0,
+    pace: float = 1.0,
 ) -> Start:
-    """One start of a container; ``image`` and ``host`` are how much slower they make it (0.05 is 5 %)."""
-    clock = _clock(rng, runs)
+    """One start of a container; ``image`` and ``host`` are how much slower they make it (0.05 is 5 %).
+
+    ``pace`` is how many times as often as usual it runs.
+    """
+    clock = _clock(rng, runs, pace)
+    phi = 0.6 ** (1 / pace)
     shared = math.log1p(host) + rng.normal(0, 0.002)
     level = math.log(0.01) + math.log1p(image) + shared + rng.normal(0, restart_sd)
-    run = level + _lasting(rng, runs, 0.6, 0.01) - 0.7 * np.log(clock)
+    run = level + _lasting(rng, runs, phi, 0.01) - 0.7 * np.log(clock)
     repeats = run[:, None] + rng.standard_t(3, (runs, REPEATS)) * 0.02 / math.sqrt(3)
-    control = math.log(0.001) + shared + _lasting(rng, runs, 0.6, 0.005) - 0.9 * np.log(clock)
+    control = math.log(0.001) + shared + _lasting(rng, runs, phi, 0.005) - 0.9 * np.log(clock)
     return Start(np.exp(repeats), np.exp(control), 1980 * clock)
 
 
@@ -108,8 +120,8 @@ CANARY = "canary"
 HOUR = 3600.0
 
 
-def kept(start: Start, replica: int, hour: int, image: str) -> KeptStart:
-    """``start`` as the store has it, a run every 5 s from that hour on."""
+def kept(start: Start, replica: int, hour: int, image: str, every: float = 5.0) -> KeptStart:
+    """``start`` as the store has it, a run in so many seconds from that hour on."""
     at = (hour + 100) * HOUR + replica
     generation = Generation(
         service="service",
@@ -118,7 +130,7 @@ def kept(start: Start, replica: int, hour: int, image: str) -> KeptStart:
         started_at=at,
         image_id=image,
     )
-    return KeptStart(generation, samples(start.medians, start.control, start.clock, at, 5.0))
+    return KeptStart(generation, samples(start.medians, start.control, start.clock, at, every))
 
 
 def samples(

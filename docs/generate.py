@@ -101,7 +101,7 @@ PARTS = (
     ),
     Part(
         "The probe itself",
-        "probe interval missed_slots lateness busy duty time_to_report sampler journal",
+        "probe interval missed_slots lateness busy duty burst time_to_report sampler journal",
         "What it costs, and whether it can be believed.",
     ),
     Part(

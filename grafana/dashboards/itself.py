@@ -106,7 +106,8 @@ def _duty() -> Panel:
     about = About(
         "Duty",
         "Share of the time that runs and their controls take now, and the cap that they are held under. Not far below "
-        "it is by design: repeats fill it.",
+        "it is by design: repeats fill it. Up to four times the cap after a start is the burst, which is paid back "
+        "within the hour.",
         "percentunit",
         empty=NO_PROBE,
     )
@@ -123,7 +124,8 @@ def _duty() -> Panel:
 def _interval() -> Panel:
     about = About(
         "Time between runs",
-        "As configured, or longer where the duty cap needs it: a change is then noticed later.",
+        "As configured; shorter for some minutes after a start, then longer until that is paid back; or longer where "
+        "the duty cap needs it: a change is then noticed later.",
         "s",
         empty=NO_PROBE,
     )

@@ -10,6 +10,8 @@ from infercanary.contract.report import Kind
 
 KINDS: dict[str, Kind] = {
     "infercanary_between_tokens_seconds": "gauge",
+    "infercanary_burst_busy_seconds": "counter",
+    "infercanary_burst_debt_seconds": "gauge",
     "infercanary_busy_seconds": "counter",
     "infercanary_canary_allowed_cpus": "gauge",
     "infercanary_canary_context_switches": "counter",

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from infercanary.command.settings import UsageError, load
 from infercanary.probe.loop import Probe
-from infercanary.probe.pace import pace
+from infercanary.probe.pace import bursts, pace
 from infercanary.probe.serve import parse
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import make
@@ -35,6 +35,9 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     listen: str = "0.0.0.0:9798"
     interval_seconds: Annotated[float, Meta(ge=0.1)] = 10.0
     duty_cap: Annotated[float, Meta(gt=0, le=1)] = 0.01
+    burst: bool | None = None
+    """Whether runs may come more often in the first 15 minutes, from the duty of the first hour; by default where the
+    models are the probe's own, and on the CPU."""
     timeout_seconds: Positive = 30.0
     open_timeout_seconds: Positive = 600.0
     controls: bool = True
@@ -58,6 +61,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
     """
     config = load(path, ProbeConfig)
     pace(config.interval_seconds, config.duty_cap)  # a mistake in the environment is not one of the file
+    bursts(config.burst)
     try:
         parse(config.listen)
         targets = {}
@@ -71,6 +75,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
             listen=config.listen,
             interval_seconds=config.interval_seconds,
             duty_cap=config.duty_cap,
+            burst=config.burst,
             timeout_seconds=config.timeout_seconds,
             open_timeout_seconds=config.open_timeout_seconds,
             controls=config.controls,

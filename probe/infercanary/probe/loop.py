@@ -14,12 +14,24 @@ from concurrent.futures import Executor
 from types import MappingProxyType
 
 from infercanary.command.settings import UsageError
-from infercanary.contract.report import PATH, Metric, Report, decode
+from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.duty import (
+    BURST_BUSY,
+    BURST_DEBT,
+    BUSY,
+    DUTY,
+    DUTY_CAP,
+    INTERVAL,
+    MISSED,
+    PAID_WITHIN,
+    RESTARTS,
+    Burst,
+)
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import MAX_BYTES
-from infercanary.probe.pace import pace
+from infercanary.probe.pace import bursts, pace
 from infercanary.probe.publish import Publisher
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.runner import Pool
@@ -27,46 +39,11 @@ from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
+from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping, checked
 from infercanary.probe.targets import Target
 
 log = logging.getLogger("infercanary.probe")
-
-INTERVAL = Metric(
-    "infercanary_interval_seconds",
-    "gauge",
-    "Time between runs: as configured, or longer where the duty cap needs it.",
-    reading="Above what was configured, the runs are so costly that the duty cap spaces them out: a change is "
-    "noticed later. A smaller input, or a higher `duty_cap`, brings it back.",
-)
-MISSED = Metric(
-    "infercanary_missed_slots_total",
-    "counter",
-    "Scheduled rounds that were missed: the one before, or a point of a sweep, was still going, or the duty cap was "
-    "used up.",
-    reading="A few after a run that was slow or hung are normal. A steady `rate` means that rounds take longer "
-    "than `infercanary_interval_seconds`.",
-)
-BUSY = Metric(
-    "infercanary_busy_seconds_total",
-    "counter",
-    "Wall time spent in scheduled runs, their controls and sweeps (warm-up is not in it).",
-    reading="The controls are in it, and `infercanary_sweep_busy_seconds_total`. `rate(…[15m])` is the duty now; "
-    "`infercanary_duty_ratio` is that since the start.",
-)
-DUTY = Metric(
-    "infercanary_duty_ratio",
-    "gauge",
-    "Share of the time since warm-up that was spent in scheduled runs, their controls and sweeps.",
-    reading="Not far below `infercanary_duty_cap_ratio` is by design: repeats fill it, up to 50 in a run.",
-)
-DUTY_CAP = Metric(
-    "infercanary_duty_cap_ratio",
-    "gauge",
-    "The cap that the duty is held under; after a run that hung, within the five minutes that follow.",
-    reading="The setting `duty_cap`. Raise it for a slow model whose `infercanary_interval_seconds` is too "
-    "long for you.",
-)
 
 _SAMPLE_SECONDS = 15.0  # samples go on between rounds that are far apart, and while a canary opens
 _CLOSE_SECONDS = 2.0
@@ -80,7 +57,7 @@ class Probe:
         probe = Probe({"resnet18": TorchTarget(model, [{"shape": [1, 3, 224, 224]}])}, executor=pool)
         probe.start()
 
-    INFERCANARY_INTERVAL_SECONDS and INFERCANARY_DUTY_CAP in the environment override the two arguments.
+    INFERCANARY_INTERVAL_SECONDS, INFERCANARY_DUTY_CAP and INFERCANARY_BURST in the environment override arguments.
     """
 
     def __init__(
@@ -90,6 +67,7 @@ class Probe:
         listen: str = "0.0.0.0:9798",
         interval_seconds: float = 10.0,
         duty_cap: float = 0.01,
+        burst: bool | None = None,
         timeout_seconds: float = 30.0,
         open_timeout_seconds: float = 600.0,
         controls: bool = True,
@@ -107,6 +85,8 @@ class Probe:
             listen: ``host:port``, or ``unix:///path`` on a volume shared with the exporter.
             interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
             duty_cap: The largest share of the time that runs may take (0.01 = 1 %).
+            burst: Whether runs may come more often in the first 15 minutes, from the duty of the first hour. By default
+                where all canaries are known to run on the CPU, and without ``executor``: requests would wait for it.
             timeout_seconds: A run that takes longer counts as ``timed_out``.
             open_timeout_seconds: The same for loading.
             controls: Whether to measure the controls after each run: a few milliseconds, within the duty cap.
@@ -130,6 +110,7 @@ class Probe:
         self._listen = listen
         self._interval = interval_seconds
         self._duty_cap = duty_cap
+        self._burst = bursts(burst if executor is None else bool(burst))
         self._tally = Tally()
         pool = Pool(executor, on_hang) if executor is not None else None
         self._canaries = [
@@ -157,7 +138,9 @@ class Probe:
         self._thread: threading.Thread | None = None
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
-        self._tally.add(MISSED, 0)
+        for counter in (MISSED, BURST_BUSY):
+            self._tally.add(counter, 0)
+        self._tally.set(BURST_DEBT, 0)
 
     @property
     def address(self) -> str:
@@ -251,24 +234,31 @@ class Probe:
         now = self._running_since = self._rounds.worked_until = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._runs_cap, now)
+        burst = Burst(self._runs_cap, now, self._may_burst())
         for sweeping in self._sweeps:
             sweeping.start(now)
         self._sampling.take()
         self._publish()
         while True:
-            planned = self._plan(schedule)
+            planned, cost, interval = self._plan()
+            interval, share = burst.plan(cost, interval, time.monotonic())
+            budget.fill_at(share, time.monotonic())
+            self._pace(schedule, interval)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
-            cost = sum(repeats * c.repeat_cost + self._controls_cost(c) for c, repeats in planned)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
             # The sample before a run is taken first, so that the run begins in its slot.
             if not self._wait_until(slot - self._sampling.seconds):
                 return
             for canary in self._canaries:
                 canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged
+            busy = self._rounds.busy
             runs, cost = self._rounds.run(planned, slot)
             self._publisher.observe_environment()
-            budget.spend(cost, time.monotonic())
+            for account in (budget, burst):
+                account.spend(cost, time.monotonic())
+            self._tally.add(BURST_BUSY, self._rounds.busy - busy if burst.is_on else 0)
+            self._tally.set(BURST_DEBT, burst.debt)
             self._account()
             self._publisher.keep(runs)
             if self._rounds.sweep():
@@ -282,16 +272,16 @@ class Probe:
         Returns:
             What an exporter would get; None where the probe was stopped.
         """
-        schedule = Schedule(self._interval, time.monotonic())
         self._sampling.settle(self._stopping)
         # The first measurement of the controls takes longer, and is not what they cost.
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
-        runs, _ = self._rounds.run(self._plan(schedule), time.monotonic())
+        runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
         if self._stopping.is_set():
             return None
-        self._plan(schedule)  # what a round costs, and so the interval that the duty cap needs, is known now
+        # What a round costs is known now.
+        self._pace(Schedule(self._interval, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)
         self._account()
         self._publisher.publish(runs)
@@ -341,16 +331,27 @@ class Probe:
     def _places(self) -> Mapping[str, Place]:
         return self._rounds.places()
 
-    def _plan(self, schedule: Schedule) -> list[tuple[Canary, int]]:
-        """Plan the repeats of each open canary, and set the interval that the duty cap now needs."""
+    def _plan(self) -> tuple[list[tuple[Canary, int]], float, float]:
+        """The repeats of each open canary, the busy seconds of that round, and the interval that the duty cap needs."""
         canaries = [canary for canary in self._canaries if canary.is_open]
         fixed = sum(self._controls_cost(canary) for canary in canaries)
         repeats, interval = plan([c.repeat_cost for c in canaries], self._interval, self._runs_cap, fixed)
+        cost = fixed + sum(n * c.repeat_cost for c, n in zip(canaries, repeats, strict=True))
+        return list(zip(canaries, repeats, strict=True)), cost, interval
+
+    def _pace(self, schedule: Schedule, interval: float) -> None:
+        """Go on with a run in every ``interval`` seconds, where that is another pace than now."""
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
-            log.info("a run every %.3g s keeps the duty under %.3g %%", interval, 100 * self._duty_cap)
-        return list(zip(canaries, repeats, strict=True))
+            log.info("a run every %.3g s: the duty cap is %.3g %%", interval, 100 * self._duty_cap)
+
+    def _may_burst(self) -> bool:
+        """Whether runs may come more often at first: where it is wanted, and the container has just started."""
+        wanted = self._burst
+        if wanted is None:  # docs/adr/0013-a-burst-after-the-start.md
+            wanted = all(canary.gpus == () for canary in self._canaries)
+        return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 
     def _controls_cost(self, canary: Canary) -> float:
         return self._controls.cost(canary.device) if self._controls is not None else 0.0

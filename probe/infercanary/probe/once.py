@@ -22,7 +22,8 @@ from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
 from infercanary.probe import controls, record
-from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
+from infercanary.probe.duty import DUTY_CAP, INTERVAL
+from infercanary.probe.loop import Probe
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION

@@ -1,4 +1,4 @@
-"""Environment variables that override how often a probe runs, and how much of the time it may take.
+"""Environment variables that override how often a probe runs, at first and later, and how much of the time it takes.
 
 ``infercanary ab`` starts containers that do nothing else, with settings made for a server in production: a run every
 10 s, at 1 % of the time, would take hours.
@@ -12,6 +12,7 @@ from infercanary.command.settings import UsageError
 
 INTERVAL = "INFERCANARY_INTERVAL_SECONDS"
 DUTY_CAP = "INFERCANARY_DUTY_CAP"
+BURST = "INFERCANARY_BURST"
 
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400.0
 
@@ -36,6 +37,24 @@ def pace(interval_seconds: float, duty_cap: float) -> tuple[float, float]:
     if cap is not None and not 0 < cap <= 1:
         raise _mistake(DUTY_CAP, "give a share above 0, at most 1")
     return interval_seconds if interval is None else interval, duty_cap if cap is None else cap
+
+
+def bursts(configured: bool | None) -> bool | None:
+    """Whether a probe may run more often after its start.
+
+    Args:
+        configured: Without the environment; None where the probe decides.
+
+    Returns:
+        As the environment has it, else as given.
+
+    Raises:
+        UsageError: The variable is neither true nor false.
+    """
+    text = os.environ.get(BURST, "").lower()
+    if text not in ("", "true", "false"):
+        raise _mistake(BURST, "give true or false")
+    return text == "true" if text else configured
 
 
 def _number(name: str) -> float | None:

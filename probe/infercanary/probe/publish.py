@@ -84,6 +84,7 @@ class Publisher:
         found: list[Run] = []
         if journal is not None:
             found = self._open_journal(Path(journal), journal_bytes)
+        self._last_of = {run.boot_id: run.started_at for run in found}
         self._ring = Ring(self._boot_id, _RING_RUNS, found)
         self._engines: dict[str, str] = {}
         self._environment: dict[str, str] = {}
@@ -93,6 +94,17 @@ class Publisher:
         self._server: ReportServer | None = None
         self._cpu_before = 0.0
         tally.set(START, self._started_at)
+
+    def starts_within(self, seconds: float) -> int:
+        """How many earlier probes of this container ran so recently, as far as the journal shows.
+
+        Args:
+            seconds: Before now.
+
+        Returns:
+            0 without a journal.
+        """
+        return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
     def serve(self, listen: str) -> None:
         """Answer on ``listen`` from now on.

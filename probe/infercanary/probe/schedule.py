@@ -73,10 +73,21 @@ class Budget:
     MAX_PAUSE = 300.0
 
     def __init__(self, cap: float, now: float) -> None:
-        self.cap = cap
+        self._cap = cap
         self._level = 0.0
         self._at = now
         self._depth = math.inf
+
+    def fill_at(self, cap: float, now: float) -> None:
+        """Fill by another share of the time from now on.
+
+        Args:
+            cap: The share.
+            now: Seconds, monotonic.
+        """
+        self._fill(now)
+        self._cap = cap
+        self._level = max(self._level, -self.MAX_PAUSE * cap)
 
     def ready_at(self, cost: float, now: float) -> float:
         """The earliest time at which ``cost`` busy seconds are affordable (``now`` if they are already).
@@ -87,7 +98,7 @@ class Budget:
         """
         self._depth = cost
         self._fill(now)
-        return now + max(0.0, cost - self._level) / self.cap
+        return now + max(0.0, cost - self._level) / self._cap
 
     def spend(self, cost: float, now: float) -> None:
         """Book ``cost`` busy seconds.
@@ -97,10 +108,10 @@ class Budget:
             now: Seconds, monotonic.
         """
         self._fill(now)
-        self._level = max(self._level - cost, -self.MAX_PAUSE * self.cap)
+        self._level = max(self._level - cost, -self.MAX_PAUSE * self._cap)
 
     def _fill(self, now: float) -> None:
-        self._level = min(self._depth, self._level + (now - self._at) * self.cap)
+        self._level = min(self._depth, self._level + (now - self._at) * self._cap)
         self._at = now
 
 
@@ -132,7 +143,21 @@ def plan(
         for cost in repeat_costs
     ]
     busy = fixed + sum(n * cost for n, cost in zip(repeats, repeat_costs, strict=True))
-    return repeats, max(interval, busy / cap * (1 + jitter / 2))
+    return repeats, max(interval, spaced(busy, cap, jitter))
+
+
+def spaced(busy: float, share: float, jitter: float = 0.2) -> float:
+    """How far apart rounds are that take a ``share`` of the time, with some room for jitter.
+
+    Args:
+        busy: Seconds of a round.
+        share: Of the time, above 0.
+        jitter: That of the schedule.
+
+    Returns:
+        Seconds from one round to the next.
+    """
+    return busy / share * (1 + jitter / 2)
 
 
 SWEEP_SHARE = 0.5

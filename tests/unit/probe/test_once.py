@@ -10,7 +10,7 @@ import pytest
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
 from infercanary.probe import controls, record
-from infercanary.probe.loop import DUTY_CAP, INTERVAL
+from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.once import last_runs, render
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES

@@ -6,7 +6,8 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import decode
-from infercanary.probe.loop import DUTY_CAP, INTERVAL, Probe
+from infercanary.probe.duty import DUTY_CAP, INTERVAL
+from infercanary.probe.loop import Probe
 from infercanary.probe.pace import pace
 from infercanary.probe.tags import values
 

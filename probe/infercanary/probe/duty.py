@@ -1,0 +1,141 @@
+"""What a probe says of its own pace and cost, and the burst of runs after its start, which is pure as schedules are.
+
+After a start people wait for a verdict, and what was upgraded may be slow for all its users. So for 15 minutes runs may
+come more often than configured, from the duty budget of the first hour: docs/adr/0013-a-burst-after-the-start.md.
+"""
+
+from __future__ import annotations
+
+from infercanary.contract.report import Metric
+from infercanary.probe.schedule import spaced
+
+INTERVAL = Metric(
+    "infercanary_interval_seconds",
+    "gauge",
+    "Time between runs: as configured, shorter in the burst after the start, longer where the duty cap needs it.",
+    reading="Above what was configured, the runs are so costly that the duty cap spaces them out: a change is "
+    "noticed later. A smaller input, or a higher `duty_cap`, brings it back. Within an hour of the start see "
+    "`infercanary_burst_debt_seconds` first.",
+)
+MISSED = Metric(
+    "infercanary_missed_slots_total",
+    "counter",
+    "Scheduled rounds that were missed: the one before, or a point of a sweep, was still going, or the duty cap was "
+    "used up.",
+    reading="A few after a run that was slow or hung are normal. A steady `rate` means that rounds take longer "
+    "than `infercanary_interval_seconds`.",
+)
+BUSY = Metric(
+    "infercanary_busy_seconds_total",
+    "counter",
+    "Wall time spent in scheduled runs, their controls and sweeps (warm-up is not in it).",
+    reading="The controls are in it, and `infercanary_sweep_busy_seconds_total`. `rate(…[15m])` is the duty now; "
+    "`infercanary_duty_ratio` is that since the start.",
+)
+DUTY = Metric(
+    "infercanary_duty_ratio",
+    "gauge",
+    "Share of the time since warm-up that was spent in scheduled runs, their controls and sweeps.",
+    reading="Not far below `infercanary_duty_cap_ratio` is by design: repeats fill it, up to 50 in a run. Above it "
+    "within an hour of the start is the burst (`infercanary_burst_busy_seconds_total`): up to four times the cap.",
+)
+DUTY_CAP = Metric(
+    "infercanary_duty_cap_ratio",
+    "gauge",
+    "The cap that the duty is held under; with the burst after the start, over the first hour; after a run that hung, "
+    "within the five minutes that follow.",
+    reading="The setting `duty_cap`. Raise it for a slow model whose `infercanary_interval_seconds` is too "
+    "long for you.",
+)
+BURST_BUSY = Metric(
+    "infercanary_burst_busy_seconds_total",
+    "counter",
+    "Wall time of the runs of the burst after the start, and their controls. It is part of the busy time.",
+    reading="Two thirds of an hour's duty at most. It stays 0 with the setting `burst: false`, in a server's own pool, "
+    "and where `interval_seconds` is 2 or less.",
+)
+BURST_DEBT = Metric(
+    "infercanary_burst_debt_seconds",
+    "gauge",
+    "Busy time that the burst after the start spent ahead of the duty cap, and later runs have not paid back yet.",
+    reading="While it falls, runs come half as often as the duty cap allows, or as configured if that is rarer. An "
+    "hour after the start it is 0.",
+)
+
+SECONDS = 900.0
+"""How long a burst may last."""
+
+LEAST_INTERVAL = 2.0
+"""Seconds between its runs, at least."""
+
+RATE = 4.0
+"""Of the duty cap, that it takes at most: an hour's duty would last 15 minutes."""
+
+PAID_WITHIN = 3600.0
+"""Seconds after the start, when the duty is below its cap again."""
+
+PAID_BACK = 0.5
+"""Share of the duty cap that goes into paying back. So a canary runs half as often as the cap allows meanwhile; with
+more the burst would be longer, and the time after it would see next to nothing."""
+
+RESTARTS = 2
+"""Earlier starts within that time, from which on there is no burst: a container that restarts again and again would
+burst for good. They are known from the journal."""
+
+
+class Burst:
+    """The share of the time that runs may take: more at first, less until that is paid back, then the cap.
+
+    What is spent ahead of the cap is a debt. The burst ends after :data:`SECONDS`, or when more could not be paid back
+    by :data:`PAID_BACK` of the cap within :data:`PAID_WITHIN`.
+
+    Args:
+        cap: The duty cap of runs, a share of the time.
+        start: Seconds, of a monotonic clock.
+        is_on: Whether there is a burst at all.
+    """
+
+    def __init__(self, cap: float, start: float, is_on: bool = True) -> None:
+        self.debt = 0.0
+        """Busy seconds that were spent ahead, and are not paid back."""
+        self.is_on = is_on
+        """Whether runs come more often now."""
+        self._cap = cap
+        self._start = self._at = start
+
+    def plan(self, cost: float, interval: float, now: float) -> tuple[float, float]:
+        """Plan the next run.
+
+        Args:
+            cost: Busy seconds that it is expected to take.
+            interval: Seconds between runs at a steady pace.
+            now: Seconds, monotonic.
+
+        Returns:
+            Seconds between runs now, and the share of the time that they may take.
+        """
+        if cost <= 0:  # no canary is open yet: nothing to hurry for
+            return interval, self._cap
+        since = now - self._start
+        left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)  # what can still be paid back
+        self.is_on = self.is_on and since < SECONDS and interval > LEAST_INTERVAL and self.debt + cost <= left
+        if self.is_on:
+            share = RATE * self._cap
+            return min(interval, max(LEAST_INTERVAL, spaced(cost, share))), share
+        if self.debt > 0:
+            share = (1 - PAID_BACK) * self._cap
+            return max(interval, spaced(cost, share)), share
+        return interval, self._cap
+
+    def spend(self, cost: float, now: float) -> None:
+        """Book a run.
+
+        Args:
+            cost: Busy seconds.
+            now: Seconds, monotonic, when it ended.
+        """
+        ahead = cost - self._cap * (now - self._at)
+        self._at = now
+        self.debt = max(0.0, self.debt + (ahead if self.is_on else min(0.0, ahead)))
+        if now - self._start >= PAID_WITHIN:
+            self.debt = 0.0  # a run that hung: an hour of it is enough

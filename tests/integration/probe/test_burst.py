@@ -1,0 +1,103 @@
+"""The burst of runs after a start, in a real probe whose quarter of an hour lasts two seconds."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from scripted import Scripted
+from watching import Seen, fetch, until
+
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Run
+from infercanary.probe import Probe
+from infercanary.probe.journal import Journal
+
+
+class OnCpu(Scripted):
+    """One that says where it runs."""
+
+    device = "cpu"
+
+
+@pytest.fixture(autouse=True)
+def a_new_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: 1.0)
+
+
+def test_runs_are_frequent_at_first_then_rare_until_that_is_paid_back_then_as_configured(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("SECONDS", 2.0), ("LEAST_INTERVAL", 0.05), ("PAID_WITHIN", 6.0)):
+        monkeypatch.setattr(f"infercanary.probe.duty.{name}", seconds)
+    probe = started({"a": OnCpu(seconds=0.002)}, interval_seconds=0.5, duty_cap=0.2, burst=True)
+
+    def pace(seen: Seen) -> float:
+        return seen.value("infercanary_interval_seconds") or 0.0
+
+    def debt(seen: Seen) -> float:
+        return seen.value("infercanary_burst_debt_seconds") or 0.0
+
+    fast: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 3 and pace(s) < 0.3 and s)
+    assert debt(fast) > 0
+    rare: Seen = until(lambda: pace(s := fetch(probe.address)) > 0.6 and s)
+    spent = rare.value("infercanary_burst_busy_seconds_total") or 0.0
+    assert 0 < debt(rare) < spent <= (rare.value("infercanary_busy_seconds_total") or 0.0)
+    last: Seen = until(lambda: not debt(s := fetch(probe.address)) and 0.4 < pace(s) < 0.6 and s)
+    assert last.value("infercanary_burst_busy_seconds_total") == spent
+
+
+def bursts(targets: dict[str, Any], **settings: Any) -> bool:
+    probe = Probe(targets, listen="127.0.0.1:0", samplers=(), controls=False, **settings)
+    try:
+        return probe._may_burst()
+    finally:
+        probe.close()
+
+
+def test_by_default_it_needs_canaries_of_its_own_on_the_cpu() -> None:
+    assert bursts({"a": OnCpu()})
+    assert not bursts({"a": OnCpu(), "b": Scripted()})  # where that one runs is not known
+    with ThreadPoolExecutor(1) as pool:
+        assert not bursts({"a": OnCpu()}, executor=pool)
+        assert bursts({"a": OnCpu()}, executor=pool, burst=True)
+    assert bursts({"b": Scripted()}, burst=True)
+    assert not bursts({"a": OnCpu()}, burst=False)
+
+
+def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERCANARY_BURST", "false")
+    assert not bursts({"a": OnCpu()}, burst=True)
+    monkeypatch.setenv("INFERCANARY_BURST", "True")
+    assert bursts({"b": Scripted()}, burst=False)
+    monkeypatch.setenv("INFERCANARY_BURST", "2 s")
+    with pytest.raises(UsageError, match=r"environment: INFERCANARY_BURST=2 s: give true or false"):
+        Probe({})
+
+
+def test_a_process_that_was_started_again_in_an_old_container_has_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("infercanary.probe.loop.since_start", lambda: None)
+    assert not bursts({"a": OnCpu()}, burst=True)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "ago", "expected"), [(1, 60.0, True), (2, 60.0, False), (9, 7200.0, True)]
+)
+def test_a_container_that_restarts_again_and_again_has_none_as_far_as_its_journal_shows(
+    tmp_path: Path, earlier: int, ago: float, expected: bool
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    run = Run(
+        sequence=1, canary="a", scheduled_at=0.0, started_at=time.time() - ago, outcome="ok", latencies=(0.1,)
+    )
+    for boot in range(earlier):
+        journal = Journal(path, f"{boot:032x}", 1 << 20)
+        journal.append([run, msgspec.structs.replace(run, sequence=2)], {}, {})
+        assert journal.close(5.0)
+    assert bursts({"a": OnCpu()}, journal=path) is expected

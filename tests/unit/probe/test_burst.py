@@ -1,0 +1,168 @@
+"""The burst of runs after a start: its pace, what it may cost, and how that is paid back. Time is passed in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.probe.duty import LEAST_INTERVAL, PAID_WITHIN, RATE, SECONDS, Burst
+from infercanary.probe.schedule import Budget, Schedule, plan, spaced
+
+HOUR = 3600.0
+
+
+class Ran(NamedTuple):
+    """A run of a probe: when it began (s), the interval in force (s), what it cost and what was owed after it (s)."""
+
+    at: float
+    interval: float
+    cost: float
+    debt: float
+    in_burst: bool
+
+
+def runs(
+    cost: Callable[[float], float],
+    *,
+    interval: float = 10.0,
+    cap: float = 0.01,
+    is_on: bool = True,
+    until: float = 2 * HOUR,
+    hangs_at: float = float("inf"),
+) -> Iterator[Ran]:
+    """What a probe does whose run costs ``cost(now)``, but for one that hangs for 30 s: the lines of its loop."""
+    schedule, budget = Schedule(interval, 0.0, rng=random.Random(1)), Budget(cap, 0.0)
+    burst = Burst(cap, 0.0, is_on)
+    now = 0.0
+    while now < until:
+        costs = cost(now)  # as announced
+        steady = max(interval, spaced(costs, cap))
+        pace, share = burst.plan(costs, steady, now)
+        budget.fill_at(share, now)
+        if abs(pace / schedule.interval - 1) > 0.1:
+            schedule.stretch(pace, now)
+        slot, _ = schedule.next(now)
+        at = max(slot, budget.ready_at(costs, now))
+        if now < hangs_at <= at:
+            costs = 30.0
+        now = at + costs
+        budget.spend(costs, now)
+        burst.spend(costs, now)
+        yield Ran(at, pace, costs, burst.debt, burst.is_on)
+
+
+def paces(made: Iterable[Ran]) -> set[float]:
+    """The intervals that were in force (s)."""
+    return {round(run.interval, 6) for run in made}
+
+
+def test_a_run_every_2_s_and_then_half_as_often_until_it_is_paid_back() -> None:
+    """A canary that fills its duty (8 repeats of 10 ms in 10 s) gets five times the runs for 8 minutes."""
+    made = list(runs(lambda _: 0.08))
+    fast = [run for run in made if run.in_burst]
+    assert fast[-1].at == pytest.approx(570, abs=20)
+    assert paces(fast) == {2.2}
+    assert len([run for run in made if run.at < 60]) == pytest.approx(27, abs=2)
+    later = [run for run in made if not run.in_burst and run.debt > 0]
+    assert paces(later) == {17.6}
+    assert later[-1].at <= HOUR
+    assert paces(run for run in made if run.at > HOUR + 20) == {10.0}
+    assert sum(run.cost for run in made if run.at < HOUR) == pytest.approx(0.01 * HOUR, rel=0.1)
+
+
+def test_a_cheap_canary_bursts_for_15_minutes_and_owes_nothing() -> None:
+    made = list(runs(lambda _: 0.015))
+    fast = [run for run in made if run.in_burst]
+    assert fast[-1].at == pytest.approx(SECONDS, abs=3)
+    assert len(fast) == pytest.approx(SECONDS / LEAST_INTERVAL, abs=3)
+    assert max(run.debt for run in made) < 0.1
+    assert paces(run for run in made if run.at > SECONDS + 10) == {10.0}
+
+
+def test_a_costly_canary_bursts_at_four_times_the_duty_cap() -> None:
+    """5 repeats of 40 ms and the controls: every 23 s at 1 %."""
+    made = list(runs(lambda _: 0.21))
+    fast = [run for run in made if run.in_burst]
+    assert paces(fast) == {5.775}
+    assert paces(made) == {5.775, 46.2, 23.1}
+    assert made[-1].interval == pytest.approx(23.1)
+
+
+@pytest.mark.parametrize("interval", [0.1, 1.0, 2.0])
+def test_no_burst_where_runs_are_as_frequent_anyway(interval: float) -> None:
+    made = list(runs(lambda _: 0.0001, interval=interval, until=SECONDS))
+    assert not any(run.in_burst or run.debt for run in made)
+    assert paces(made) == {interval}
+
+
+def test_it_can_be_switched_off() -> None:
+    made = list(runs(lambda _: 0.08, is_on=False))
+    assert paces(made) == {10.0}
+    assert not any(run.debt for run in made)
+
+
+def test_before_a_canary_is_open_nothing_is_hurried_and_the_burst_is_still_to_come() -> None:
+    made = list(runs(lambda now: 0.0 if now < 120 else 0.02))
+    assert paces(run for run in made if run.at < 120) == {10.0}
+    assert paces(run for run in made if 135 < run.at < SECONDS) == {LEAST_INTERVAL}
+
+
+def test_a_hang_ends_the_burst_and_is_forgotten_within_the_hour() -> None:
+    made = list(runs(lambda _: 0.08, hangs_at=60.0))
+    hung = next(i for i, run in enumerate(made) if run.cost == 30.0)
+    assert made[hung].in_burst and not made[hung + 1].in_burst
+    # The pause is that of any hang: five minutes and a run.
+    assert made[hung + 1].at - made[hung].at - 30 <= Budget.MAX_PAUSE + 0.08 / 0.005 * 1.2
+    assert all(run.debt == 0 for run in made if run.at > PAID_WITHIN)
+    assert made[-1].interval == 10.0
+
+
+costs = st.floats(0.0005, 3.0)
+
+
+@given(costs, costs, st.floats(2.5, 120.0), st.floats(0.002, 0.2), st.floats(10.0, 3000.0))
+def test_the_first_hour_keeps_the_cap_and_a_burst_four_times_the_cap(
+    before: float, after: float, interval: float, cap: float, change: float
+) -> None:
+    """Also where a run's cost changes on the way."""
+    made = list(runs(lambda now: before if now < change else after, interval=interval, cap=cap))
+    one = max(before, after)
+    busy = 0.0
+    for run in made:
+        busy += run.cost
+        ends = run.at + run.cost
+        assert busy <= RATE * cap * ends + one + 1e-6
+        if ends >= HOUR:
+            assert busy <= cap * ends + one + 1e-6
+        steady = max(interval, spaced(run.cost, cap))
+        if run.in_burst:
+            assert run.at < SECONDS + steady
+            assert LEAST_INTERVAL <= run.interval <= steady
+        else:
+            # Never starved: half as often as the cap allows, at least.
+            assert steady - 1e-9 <= run.interval <= max(interval, spaced(run.cost, cap / 2)) + 1e-9
+    # A run in the past has no debt to pay by then.
+    assert all(run.debt == 0 for run in made if run.at > PAID_WITHIN)
+
+
+@given(costs, st.floats(2.5, 120.0), st.floats(0.002, 0.2))
+def test_two_runs_of_a_burst_are_apart_as_the_jitter_leaves_them(
+    cost: float, interval: float, cap: float
+) -> None:
+    fast = [run.at for run in runs(lambda _: cost, interval=interval, cap=cap, until=SECONDS) if run.in_burst]
+    assert all(b - a >= 0.6 * LEAST_INTERVAL - 1e-6 for a, b in pairwise(fast))
+
+
+def test_repeats_of_a_burst_are_those_of_a_steady_pace() -> None:
+    """They are planned by the configured interval, so a run is the same measurement at either pace."""
+    repeats, interval = plan([0.005], 10.0, 0.01, fixed=0.01)
+    burst = Burst(0.01, 0.0)
+    pace, _ = burst.plan(0.01 + 0.005 * repeats[0], interval, 0.0)
+    assert pace < interval == 10.0
+    assert plan([0.005], 10.0, 0.01, fixed=0.01)[0] == repeats == [14]
