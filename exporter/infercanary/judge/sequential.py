@@ -11,16 +11,29 @@ The error of a shift has two parts, and they need different care.
   interval of Student's t, on the degrees of freedom that the restart variance is known on.
 
 Both are independent, so the half-widths add as squares do. ``benchmarks/drift.py restarts`` counts what comes of that.
+
+Noise that lasts has a second bound, which does not grow with how long it seems to last. At worst it keeps a whole start
+in one mode: then the start is off by what some run of the baseline, or of the candidate, was off its level, and each of
+them is as likely. What restarts do joins by convolution, and the side that says more counts. One start that was
+throttled for a while so widens the interval by how far and how often, not by the mode's distance for certain.
 """
 
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
-from scipy.special import ndtr, stdtrit
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import ndtr, stdtr, stdtrit
 
 from infercanary.judge.policy import Policy
 from infercanary.judge.shift import Comparison, Pooled, Verdict, ratio
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_MODES = 60  # runs of a side that stand for all of them, as the judging thread can afford
 
 
 def bound(runs: float, error: float, policy: Policy) -> float:
@@ -50,10 +63,57 @@ def half_width(between: Pooled, runs: float, error: float, policy: Policy) -> fl
     Returns:
         A logarithm.
     """
+    independent, least = _half_widths(between, runs, error, policy)
+    sides = _modes(between)
+    if not sides or _off(between, sides, independent) >= error:
+        return independent
+    if _off(between, sides, least) <= error:
+        return least
+    return float(brentq(lambda half: _off(between, sides, half) - error, least, independent, xtol=1e-13))
+
+
+def is_within(between: Pooled, runs: float, error: float, limit: float, policy: Policy) -> bool:
+    """Whether :func:`half_width` is below ``limit``, without finding it.
+
+    Args:
+        between: The shift, with both parts of its error.
+        runs: Runs of a start at this look, above 0.
+        error: Share of cases, between 0 and 1, of both directions together.
+        limit: A logarithm.
+        policy: Where the bound is narrowest.
+    """
+    independent, least = _half_widths(between, runs, error, policy)
+    if independent < limit or least >= limit:
+        return independent < limit
+    sides = _modes(between)
+    return bool(sides) and _off(between, sides, limit) < error
+
+
+def _half_widths(between: Pooled, runs: float, error: float, policy: Policy) -> tuple[float, float]:
+    """With the runs' part as long as their noise seems to last, and without that part."""
     tail = float(ndtr(-bound(runs, error, policy)))
-    of_runs = min(-float(stdtrit(between.runs_df, tail)) * between.runs_se, between.reach)
+    of_runs = -float(stdtrit(between.runs_df, tail)) * between.runs_se
     of_restart = -float(stdtrit(between.restart_df, error / 2)) * between.restart_se
-    return math.hypot(of_runs, of_restart)
+    return math.hypot(of_runs, of_restart), of_restart
+
+
+def _modes(between: Pooled) -> list[Floats]:
+    """Of each side how far its runs are off their level: not more than some, evenly from the least to the most."""
+    sides = []
+    for starts in between.lasting:
+        off = np.sort(np.concatenate(starts))
+        if off.size > _MODES:
+            off = off[np.linspace(0, off.size - 1, _MODES).round().astype(int)]
+        sides.append(off)
+    return sides
+
+
+def _off(between: Pooled, sides: list[Floats], half: float) -> float:
+    """How likely a shift of zero looks larger than this, where one start is in some mode for all of its runs."""
+    error, df = max(between.restart_se, 1e-12), min(between.restart_df, 1e9)
+    return max(
+        float(np.mean(stdtr(df, (off - half) / error) + stdtr(df, (-off - half) / error))) for off in sides
+    )
 
 
 def assess_look(between: Pooled, runs: int, policy: Policy) -> Comparison:
@@ -89,8 +149,10 @@ def is_beyond_doubt(between: Pooled, runs: float, policy: Policy) -> bool:
         runs: Runs of a start at this look.
         policy: What counts as a change.
     """
-    half = half_width(between, runs, policy.false_calls, policy)
-    return abs(between.log) >= policy.log_effect and abs(between.log) - half > policy.log_clear
+    size = abs(between.log)
+    return size >= policy.log_effect and is_within(
+        between, runs, policy.false_calls, size - policy.log_clear, policy
+    )
 
 
 def confirmed_at(between: Pooled, runs: int, policy: Policy) -> int | None:

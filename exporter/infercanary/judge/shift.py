@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 Verdict = Literal["regressed", "improved", "confirming", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
+
+Sides: TypeAlias = "Sequence[Sequence[NDArray[np.float64]]]"
 
 
 class Shift(NamedTuple):
@@ -50,8 +55,9 @@ class Pooled(NamedTuple):
     runs_df: float
     restart_se: float
     restart_df: float
-    reach: float = math.inf
-    """What the runs' noise may move a level by at most (a logarithm): no more than it moved any run."""
+    lasting: Sides = ()
+    """Of the old image's starts, and of the new one's, how far each run lies from its start's level (logarithms):
+    noise that lasts for a whole start moves it by as much as it moved some run."""
 
     @property
     def shift(self) -> Shift:

@@ -93,6 +93,11 @@ class Series:
         return ranks.shift(-self.ordered[::-1], self.ordered) / 2
 
     @cached_property
+    def deviations(self) -> Floats:
+        """How far each point lies from the level, from the lowest on."""
+        return self.ordered - self.level
+
+    @cached_property
     def scatter(self) -> float:
         """A winsorized SD: a few outliers hardly change it, and neither ties nor a second mode make it zero."""
         n, cut = len(self), self._cut
@@ -245,7 +250,7 @@ def pool_parts(
     the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
     variance does. Replicas that differ by more than restarts should make them widen the restarts' part;
     those that agree by chance do not narrow it. Noise that looks as if it lasted for ever makes a standard error
-    without bound; but whatever mode a start is in, its level is off by no more than the runs of all starts range over.
+    without bound; so how far runs lie from their levels is given, too: a start that is in one mode is off by that.
 
     Args:
         replicas: For each the latencies of each start before, and of each start after.
@@ -256,18 +261,19 @@ def pool_parts(
         None where nothing can be compared.
     """
     each = []
-    reach = 0.0
+    lasting: tuple[list[Floats], list[Floats]] = ([], [])
     for before, after in replicas:
         old = counting(before, "baseline", policy)
         new = counting(after, "candidate", policy, policy.fewest_new_runs)
         if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
             each.append(pair)
-            reach = max(reach, *(float(side.ordered[-1] - side.ordered[0]) for side in (*old, *new)))
+            for found, side in zip(lasting, (old, new), strict=True):
+                found.extend(series.deviations for series in side)
     if not each:
         return None
     runs, starting, df, apart = _together(each, restarts)
     more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
-    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, reach)
+    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, lasting)
 
 
 def _together(

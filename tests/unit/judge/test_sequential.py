@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.sentence import progress, sentence
-from infercanary.judge.sequential import assess_look, bound, confirmed_at, half_width, is_beyond_doubt
+from infercanary.judge.sequential import (
+    assess_look,
+    bound,
+    confirmed_at,
+    half_width,
+    is_beyond_doubt,
+    is_within,
+)
 from infercanary.judge.shift import CHANGED, Pooled
 from infercanary.judge.stages import judge
 
@@ -107,10 +114,44 @@ def test_the_words_are_those_of_the_interval(
         assert not is_beyond_doubt(between, runs, LIVE)
 
 
-def test_noise_moves_a_level_by_no_more_than_it_moved_any_run() -> None:
-    lasting = Pooled(0.69, 1.0, 50.0, 0.01, 10.0, reach=0.25)
-    assert is_beyond_doubt(lasting, 5, LIVE) and not is_beyond_doubt(lasting._replace(reach=0.7), 5, LIVE)
-    assert not is_beyond_doubt(lasting._replace(log=0.2), 192, LIVE)
+def lasting(share: float, off: float, runs: int = 240) -> list[list[np.ndarray]]:
+    """Runs of a baseline of which this share is ``off`` its level, and steady ones of a candidate."""
+    modes = np.where(np.arange(runs) < share * runs, off, 0.0)
+    return [[modes], [np.zeros(5)]]
+
+
+def test_noise_moves_a_level_by_no_more_than_it_moved_some_runs() -> None:
+    between = Pooled(0.69, 1.0, 50.0, 0.01, 10.0, lasting(0.2, 0.25))
+    assert is_beyond_doubt(between, 5, LIVE)
+    assert not is_beyond_doubt(between._replace(lasting=lasting(0.2, 0.7)), 5, LIVE)
+    assert not is_beyond_doubt(between._replace(log=0.2), 192, LIVE)
+
+
+def test_a_mode_widens_an_interval_by_how_far_and_how_often() -> None:
+    between = Pooled(0.26, 0.3, 50.0, 0.017, 3.0)  # a throttled baseline, and no restart that was seen
+    widths = [
+        half_width(between._replace(lasting=lasting(share, 0.16)), 48, LIVE.false_calls, LIVE)
+        for share in (0.0, 0.02, 0.12, 0.4, 1.0)
+    ]
+    assert widths == sorted(widths) and widths[-1] > widths[0] + 0.1
+    assert is_beyond_doubt(between._replace(lasting=lasting(0.12, 0.16)), 48, LIVE)
+    assert not is_beyond_doubt(between._replace(lasting=lasting(0.4, 0.16)), 48, LIVE)
+
+
+@given(
+    st.floats(0.001, 0.5),
+    st.floats(0.0, 0.1),
+    st.floats(0.0, 0.5),
+    st.floats(0.0, 1.0),
+    st.floats(0.001, 0.5),
+)
+def test_whether_a_width_is_below_a_limit_is_known_without_it(
+    runs_se: float, restart_se: float, off: float, share: float, limit: float
+) -> None:  # fmt: skip
+    between = Pooled(0.1, runs_se, 12.0, restart_se, 5.0, lasting(share, off))
+    half = half_width(between, 12, LIVE.false_calls, LIVE)
+    if abs(half - limit) > 1e-9:
+        assert is_within(between, 12, LIVE.false_calls, limit, LIVE) == (half < limit)
 
 
 def test_a_change_that_is_being_confirmed_says_what_it_waits_for() -> None:
