@@ -17,7 +17,7 @@ The peers:
   older numpy than ours, and runs on ours: ``pip install --no-deps apache-otava==0.8.0``, or it is left out;
 - a fixed threshold: the mean of the runs moved by 10 %.
 
-``restarts``, ``populations`` and ``times`` are of ours alone: ``lives.py`` says what they print.
+``restarts``, ``populations``, ``times`` and ``concurrent`` are of ours alone: ``lives.py`` says what they print.
 
 ``gates`` gives each of them, with hindsight, the effect gate that serves it best. Peers name no cause; they attribute
 whatever moves at an upgrade to the image.
@@ -46,7 +46,7 @@ from infercanary.judge.shift import CHANGED, Verdict
 from infercanary.judge.stages import judge
 from infercanary.judge.statistics import prior
 from intervals import Calls, calls, intervals
-from lives import populations, restarts, times
+from lives import concurrent, populations, restarts, times
 from simulation import CANARY, PAST, Floats, Start, Upgrade, kept, samples, start, upgrade
 
 try:
@@ -471,6 +471,7 @@ TABLES: dict[str, Callable[[int, int], None]] = {
     "restarts": restarts,
     "populations": populations,
     "times": times,
+    "concurrent": concurrent,
     "months": months,
 }
 """Name → what prints it, of how many trials (or container-months) and a seed; in the order of all of them."""

@@ -8,6 +8,9 @@ as a false call if *any* look of the life calls a change.
 ``times``: the runs of a start until a change is called, from the new start's first steady run on, and how an identical
 rebuild ends. Both are printed with their Monte-Carlo errors, at a run every 10 s, and where the new start has one every
 2 s: the burst after a start, while its baseline is of a steady pace. What lasts, lasts as long in seconds at either.
+
+``concurrent``: one replica of several is upgraded, on a host that drifted before: with and without the runs that the
+others, which stay on the old image, had meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from infercanary.judge.align import align
@@ -29,7 +33,7 @@ from infercanary.judge.priors import Prior, learned
 from infercanary.judge.sequential import is_beyond_doubt
 from infercanary.judge.shift import CHANGED, Pooled, Restarts
 from infercanary.judge.upgrade import select
-from simulation import BEFORE, Floats, kept, start
+from simulation import BEFORE, HOUR, PAST, Floats, kept, start
 
 STEADY, BURST = 10.0, 2.0
 """Seconds between runs: as configured, and in the burst after a start."""
@@ -85,13 +89,19 @@ class Life(NamedTuple):
 
 def life(setting: Setting, seed: int, number: int) -> Life:
     """The judge asked at each look."""
-    before, after = setting.starts(seed, number)
+    return watched(*setting.starts(seed, number))
+
+
+def watched(before: Sequence[KeptStart], after: Sequence[KeptStart]) -> Life:
+    """The judge asked at each look, with the runs that there are by then."""
     state: State = "settling"
     called: State | None = None
     runs = math.inf
     for look in LIVE.looks:
+        until = after[0].samples[look - 1].started_at
         seen = [KeptStart(s.generation, s.samples[:look]) for s in after]
-        runs_of = align(select([*before, *seen], LIVE), [], LIVE)
+        ran = [s.first(int(np.searchsorted(s.times, until, "right"))) for s in before]
+        runs_of = align(select([*ran, *seen], LIVE), [], LIVE)
         state = decide(shifts(runs_of, LIVE), LIVE).state
         if state in CHANGED:
             called, runs = state, look
@@ -216,3 +226,77 @@ def times(trials: int, seed: int) -> None:
             f"{share([each.ended == 'equivalent' for each in lives])} |",
             flush=True,
         )
+
+
+class Staying(NamedTuple):
+    """What is simulated where one replica of several is upgraded, of a service that was restarted 8 times before."""
+
+    stay: int
+    """Replicas that stay on the old image."""
+    drift: float
+    """By how much the host gets slower or faster in the hour before the upgrade (a ratio), in turns."""
+    effect: float = 0.0
+    restart_sd: float = 0.01
+
+    def starts(self, seed: int, number: int) -> tuple[list[KeptStart], list[KeptStart]]:
+        """Those of the old image, of which some run on, and that of the new one."""
+        rng = np.random.default_rng([seed, number, *(int(1e4 * x) for x in self)])
+        drift = self.drift if number % 2 else -self.drift
+        before = [
+            kept(start(rng, BEFORE, restart_sd=self.restart_sd), 0, i - PAST, "old") for i in range(PAST + 1)
+        ]
+        for replica in range(1, self.stay + 1):
+            whole = kept(start(rng, BEFORE + LIVE.looks[-1], restart_sd=self.restart_sd), replica, 0, "old")
+            later = [
+                msgspec.structs.replace(
+                    s, started_at=s.started_at + HOUR - 5 * BEFORE, median=(s.median or 0) * (1 + drift)
+                )
+                for s in whole.samples[BEFORE:]
+            ]
+            before.append(KeptStart(whole.generation, [*whole.samples[:BEFORE], *later]))
+        new = start(rng, LIVE.looks[-1], restart_sd=self.restart_sd, image=self.effect, host=drift)
+        return before, [kept(new, 0, 1, "new")]
+
+
+def concurrent(trials: int, seed: int) -> None:
+    """Print what old replicas that run on beside an upgrade change, where the host drifts before it.
+
+    Args:
+        trials: Upgrades of each kind.
+        seed: Of the random numbers.
+    """
+    print(
+        f"\n{trials} upgrades of one replica each, restart SD 1 %, 8 earlier starts: without the runs that the others"
+        "\nhad meanwhile, and with them\n"
+    )
+    print(
+        "| host | replicas that stay | shift | called rightly: without | with | wrongly: without | with | runs | with |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for drift in (0.0, 0.05, 0.1):
+        for stay in (1, 2, 4):
+            for effect in (0.0, 0.1):
+                lives: tuple[list[Life], list[Life]] = ([], [])
+                for number in range(trials):
+                    before, after = Staying(stay, drift, effect).starts(seed, number)
+                    begin = after[0].generation.started_at
+                    lives[0].append(
+                        watched([s.first(int(np.searchsorted(s.times, begin))) for s in before], after)
+                    )
+                    lives[1].append(watched(before, after))
+                _row(f"±{drift:.0%} | {stay} | {effect:+.0%}", effect, lives)
+
+
+def _row(name: str, effect: float, several: Sequence[Sequence[Life]]) -> None:
+    right = [share([each.called == "regressed" and effect > 0 for each in lives]) for lives in several]
+    wrong = [
+        share([each.called is not None and (each.called != "regressed" or not effect) for each in lives])
+        for lives in several
+    ]
+    runs = [
+        ", ".join(
+            f"{float(np.quantile([each.runs for each in lives], q, method='higher')):g}" for q in (0.5, 0.95)
+        )
+        for lives in several
+    ]
+    print(f"| {name} |", *(f"{cell} |" for cell in (*right, *wrong, *runs)), flush=True)

@@ -22,10 +22,11 @@ from infercanary.compare.units import count
 from infercanary.judge.causes import explain
 from infercanary.judge.model import Causes, Judgement, Pair, Sample, Start
 from infercanary.judge.policy import FILES, Policy
+from infercanary.judge.pooling import pool
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval, sentence
 from infercanary.judge.shift import Comparison, Restarts, Shift, Verdict
-from infercanary.judge.statistics import Points, pool
+from infercanary.judge.statistics import Points
 
 _NO_RESTART = Restarts(0.0, math.inf)
 

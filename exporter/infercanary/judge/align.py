@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from infercanary.judge.model import Pair, Start, Upgrade
+import numpy as np
+
+from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import Selection
 
@@ -78,6 +81,9 @@ def looks_of(upgrade: Upgrade, policy: Policy) -> list[list[Pair]]:
 def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> list[Pair]:
     """By container, so that what differs between replicas drops out; those with new names have the others' baseline.
 
+    Replicas that stay on the old image are beside each pair, with their runs of the same minutes. What they moved by
+    since before is taken off: no restart lies between, and a replica's own level drops out.
+
     Args:
         before: Starts of the old image, in order of time.
         after: Starts of the new one, in order of time.
@@ -85,22 +91,104 @@ def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> li
 
     Returns:
         One for each container that both images ran in, and at most one more; none where either image has no start that
-        counts.
+        counts, or while replicas on the old image have too few runs of the same minutes.
     """
     old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
-    latest = {name: [start.latest(policy.baseline_runs) for start in group] for name, group in old.items()}
-    baseline = {name: group[-policy.history :] for name, group in latest.items()}
+    baseline = {name: group[-policy.history :] for name, group in old.items()}
     orphans = [start for name, group in baseline.items() if name not in new for start in group]
     every = [start for group in baseline.values() for start in group]
-    found = [Pair(baseline[name], group) for name, group in new.items() if name in baseline]
+    found = [
+        pair
+        for name, group in new.items()
+        if name in baseline and (pair := _pair(baseline[name], group, before, policy)) is not None
+    ]
     # Those with new names are one pair: a baseline that several share is one measurement, not several. So where they
     # have it to share with those of old names, all are one.
     renamed = [start for name, group in new.items() if name not in old for start in group]
     if not renamed or not every:
         return found
     if not orphans:
-        return [Pair(every, [start for group in new.values() for start in group])]
-    return [*found, Pair(orphans, renamed)]
+        found, renamed = [], [start for group in new.values() for start in group]
+    shared = _pair(orphans or every, renamed, before, policy)
+    return found if shared is None else [*found, shared]
+
+
+def _pair(
+    baseline: Sequence[Start], after: Sequence[Start], before: Sequence[Start], policy: Policy
+) -> Pair | None:
+    """The runs of ``baseline`` before those of ``after``, with the starts of ``before`` that ran on beside these.
+
+    Those of the same minutes are compared with first: None while there are too few of them yet.
+    """
+    beside: dict[tuple[str, str], Concurrent] = {}
+    awaited = False
+    for start in before:
+        found = _concurrent(start, after, policy)
+        if found is not None and len(found.during.samples) >= policy.fewest_concurrent_runs:
+            beside[start.boot] = found
+        awaited = awaited or found is not None
+    if awaited and not beside:
+        return None
+    left = [beside[start.boot].before if start.boot in beside else start for start in baseline]
+    return Pair([start.latest(policy.baseline_runs) for start in left], after, [*beside.values()])
+
+
+def _concurrent(start: Start, after: Sequence[Start], policy: Policy) -> Concurrent | None:
+    """What ``start`` did before ``after`` and meanwhile; None where it has too few runs before, or did not go on.
+
+    A new start may run more often than others at first. So where these have too few runs meanwhile, their last ones
+    before count, up to a minute back.
+    """
+    times, began = start.times, min(s.samples[0].started_at for s in after)
+    if times.size <= policy.fewest_runs or times[0] >= began or times[-1] < began:
+        return None
+    ran = [(s.samples[0].started_at, s.samples[-1].started_at) for s in after]
+    firsts, lasts = np.searchsorted(times, ran)[:, 0], np.searchsorted(times, ran, "right")[:, 1]
+    merged = _merged(zip(firsts.tolist(), lasts.tolist(), strict=True))
+    missing = policy.fewest_concurrent_runs - sum(high - low for low, high in merged)
+    if missing > 0:
+        earliest = int(np.searchsorted(times, began - policy.concurrent_seconds))
+        merged[0] = (max(earliest, merged[0][0] - missing), merged[0][1])
+    first = merged[0][0]
+    every = (times[first] - times[0]) / first if first else math.inf
+    if first < policy.fewest_runs or every > policy.concurrent_seconds:
+        return None
+    return Concurrent(start.part((max(0, first - policy.baseline_runs), first)), start.part(*merged))
+
+
+def _merged(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, and each place in one of them."""
+    found: list[tuple[int, int]] = []
+    for low, high in sorted(stretches):
+        if found and low <= found[-1][1]:
+            found[-1] = (found[-1][0], max(high, found[-1][1]))
+        else:
+            found.append((low, high))
+    return found
+
+
+def teaching(starts: Sequence[Start], upgrade: Upgrade | None, policy: Policy) -> list[Start]:
+    """What shows how much starts of one image differ.
+
+    Of a replica that stays on the old image that is what it did before the upgrade: what the host did since is no sign
+    that starts differ, and the same runs give the same verdict again.
+
+    Args:
+        starts: Of a service, in order of time.
+        upgrade: The one that is judged; None without any.
+        policy: How many runs make a start count.
+
+    Returns:
+        The starts, of which some have fewer runs.
+    """
+    if upgrade is None:
+        return [*starts]
+    image = {start.boot for start in upgrade.before}
+    found = []
+    for start in starts:
+        earlier = int(np.searchsorted(start.times, upgrade.at)) if start.boot in image else 0
+        found.append(start.part((0, earlier)) if earlier >= policy.fewest_runs else start)
+    return found
 
 
 def spanning(siblings: Iterable[Start], at: float) -> list[Start]:

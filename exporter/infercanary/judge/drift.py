@@ -19,8 +19,9 @@ from infercanary.judge.changepoints import scan
 from infercanary.judge.evidence import NO_RESTART
 from infercanary.judge.model import Pair, Part, Sample, Start, merge
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.pooling import pool
 from infercanary.judge.shift import CHANGED, Restarts
-from infercanary.judge.statistics import assess, pool
+from infercanary.judge.statistics import assess
 
 Block: TypeAlias = Sequence[Sample]
 """Runs beside each other; or one that the store merged of many."""

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from infercanary.judge.align import Runs, looks_of, pairs
-from infercanary.judge.evidence import Evidence, evidence, threads
+from infercanary.judge.align import Runs, looks_of, pairs, teaching
+from infercanary.judge.evidence import Evidence, evidence, moved_with_controls, threads
 from infercanary.judge.host import Adjustment, adjust, left_waiting
-from infercanary.judge.model import Pair, Start, Upgrade
+from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
+from infercanary.judge.pooling import moved, pool_parts
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sequential import assess_look, confirmed_at
-from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Restarts, Shift
-from infercanary.judge.statistics import Series, pool_parts
+from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict
 
 
 class Look(NamedTuple):
@@ -89,7 +89,7 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
         siblings explain something.
     """
     starts, upgrade = runs.selection.starts, runs.selection.upgrade
-    restarts = restarts_of(starts, policy)
+    restarts = restarts_of(teaching(starts, upgrade, policy), policy)
     if upgrade is None:
         return Estimate(runs, restarts)
     looks = _looks(runs.looks, restarts, policy)
@@ -115,13 +115,18 @@ def _looks(
     """
     found: list[Look] = []
     for compared, runs in reversed([*zip(looks, policy.looks, strict=False)]):
-        parts = pool_parts(_points(compared, policy), restarts, policy)
+        parts = _parts(compared, restarts, policy)
         if parts is None:
             break
         parts = parts._replace(runs_se=math.hypot(parts.runs_se, slope_error))
         seen = assess_look(parts, runs, policy)
-        is_open = seen.verdict == "confirming"
-        found.append(Look(parts.shift, seen, runs, confirmed_at(parts, runs, policy) if is_open else None))
+        if not _is_seen_as_it_is(seen, parts, compared, restarts, policy):
+            verdict: Verdict = "confirming" if seen.verdict in CHANGED else "inconclusive"
+            found.append(Look(parts.shift, seen._replace(verdict=verdict), runs))
+        else:
+            confirmed = confirmed_at(parts, runs, policy) if seen.verdict == "confirming" else None
+            found.append(Look(parts.shift, seen, runs, confirmed))
+        is_open = found[-1].seen.verdict == "confirming"
         if not is_open:
             break
     return found[::-1]
@@ -144,7 +149,7 @@ def _anew(
     left: Sequence[Start], upgrade: Upgrade, siblings: int, policy: Policy, slope_error: float = 0.0
 ) -> Adjusted:
     """The looks at an ``upgrade`` of which only ``left`` is left of the service's starts."""
-    restarts = restarts_of(left, policy)
+    restarts = restarts_of(teaching(left, upgrade, policy), policy)
     compared = looks_of(upgrade, policy)
     own = pairs(upgrade.own, upgrade.after, policy)
     return Adjusted(
@@ -191,7 +196,7 @@ def _adjusted(
         single = _without(adjust(starts, [sibling], policy), upgrade, policy)
         if single is not None:
             last = looks_of(single[1], policy)[-1:]
-            known = restarts_of(single[0].starts, policy)
+            known = restarts_of(teaching(single[0].starts, single[1], policy), policy)
             alone.append(_pooled(last[0], known, policy).log if last else math.nan)
     return found._replace(alone=alone)
 
@@ -212,12 +217,71 @@ def _without(
     return adjustment, steady, abs(after - before) * adjustment.slope_se
 
 
+def _is_seen_as_it_is(
+    seen: Comparison, parts: Pooled, compared: Sequence[Pair], restarts: Restarts, policy: Policy
+) -> bool:
+    """Whether an answer needs no second replica on the old image to vouch for it.
+
+    A replica alone may have changed by itself, which would be attributed to the new image with the opposite sign. So
+    the change must be seen in the runs as they are, too, or a control must have moved as that replica did.
+    """
+    if seen.verdict not in (*CHANGED, "equivalent") or not _is_alone(compared, policy):
+        return True
+    alone = [pair._replace(concurrent=()) for pair in compared]
+    raw = _parts(alone, restarts, policy)
+    if raw is None:
+        return False
+    felt = raw.log - parts.log
+    if seen.verdict == "equivalent":
+        is_seen = abs(felt) <= policy.log_effect
+    else:
+        is_seen = raw.log / parts.log >= policy.concurrent_alone
+    return is_seen or moved_with_controls(felt, alone, policy)
+
+
+def _is_alone(compared: Sequence[Pair], policy: Policy) -> bool:
+    """Whether what moved beside rests on one replica: there is no other, or the other's noise says little."""
+    count = beside_all(compared)
+    if count != 2:
+        return count == 1
+    errors = [
+        min(
+            moved(each.before.series(policy), each.during.series(policy), policy, policy.noise_df).se
+            for each in several
+        )
+        for several in _by_container(compared)
+    ]
+    return min(errors) < policy.concurrent_alone * max(errors)
+
+
+def _by_container(compared: Sequence[Pair]) -> list[list[Concurrent]]:
+    found: dict[str, list[Concurrent]] = {}
+    for pair in compared:
+        for each in pair.concurrent:
+            found.setdefault(each.during.generation.container, []).append(each)
+    return [*found.values()]
+
+
+def beside_all(compared: Sequence[Pair]) -> int:
+    """How many replicas stayed on the old image while the new one's starts ran.
+
+    Args:
+        compared: The pairs of a look.
+    """
+    return len(_by_container(compared))
+
+
 def _pooled(compared: Iterable[Pair], restarts: Restarts, policy: Policy) -> Shift:
-    parts = pool_parts(_points(compared, policy), restarts, policy)
+    parts = _parts([*compared], restarts, policy)
     return UNKNOWN if parts is None else parts.shift
 
 
-def _points(compared: Iterable[Pair], policy: Policy) -> list[tuple[list[Series], list[Series]]]:
-    return [
+def _parts(compared: Sequence[Pair], restarts: Restarts, policy: Policy) -> Pooled | None:
+    replicas = [
         ([s.series(policy) for s in pair.before], [s.series(policy) for s in pair.after]) for pair in compared
     ]
+    concurrent = [
+        [(each.before.series(policy), each.during.series(policy)) for each in pair.concurrent]
+        for pair in compared
+    ]
+    return pool_parts(replicas, restarts, policy, concurrent)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from infercanary.contract.vocabulary import POOL_COMPONENTS
+from infercanary.contract.vocabulary import CONTROLS, IN_STEP, POOL_COMPONENTS
 from infercanary.judge.crowding import Crowding, crowding
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.pooling import middle_of, moved_beside, pool, pool_parts
 from infercanary.judge.shift import Restarts, Shift
-from infercanary.judge.statistics import Series, pool, pool_parts
+from infercanary.judge.statistics import Series
 
 NO_RESTART = Restarts(0.0, math.inf)
 """Of what did not start anew between, or is not affected: a sibling, a control."""
@@ -60,7 +61,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     single = all(threads(start.generation) == "1" for start in newest)
     return Evidence(
         controls={name: _shift(compared, _control(name), policy) for name in names},
-        siblings=_siblings(felt),
+        siblings=_beyond_concurrent(middle_of(felt), compared, policy),
         felt_by=len(felt),
         # Of several threads the one that runs the canary knows only its own waiting.
         waiting=waiting if single else None,
@@ -70,22 +71,6 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         phases=_phases(both),
         tags=_tags(both),
     )
-
-
-def _siblings(each: Sequence[Shift]) -> Shift | None:
-    """How far siblings moved: the one in the middle, as surely as they agree.
-
-    Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do not
-    agree tell little: the error is that of a median, by the spread of the siblings (1.4826 median absolute deviations
-    are an SD of normal values, and a median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
-    """
-    if len(each) < 2:
-        return each[0] if each else None
-    middle = median(shift.log for shift in each)
-    spread = 1.4826 * median(abs(shift.log - middle) for shift in each)
-    own = median(shift.se for shift in each)
-    error = math.sqrt(math.pi / 2 / len(each)) * max(spread, own)
-    return Shift(middle, error, min(shift.df for shift in each))
 
 
 def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:
@@ -188,14 +173,62 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
         each = ([x for s in start.samples if (x := value(s)) is not None and x > 0] for start in starts)
         return [Series.of(found, policy=policy) for found in each if found]
 
-    both = [(points(pair.before), points(pair.after)) for pair in compared]
-    both = [(before, after) for before, after in both if before and after]
-    found = pool(both, NO_RESTART, policy)
-    if not math.isfinite(found.se) and (few := pool_parts(both, NO_RESTART, policy)) is not None:
-        return (
-            few.shift
-        )  # a change may be called before a start has enough runs to show their noise by themselves
+    known = [
+        (pair, before, after)
+        for pair in compared
+        if (before := points(pair.before)) and (after := points(pair.after))
+    ]
+    both = [(before, after) for _, before, after in known]
+    beside = [
+        [(sides[0], sides[1]) for each in pair.concurrent if len(sides := points(each)) == 2]
+        for pair, _, _ in known
+    ]
+    found = pool(both, NO_RESTART, policy, beside)
+    if not math.isfinite(found.se) and (few := pool_parts(both, NO_RESTART, policy, beside)) is not None:
+        # A change may be called before a start has enough runs to show their noise by themselves.
+        return few.shift
     return found
+
+
+def concurrent_shift(compared: Iterable[Pair], policy: Policy = LIVE) -> Shift | None:
+    """What replicas moved by that stayed on the old image while the new one's starts ran.
+
+    Args:
+        compared: For each replica its starts before and after.
+        policy: The fewest runs of a start.
+
+    Returns:
+        A logarithm; None where no replica stayed.
+    """
+    pairs = ([(a.series(policy), b.series(policy)) for a, b in pair.concurrent] for pair in compared)
+    each = [moved_beside(beside, policy, policy.noise_df) for beside in pairs]
+    return middle_of([moved.whole for moved in each if moved is not None])
+
+
+def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = LIVE) -> bool:
+    """Whether a control that no image touches moved at least half as far, in the same direction.
+
+    Args:
+        log: How far others moved (a logarithm).
+        compared: For each replica its starts before and after.
+        policy: When a control has moved.
+    """
+    both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
+    for name in _names(both, lambda sample: sample.controls):
+        if name in IN_STEP and CONTROLS[name].made_of is None:
+            moved = _shift(compared, _control(name), policy)
+            is_clear = abs(moved.log) >= max(policy.log_effect, policy.moved_sigmas * moved.se)
+            if is_clear and moved.log / log >= policy.restless_share:
+                return True
+    return False
+
+
+def _beyond_concurrent(siblings: Shift | None, compared: Iterable[Pair], policy: Policy) -> Shift | None:
+    """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too."""
+    moved = concurrent_shift(compared, policy)
+    if siblings is None or moved is None:
+        return siblings
+    return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))
 
 
 def _names(both: Sequence[Sequence[Sample]], of: Callable[[Sample], Mapping[str, float]]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, median_low
@@ -178,7 +178,9 @@ class Start:
     last_at: float | None = None
     """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
     _series: dict[Policy, Series] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _parts: dict[tuple[str, int], Start] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _parts: dict[tuple[tuple[int, int], ...], Start] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, generation: Generation, samples: Sequence[Sample]) -> Start:
@@ -231,9 +233,9 @@ class Start:
             runs: 1 or more.
 
         Returns:
-            A start whose ``last_at`` is None; this one if it has no more runs than that.
+            As :meth:`part` does.
         """
-        return self._part("latest", runs, lambda: self.samples[-runs:])
+        return self.part((max(0, len(self.samples) - runs), len(self.samples)))
 
     def first(self, runs: int) -> Start:
         """With its first ``runs`` only: how it began.
@@ -242,16 +244,32 @@ class Start:
             runs: 1 or more.
 
         Returns:
-            A start whose ``last_at`` is None; this one if it has no more runs than that.
+            As :meth:`part` does.
         """
-        return self._part("first", runs, lambda: self.samples[:runs])
+        return self.part((0, min(runs, len(self.samples))))
 
-    def _part(self, which: str, runs: int, samples: Callable[[], Sequence[Sample]]) -> Start:
-        if len(self.samples) <= runs:
+    def part(self, *places: tuple[int, int]) -> Start:
+        """With the runs at these places only.
+
+        Args:
+            places: The first one, and the one after the last, of each stretch.
+
+        Returns:
+            A start whose ``last_at`` is None, the same at each call; this one where it has all of the runs.
+        """
+        if sum(last - first for first, last in places) == len(self.samples):
             return self
-        if (which, runs) not in self._parts:
-            self._parts[which, runs] = Start(self.generation, samples())
-        return self._parts[which, runs]
+        if places not in self._parts:
+            samples = [sample for first, last in places for sample in self.samples[first:last]]
+            self._parts[places] = Start(self.generation, samples)
+        return self._parts[places]
+
+
+class Concurrent(NamedTuple):
+    """A start of the old image that ran on: its runs before a start of the new image, and while that ran."""
+
+    before: Start
+    during: Start
 
 
 class Pair(NamedTuple):
@@ -259,6 +277,8 @@ class Pair(NamedTuple):
 
     before: Sequence[Start]
     after: Sequence[Start]
+    concurrent: Sequence[Concurrent] = ()
+    """Other replicas that stayed on the old image: what they moved by is not the new image's."""
 
 
 class Upgrade(NamedTuple):
@@ -379,6 +399,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
     starts: int = 0
     """Starts of both images that counted."""
+    concurrent: int = 0
+    """Of these, replicas that stayed on the old image: the shift is beyond what they moved by in the same minutes."""
+    concurrent_shift: float | None = None
+    """What that was; None without such replicas."""
     next_look: int | None = None
     """At how many runs of a start the judge looks again; None after the last look."""
     look: int = 0

@@ -68,6 +68,18 @@ class Policy:
     """Runs of a start of the candidate from which on the live judge compares it: what the baseline shows of the noise
     counts for it, too."""
 
+    fewest_concurrent_runs: int = 4
+    """Runs of a replica on the old image, while those of the candidate ran, from which on it is compared with: with
+    fewer, they have no scatter. Until one has so many, the judge waits."""
+
+    concurrent_seconds: float = 60.0
+    """As far before the candidate's first run they may begin, where it runs more often than they do. A replica that
+    runs more seldom than this is not waited for."""
+
+    concurrent_alone: float = 0.5
+    """Share of a change that the runs as they are must show where one replica alone stayed on the old image, or where
+    the other one's error is more than one over this times as large: it may have changed by itself."""
+
     noise_df: float = 5.0
     """Degrees of freedom that the baseline's noise counts for in the candidate's. With more, a candidate that is
     noisier than the baseline is trusted too early; with fewer, a slowdown to double takes more than a minute."""

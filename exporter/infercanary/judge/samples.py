@@ -9,8 +9,9 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from infercanary.judge.policy import FILES, Policy
+from infercanary.judge.pooling import pool
 from infercanary.judge.shift import Comparison, Restarts, Shift
-from infercanary.judge.statistics import Points, Series, assess, counting, learn, pool, shift
+from infercanary.judge.statistics import Points, Series, assess, counting, learn, shift
 
 
 def compare(

@@ -11,10 +11,12 @@ import msgspec
 from infercanary.contract.vocabulary import COMPONENTS
 from infercanary.judge import origin
 from infercanary.judge.causes import Attribution
-from infercanary.judge.model import Causes, Change, Judgement, Part, Start
+from infercanary.judge.estimate import beside_all
+from infercanary.judge.evidence import concurrent_shift
+from infercanary.judge.model import Causes, Change, Judgement, Pair, Part, Start
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.shift import CHANGED, Shift
+from infercanary.judge.shift import CHANGED, Shift, ratio
 from infercanary.judge.upgrade import image_name
 
 SENTENCE_BYTES = 400
@@ -72,6 +74,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
     measured = runs.looks[-1]  # people are shown the runs as they are
+    moved = concurrent_shift(decision.pairs, policy)
     return msgspec.structs.replace(
         judgement,
         shift=decision.look.seen.shift,
@@ -81,7 +84,9 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         current_seconds=_level(start for pair in measured for start in pair.after),
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
-        starts=sum(len(pair.before) + len(pair.after) for pair in decision.pairs),
+        starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
+        concurrent=beside_all(decision.pairs),
+        concurrent_shift=ratio(moved.log) if moved is not None else None,
         siblings=0 if adjusted is None else adjusted.siblings,
         is_unwaited=adjusted is not None and not adjusted.siblings,
         own=_own(own, policy),
@@ -125,6 +130,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
             if judgement.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
+    if judgement.concurrent:
+        found.append(_beside(judgement, policy))
     if judgement.is_unwaited:
         found.append("without what each run waited for CPUs that others had")
     if judgement.siblings:
@@ -190,6 +197,18 @@ def _origin(judgement: Judgement, taken: int) -> str:
         return ""
     whole = f"; {words} {address}".rstrip()
     return whole if taken + len(whole.encode()) <= SENTENCE_BYTES else f"; {words}"
+
+
+def _starts(pair: Pair) -> Iterator[Start]:
+    yield from (*pair.before, *pair.after, *(each.during for each in pair.concurrent))
+
+
+def _beside(judgement: Judgement, policy: Policy) -> str:
+    """What it was compared with, and by how much that moved."""
+    count, moved = judgement.concurrent, judgement.concurrent_shift or 0.0
+    against = "a replica" if count == 1 else f"{count} replicas"
+    how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= policy.log_effect else ""
+    return f"against {against} on the old image in the same minutes{how}"
 
 
 def _confirming(judgement: Judgement) -> str:

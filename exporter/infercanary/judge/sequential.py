@@ -21,17 +21,13 @@ throttled for a while so widens the interval by how far and how often, not by th
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, stdtr, stdtrit
 
 from infercanary.judge.policy import Policy
-from infercanary.judge.shift import Comparison, Pooled, Verdict, ratio
-
-Floats: TypeAlias = NDArray[np.float64]
+from infercanary.judge.shift import Comparison, Floats, Pooled, Verdict, ratio
 
 _MODES = 60  # runs of a side that stand for all of them, as the judging thread can afford
 
@@ -99,13 +95,16 @@ def _half_widths(between: Pooled, runs: float, error: float, policy: Policy) -> 
 
 def _modes(between: Pooled) -> list[Floats]:
     """Of each side how far its runs are off their level: not more than some, evenly from the least to the most."""
-    sides = []
-    for starts in between.lasting:
-        off = np.sort(np.concatenate(starts))
-        if off.size > _MODES:
-            off = off[np.linspace(0, off.size - 1, _MODES).round().astype(int)]
-        sides.append(off)
+    sides = [_some(np.concatenate(starts), _MODES) for starts in between.lasting]
+    if between.beside:  # they may be in a mode meanwhile, too
+        others = _some(np.concatenate(between.beside), _MODES)
+        sides = [_some(np.subtract.outer(off, others).ravel(), 4 * _MODES) for off in sides]
     return sides
+
+
+def _some(off: Floats, most: int) -> Floats:
+    off = np.sort(off)
+    return off if off.size <= most else off[np.linspace(0, off.size - 1, most).round().astype(int)]
 
 
 def _off(between: Pooled, sides: list[Floats], half: float) -> float:

@@ -13,7 +13,8 @@ from scipy.special import stdtrit
 Verdict = Literal["regressed", "improved", "confirming", "equivalent", "inconclusive"]
 CHANGED = ("regressed", "improved")
 
-Sides: TypeAlias = "Sequence[Sequence[NDArray[np.float64]]]"
+Floats: TypeAlias = NDArray[np.float64]
+Sides: TypeAlias = "Sequence[Sequence[Floats]]"
 
 
 class Shift(NamedTuple):
@@ -58,6 +59,8 @@ class Pooled(NamedTuple):
     lasting: Sides = ()
     """Of the old image's starts, and of the new one's, how far each run lies from its start's level (logarithms):
     noise that lasts for a whole start moves it by as much as it moved some run."""
+    beside: Sequence[Floats] = ()
+    """The same of replicas that stayed on the old image, whose shift was taken off."""
 
     @property
     def shift(self) -> Shift:

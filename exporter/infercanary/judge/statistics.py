@@ -11,7 +11,8 @@ time. What each part rests on:
   (Dehling and Fried, "Asymptotic Distribution of Two-Sample Empirical U-Quantiles with Applications to Robust Tests for
   Shifts", 2012; :mod:`~infercanary.judge.persistence`).
 - **A restart is one replicate** (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", 2013): two starts of
-  the same image differ, and no number of runs within them shows by how much. ``pool`` adds that variance.
+  the same image differ, and no number of runs within them shows by how much. :mod:`~infercanary.judge.pooling`
+  adds that variance.
 - Verdicts are three-way, as in equivalence testing: changed, the same, or not known yet.
 
 Every threshold is a field of :class:`~infercanary.judge.policy.Policy`.
@@ -30,7 +31,7 @@ from scipy.special import stdtrit
 
 from infercanary.judge import persistence, ranks
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.shift import UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict, ratio
+from infercanary.judge.shift import UNKNOWN, Comparison, Restarts, Shift, Verdict, ratio
 
 Floats: TypeAlias = NDArray[np.float64]
 Points: TypeAlias = "Sequence[float] | Floats | Series"
@@ -181,7 +182,7 @@ def shift(baseline: Points, candidate: Points, policy: Policy = LIVE) -> Shift:
     """How much slower ``candidate`` is, as far as its points show: Hodges and Lehmann's estimate on logarithms.
 
     Its error assumes that both sides have one shape, that their noise lasts as the processes of
-    :mod:`~infercanary.judge.persistence` do, and that no restart lies between: ``pool`` adds what restarts do. Modes
+    :mod:`~infercanary.judge.persistence` do, and that no restart lies between: ``pooling`` adds what restarts do. Modes
     that last about as long as a side cannot be known from it: such a side looks like one mode, and a change of mode
     like a change.
 
@@ -197,99 +198,7 @@ def shift(baseline: Points, candidate: Points, policy: Policy = LIVE) -> Shift:
         ValueError: A point is no latency.
     """
     sides = Series.of(baseline, "baseline", policy), Series.of(candidate, "candidate", policy)
-    return _shift(*sides, policy)
-
-
-def pool(
-    replicas: Iterable[tuple[Sequence[Points], Sequence[Points]]], restarts: Restarts, policy: Policy = LIVE
-) -> Shift:
-    """The shift over the replicas of a service, each with its starts of the old and of the new image.
-
-    A start is one replicate, whatever its number of runs: over m replicas with a start each, restarts alone leave a
-    variance of 2 sd² / m, on the degrees of freedom that ``restarts`` is known on. The scatter of the replicas' shifts
-    adds m - 1 degrees of freedom. Starts with too few runs, and replicas without a start on either side, do not count.
-
-    Weighted by inverse variances, as a random-effects meta-analysis is, and widened where the replicas differ by more
-    than that (Hartung and Knapp, "A refined method for the meta-analysis of controlled clinical trials with binary
-    outcome", 2001). Replicas that differ by less than restarts should make them differ narrow it, but never below the
-    error that the runs' own scatter leaves. Assumes that starts are independent, and that replicas shift alike.
-
-    Args:
-        replicas: For each the latencies of each start before, and of each start after.
-        restarts: The restart variance.
-        policy: The fewest runs of a start.
-
-    Returns:
-        The pooled shift; of infinite error where nothing can be compared.
-    """
-    each = [
-        pair
-        for before, after in replicas
-        if (
-            pair := _replica(
-                counting(before, "baseline", policy),
-                counting(after, "candidate", policy),
-                restarts.sd,
-                policy,
-            )
-        )
-    ]
-    if not each:
-        return UNKNOWN
-    runs, starting, df, apart = _together(each, restarts)
-    pooled = _widened(runs, starting, df)
-    return pooled._replace(se=max(runs.se, pooled.se * apart))
-
-
-def pool_parts(
-    replicas: Iterable[tuple[Sequence[Points], Sequence[Points]]], restarts: Restarts, policy: Policy = LIVE
-) -> Pooled | None:
-    """As :func:`pool`, with the runs' and the restarts' parts of the error apart, and for few runs of the new image.
-
-    A start of the new image counts from ``policy.fewest_new_runs`` on. So few runs hardly show their own noise, and so
-    the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
-    variance does. Replicas that differ by more than restarts should make them widen the restarts' part;
-    those that agree by chance do not narrow it. Noise that looks as if it lasted for ever makes a standard error
-    without bound; so how far runs lie from their levels is given, too: a start that is in one mode is off by that.
-
-    Args:
-        replicas: For each the latencies of each start before, and of each start after.
-        restarts: The restart variance.
-        policy: The fewest runs of a start.
-
-    Returns:
-        None where nothing can be compared.
-    """
-    each = []
-    lasting: tuple[list[Floats], list[Floats]] = ([], [])
-    for before, after in replicas:
-        old = counting(before, "baseline", policy)
-        new = counting(after, "candidate", policy, policy.fewest_new_runs)
-        if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
-            each.append(pair)
-            for found, side in zip(lasting, (old, new), strict=True):
-                found.extend(series.deviations for series in side)
-    if not each:
-        return None
-    runs, starting, df, apart = _together(each, restarts)
-    more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
-    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, lasting)
-
-
-def _together(
-    each: Sequence[tuple[float, float, float, float]], restarts: Restarts
-) -> tuple[Shift, float, float, float]:
-    """Of several replicas: the shift with the runs' error, the variance of their starts, its freedom, and by how much
-    the replicas differ over what restarts and runs should make them differ by (a ratio of SDs)."""
-    logs, sampling, starting, freedom = np.array(each).T
-    total = sampling + starting
-    weights = 1 / total if total.all() else np.ones(len(each))
-    weights /= weights.sum()
-    log = float(weights @ logs)
-    df = restarts.df + len(each) - 1
-    more = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
-    runs = Shift(log, math.sqrt(weights**2 @ sampling), float(freedom.min()))
-    return runs, float(weights**2 @ starting), df, math.sqrt(1 + more / df)
+    return shift_of(*sides, policy)
 
 
 def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts:
@@ -313,38 +222,11 @@ def learn(images: Iterable[Sequence[Points]], policy: Policy = LIVE) -> Restarts
     for image in images:
         starts = counting(image, "start", policy)
         if len(starts) > 1:
-            noise = math.fsum(_variance(start, start.inflation) for start in starts) / len(starts)
+            noise = math.fsum(variance_of(start, start.inflation) for start in starts) / len(starts)
             spread = float(np.var([start.level for start in starts], ddof=1))
             squares += (len(starts) - 1) * max(spread - noise, 0.0)
             df += len(starts) - 1
     return Restarts(math.sqrt(squares / df), df)
-
-
-def _replica(
-    old: list[Series], new: list[Series], sd: float, policy: Policy, noise_df: float = 0.0
-) -> tuple[float, float, float, float] | None:
-    """Of one replica: its shift, the variance from its runs and from its starts, and the freedom of the former."""
-    if not (old and new):
-        return None
-    pairs = [
-        _with_noise_of(a, b, _shift(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
-        if noise_df
-        else _shift(a, b, policy)
-        for a in old
-        for b in new
-    ]
-    log = math.fsum(pair.log for pair in pairs) / len(pairs)
-    # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
-    # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
-    sampling = float(np.median([pair.se**2 for pair in pairs])) / min(len(old), len(new))
-    return log, sampling, sd**2 * (1 / len(old) + 1 / len(new)), min(pair.df for pair in pairs)
-
-
-def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:
-    """``between`` with an error in which the noise of ``a`` counts for so many degrees of freedom."""
-    noise = _variance(a, a.inflation) * (1 + len(a) / len(b))
-    df = noise_df + between.df
-    return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
 
 
 def counting(starts: Iterable[Points], what: str, policy: Policy, fewest: int | None = None) -> list[Series]:
@@ -363,7 +245,18 @@ def counting(starts: Iterable[Points], what: str, policy: Policy, fewest: int | 
     return [series for series in each if len(series) >= (fewest or policy.fewest_runs)]
 
 
-def _shift(a: Series, b: Series, policy: Policy, fewest: int | None = None) -> Shift:
+def shift_of(a: Series, b: Series, policy: Policy, fewest: int | None = None) -> Shift:
+    """As :func:`shift`, of series that are there.
+
+    Args:
+        a: The baseline.
+        b: The candidate.
+        policy: The fewest runs of a side.
+        fewest: In place of the policy's; None for that.
+
+    Returns:
+        The shift; of infinite error where a side has too few points.
+    """
     if not (len(a) and len(b)):
         return UNKNOWN
     if min(len(a), len(b)) < (fewest or policy.fewest_runs):
@@ -378,8 +271,13 @@ def _shift(a: Series, b: Series, policy: Policy, fewest: int | None = None) -> S
     return Shift(between, half * max(off / policy.most_off, 1.0) / quantile, df)
 
 
-def _variance(side: Series, inflation: float) -> float:
-    """Of a level: half of a shift's."""
+def variance_of(side: Series, inflation: float) -> float:
+    """The variance of a level: half of a shift's.
+
+    Args:
+        side: A start.
+        inflation: By how much what lasts widens it.
+    """
     return (_RANKS * side.scatter) ** 2 * inflation / len(side)
 
 
@@ -392,13 +290,3 @@ def _inflations(sides: Sequence[Series], policy: Policy) -> list[float]:
     known = [side.likely for side in sides if side.likely is not None]
     weights = persistence.weights(known, policy)
     return [math.exp(float(weights @ side.likely.inflation)) if side.likely else 1.0 for side in sides]
-
-
-def _widened(between: Shift, variance: float, df: float) -> Shift:
-    """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
-    if not variance or not math.isfinite(between.se):
-        return between
-    total = between.se**2 + variance
-    share = variance / total
-    freedom = share**2 / df + (1 - share) ** 2 / between.df
-    return Shift(between.log, math.sqrt(total), 1 / freedom if freedom else math.inf)

@@ -61,7 +61,7 @@ def trials(
         least = min(policy.trial_runs, policy.looks[-1])
         if is_open and left > 0 and before and min(len(before[-1].samples), len(start.samples)) >= least:
             left -= 1
-            is_called = _is_called(starts[:place], before, start, siblings, policy)
+            is_called = _is_called(starts[:place], start, siblings, policy)
             found[start.boot] = Trial(looks, is_called)
         elif start.boot in known:
             found[start.boot] = known[start.boot]
@@ -69,13 +69,12 @@ def trials(
     return found
 
 
-def _is_called(
-    past: Sequence[Start], before: Sequence[Start], start: Start, siblings: Sequence[Start], policy: Policy
-) -> bool:
+def _is_called(past: Sequence[Start], start: Start, siblings: Sequence[Start], policy: Policy) -> bool:
     """Whether ``start`` would be called a change if its image were another one."""
     g = start.generation
     after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
-    upgrade = Upgrade(g.started_at, [*before], [after], [])
+    before = [earlier for earlier in past if earlier.generation.image_key == g.image_key]
+    upgrade = Upgrade(g.started_at, before, [after], [])
     runs = Runs(
         Selection([*past, after], upgrade, [after]),
         len(after.samples),

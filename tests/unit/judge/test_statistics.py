@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from infercanary.judge.changepoints import ChangePoint, scan
 from infercanary.judge.policy import FILES, LIVE
+from infercanary.judge.pooling import pool
 from infercanary.judge.samples import compare
 from infercanary.judge.shift import Restarts
-from infercanary.judge.statistics import Series, assess, learn, pool, prior, shift
+from infercanary.judge.statistics import Series, assess, learn, prior, shift
 
 FEWEST = LIVE.fewest_runs
 LEVEL = FILES.confidence

@@ -1,0 +1,271 @@
+"""The shift over the replicas of a service: restarts, runs, and replicas that ran on beside an upgrade. Pure.
+
+A start is one replicate, whatever its number of runs. Where other replicas stayed on the old image, what they moved by
+meanwhile is taken off (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994): the host did
+that, no restart lies between, and what differs between replicas drops out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.shift import UNKNOWN, Pooled, Restarts, Shift
+from infercanary.judge.statistics import Floats, Points, Series, counting, shift_of, variance_of
+
+Replica: TypeAlias = "tuple[Sequence[Points], Sequence[Points]]"
+
+
+def pool(
+    replicas: Iterable[Replica],
+    restarts: Restarts,
+    policy: Policy = LIVE,
+    concurrent: Sequence[Sequence[tuple[Points, Points]]] = (),
+) -> Shift:
+    """The shift over the replicas of a service, each with its starts of the old and of the new image.
+
+    A start is one replicate, whatever its number of runs: over m replicas with a start each, restarts alone leave a
+    variance of 2 sd² / m, on the degrees of freedom that ``restarts`` is known on. The scatter of the replicas' shifts
+    adds m - 1 degrees of freedom. Starts with too few runs, and replicas without a start on either side, do not count.
+
+    Weighted by inverse variances, as a random-effects meta-analysis is, and widened where the replicas differ by more
+    than that (Hartung and Knapp, "A refined method for the meta-analysis of controlled clinical trials with binary
+    outcome", 2001). Replicas that differ by less than restarts should make them differ narrow it, but never below the
+    error that the runs' own scatter leaves. Assumes that starts are independent, and that replicas shift alike.
+
+    Args:
+        replicas: For each the latencies of each start before, and of each start after.
+        restarts: The restart variance.
+        policy: The fewest runs of a start.
+        concurrent: For each replica others that ran on: their latencies before, and meanwhile. What these moved by is
+            taken off.
+
+    Returns:
+        The pooled shift; of infinite error where nothing can be compared.
+    """
+    each = []
+    for place, (before, after) in enumerate(replicas):
+        old, new = counting(before, "baseline", policy), counting(after, "candidate", policy)
+        if pair := _replica(old, new, restarts.sd, policy):
+            each.append((pair, moved_beside(concurrent[place], policy) if concurrent else None))
+    if not each:
+        return UNKNOWN
+    runs, starting, df, apart = _together(_beyond(each), restarts)
+    pooled = _widened(runs, starting, df)
+    return pooled._replace(se=max(runs.se, pooled.se * apart))
+
+
+def pool_parts(
+    replicas: Iterable[Replica],
+    restarts: Restarts,
+    policy: Policy = LIVE,
+    concurrent: Sequence[Sequence[tuple[Points, Points]]] = (),
+) -> Pooled | None:
+    """As :func:`pool`, with the runs' and the restarts' parts of the error apart, and for few runs of the new image.
+
+    A start of the new image counts from ``policy.fewest_new_runs`` on. So few runs hardly show their own noise, and so
+    the baseline's counts for ``policy.noise_df`` degrees of freedom beside it, as the conjugate prior of a normal
+    variance does. Replicas that differ by more than restarts should make them widen the restarts' part;
+    those that agree by chance do not narrow it. Noise that looks as if it lasted for ever makes a standard error
+    without bound; so how far runs lie from their levels is given, too: a start that is in one mode is off by that.
+
+    Args:
+        replicas: For each the latencies of each start before, and of each start after.
+        restarts: The restart variance.
+        policy: The fewest runs of a start.
+        concurrent: As in :func:`pool`.
+
+    Returns:
+        None where nothing can be compared.
+    """
+    each = []
+    lasting: tuple[list[Floats], ...] = ([], [], [])
+    for place, (before, after) in enumerate(replicas):
+        old = counting(before, "baseline", policy)
+        new = counting(after, "candidate", policy, policy.fewest_new_runs)
+        if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
+            beside = concurrent[place] if concurrent else ()
+            each.append((pair, moved_beside(beside, policy, policy.noise_df)))
+            others = [Series.of(points, policy=policy) for both in beside for points in both]
+            for found, side in zip(lasting, (old, new, others), strict=True):
+                found.extend(series.deviations for series in side)
+    if not each:
+        return None
+    runs, starting, df, apart = _together(_beyond(each), restarts)
+    more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
+    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, lasting[:2], lasting[2])
+
+
+class Beside(NamedTuple):
+    """What replicas moved by in which nothing changed."""
+
+    shift: Shift
+    """With the error that their runs leave."""
+    apart: float = 0.0
+    """The variance that they differ by beyond that: one changed by itself, and no number of runs shows which."""
+
+    @property
+    def whole(self) -> Shift:
+        """The shift with all of its error."""
+        return self.shift._replace(se=math.sqrt(self.shift.se**2 + self.apart))
+
+
+def moved_beside(
+    beside: Sequence[tuple[Points, Points]], policy: Policy = LIVE, noise_df: float = 0.0
+) -> Beside | None:
+    """What replicas moved by in which nothing changed, as surely as they agree.
+
+    Args:
+        beside: Of each its latencies before, and meanwhile: in one start, so that no restart lies between.
+        policy: The fewest runs of a start, before.
+        noise_df: Degrees of freedom that the noise before counts for, where there may be few runs meanwhile.
+
+    Returns:
+        Of three or more the one in the middle, of two the mean by inverse variances; None where there is none.
+    """
+    each = [moved(before, during, policy, noise_df) for before, during in beside]
+    if len(each) < 2:
+        return Beside(each[0]) if each else None
+    df = min(one.df for one in each)
+    if len(each) > 2 or not all(0 < one.se < math.inf for one in each):
+        middle, error, spread = _middle(each)
+        return Beside(Shift(middle, error, df), max(spread**2 - error**2, 0.0))
+    # One that was throttled for a while says little, and of two the other one is all that is left.
+    weights = np.array([one.se**-2 for one in each])
+    mean = float(weights @ [one.log for one in each] / weights.sum())
+    apart = float(weights @ [(one.log - mean) ** 2 for one in each])
+    return Beside(Shift(mean, 1 / math.sqrt(weights.sum()), df), max(apart - 1, 0.0) / float(weights.sum()))
+
+
+def moved(before: Points, during: Points, policy: Policy = LIVE, noise_df: float = 0.0) -> Shift:
+    """What a start that ran on moved by.
+
+    Args:
+        before: Its latencies before.
+        during: Those since.
+        policy: The fewest runs of either.
+        noise_df: As in :func:`moved_beside`: then fewer do.
+
+    Returns:
+        The shift (a logarithm), without any restart in its error.
+    """
+    a, b = Series.of(before, policy=policy), Series.of(during, policy=policy)
+    if not noise_df:
+        return shift_of(a, b, policy)
+    return _with_noise_of(a, b, shift_of(a, b, policy, min(len(a), len(b))), noise_df, policy)
+
+
+def middle_of(each: Sequence[Shift]) -> Shift | None:
+    """How far several moved that should move alike: the one in the middle, as surely as they agree.
+
+    Any of them may have changed by itself at that time. So none is weighted by how quiet it is, and those that do not
+    agree tell little: the error is that of a median, by their spread (1.4826 median absolute deviations are an SD of
+    normal values, and a median's error is sqrt(pi / 2) of a mean's) or by their own, whichever is larger.
+
+    Args:
+        each: Their shifts.
+
+    Returns:
+        None where there are none; the shift itself of one.
+    """
+    if len(each) < 2:
+        return each[0] if each else None
+    middle, own, spread = _middle(each)
+    return Shift(middle, max(own, spread), min(shift.df for shift in each))
+
+
+def _middle(each: Sequence[Shift]) -> tuple[float, float, float]:
+    """The median of several shifts, and its error by their own and by their spread."""
+    middle = median(shift.log for shift in each)
+    scale = math.sqrt(math.pi / 2 / len(each))
+    spread = 1.4826 * median(abs(shift.log - middle) for shift in each)
+    return middle, scale * median(shift.se for shift in each), scale * spread
+
+
+class _Part(NamedTuple):
+    """Of one replica: its shift, and what variance runs and starts leave."""
+
+    log: float
+    sampling: float
+    starting: float
+    freedom: float
+    """Degrees of freedom of what the runs leave."""
+    shared: float = 0.0
+    """By the runs of replicas beside it, which may be the same for all."""
+
+
+def _beyond(each: Sequence[tuple[_Part, Beside | None]]) -> list[_Part]:
+    """Each replica without what those beside it moved by. That much a replica without any may have moved, too."""
+    known = [beside.shift.log for _, beside in each if beside is not None]
+    moved = math.fsum(log**2 for log in known) / len(known) if known else 0.0
+    found = []
+    for part, beside in each:
+        if beside is None:
+            found.append(part._replace(starting=part.starting + moved))
+            continue
+        own, shared = part.sampling, beside.shift.se**2
+        freedom = (
+            (own + shared) ** 2 / (own**2 / part.freedom + shared**2 / beside.shift.df)
+            if own
+            else part.freedom
+        )
+        log, starting = part.log - beside.shift.log, part.starting + beside.apart
+        found.append(_Part(log, own, starting, freedom, shared))
+    return found
+
+
+def _together(each: Sequence[_Part], restarts: Restarts) -> tuple[Shift, float, float, float]:
+    """Of several replicas: the shift with the runs' error, the variance of their starts, its freedom, and by how much
+    the replicas differ over what restarts and runs should make them differ by (a ratio of SDs)."""
+    logs, sampling, starting, freedom, shared = np.array(each).T
+    total = sampling + shared + starting
+    weights = 1 / total if total.all() else np.ones(len(each))
+    weights /= weights.sum()
+    log = float(weights @ logs)
+    df = restarts.df + len(each) - 1
+    more = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
+    error = math.sqrt(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
+    runs = Shift(log, error, float(freedom.min()))
+    return runs, float(weights**2 @ starting), df, math.sqrt(1 + more / df)
+
+
+def _replica(
+    old: list[Series], new: list[Series], sd: float, policy: Policy, noise_df: float = 0.0
+) -> _Part | None:
+    """Of one replica; None where a side has no start."""
+    if not (old and new):
+        return None
+    pairs = [
+        _with_noise_of(a, b, shift_of(a, b, policy, min(map(len, (a, b)))), noise_df, policy)
+        if noise_df
+        else shift_of(a, b, policy)
+        for a in old
+        for b in new
+    ]
+    log = math.fsum(pair.log for pair in pairs) / len(pairs)
+    # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
+    # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
+    sampling = float(np.median([pair.se**2 for pair in pairs])) / min(len(old), len(new))
+    return _Part(log, sampling, sd**2 * (1 / len(old) + 1 / len(new)), min(pair.df for pair in pairs))
+
+
+def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:
+    """``between`` with an error in which the noise of ``a`` counts for so many degrees of freedom."""
+    noise = variance_of(a, a.inflation) * (1 + len(a) / len(b))
+    df = noise_df + between.df
+    return between._replace(se=math.sqrt((noise_df * noise + between.df * between.se**2) / df), df=df)
+
+
+def _widened(between: Shift, variance: float, df: float) -> Shift:
+    """With an independent ``variance`` on ``df`` more (Welch and Satterthwaite)."""
+    if not variance or not math.isfinite(between.se):
+        return between
+    total = between.se**2 + variance
+    share = variance / total
+    freedom = share**2 / df + (1 - share) ** 2 / between.df
+    return Shift(between.log, math.sqrt(total), 1 / freedom if freedom else math.inf)

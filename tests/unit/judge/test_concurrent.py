@@ -1,0 +1,169 @@
+"""Replicas that stay on the old image beside an upgrade: a baseline of the same minutes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from infercanary.judge.align import pairs
+from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.policy import LIVE
+from infercanary.judge.pooling import pool_parts
+from infercanary.judge.sentence import sentence
+from infercanary.judge.shift import CHANGED, Restarts
+from infercanary.judge.stages import judge
+from infercanary.judge.trials import trials
+
+UPGRADE = 10_000.0
+
+
+class Host:
+    """On which containers are started, and which becomes slower by a ratio when the upgrade comes."""
+
+    def __init__(self, slower: float = 0.0, seed: int = 1) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.slower = slower
+
+    def start(
+        self, container: str, image: str, at: float, runs: int, *, slower: float = 0.0, later: float = 0.0,
+        every: float = 10.0, service: str = "s",
+    ) -> Start:  # fmt: skip
+        """Slower by ``slower``, and by ``later`` from the upgrade on."""
+        level = math.log(0.02) + self.rng.normal(0, 0.003) + math.log1p(slower)
+        times = at + every * np.arange(runs)
+        since = times >= UPGRADE
+        noise = self.rng.normal(level, 0.005, runs) + since * (math.log1p(self.slower) + math.log1p(later))
+        spin = math.log(0.001) + self.rng.normal(0, 0.003, runs) + since * math.log1p(self.slower)
+        samples = [
+            Sample(i, "c", t, "ok", math.exp(y), controls={"cpu_spin": math.exp(c)})
+            for i, (t, y, c) in enumerate(zip(times.tolist(), noise.tolist(), spin.tolist(), strict=True))
+        ]
+        boot = f"{container}-{at}"
+        g = Generation(service=service, container=container, boot_id=boot, started_at=at, image_id=image)
+        return Start(g, samples)
+
+    def earlier(self, containers: int, runs: int = 110) -> list[Start]:
+        """Seven starts of each, the last of which runs until the upgrade; of all but the first one, on beside it."""
+        return [
+            self.start(f"r{i}", "old", at + i, 60 if at < 9000 or not i else runs)
+            for at in (*(1000.0 * i for i in range(1, 7)), 9399.0)
+            for i in range(containers)
+        ]
+
+
+def judged(
+    host: Host, stay: int, *, slower: float = 0.0, runs: int = 48, name: str = "r0", later: float = 0.0
+) -> Judgement:
+    before = host.earlier(stay + 1)
+    if later:
+        before[-1] = host.start(f"r{stay}", "old", 9399.0, 110, later=later)
+    return judge([*before, host.start(name, "new", UPGRADE, runs, slower=slower)], [], "c")
+
+
+def without_concurrent(host: Host, *, slower: float = 0.0) -> Judgement:
+    before = host.earlier(1)
+    return judge([*before, host.start("r0", "new", UPGRADE, 48, slower=slower)], [], "c")
+
+
+@pytest.mark.parametrize("drift", [0.1, -0.1])
+def test_what_the_host_did_to_all_replicas_is_not_the_images(drift: float) -> None:
+    assert without_concurrent(Host(drift)).state in CHANGED
+    for stay in (1, 2, 3):
+        judgement = judged(Host(drift), stay)
+        assert judgement.state == "equivalent", sentence(judgement)
+        assert judgement.concurrent == stay and judgement.concurrent_shift == pytest.approx(drift, abs=0.01)
+
+
+@pytest.mark.parametrize("drift", [0.1, 0.0, -0.1])
+def test_an_image_is_called_whatever_the_host_did_to_all_replicas(drift: float) -> None:
+    judgement = judged(Host(drift), 2, slower=0.1)
+    assert judgement.state == "regressed" and judgement.shift == pytest.approx(0.1, abs=0.02)
+    assert judgement.causes.cause == "image"
+    words = "against 2 replicas on the old image in the same minutes"
+    assert words in sentence(judgement)
+    assert (f"{words}, which moved" in sentence(judgement)) == (drift != 0)
+
+
+def test_a_container_of_another_name_is_compared_in_the_same_minutes() -> None:
+    assert judged(Host(0.1), 2, name="canary").state == "equivalent"
+    assert judged(Host(-0.1), 2, name="canary", slower=0.1).state == "regressed"
+
+
+def test_one_replica_that_changed_by_itself_calls_nothing() -> None:
+    judgement = judged(Host(), 1, later=0.1)
+    assert judgement.state == "confirming" and judgement.confirmed_at is None
+    assert "against a replica on the old image in the same minutes, which moved +" in sentence(judgement)
+    hidden = judged(Host(), 1, slower=0.1, later=0.1)
+    assert hidden.state == "inconclusive"  # and not equivalent
+    # One that moved as the control of the upgraded container did was moved by the host.
+    assert judged(Host(-0.1), 1, slower=0.1).state == "regressed"
+
+
+def test_one_of_several_replicas_that_changed_by_itself_calls_nothing() -> None:
+    for stay in (2, 3, 4):
+        assert judged(Host(), stay, later=0.1).state not in CHANGED
+    assert judged(Host(), 4, slower=0.1, later=0.2).state == "regressed"
+
+
+def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:
+    host = Host(0.1)
+    old = [host.start("r0", "old", 9000.0, 60), host.start("r1", "old", 9000.0, 130, every=8.0)]
+    new = host.start("r0", "new", UPGRADE, 200, every=1.0)
+    gap = [
+        s for s in old[1].samples if not UPGRADE - 60 <= s.started_at < UPGRADE
+    ]  # none of the minute before
+    old[1] = Start(old[1].generation, gap)
+    looks = {runs: pairs(old, [new.first(runs)], LIVE) for runs in LIVE.looks}
+    assert not looks[5] and not looks[24]
+    assert [len(each.during.samples) for each in looks[36][0].concurrent] == [5]
+    # A replica that runs once an hour is not waited for.
+    seldom = host.start("r1", "old", 0.0, 40, every=300.0)
+    assert [pair.concurrent for pair in pairs([old[0], seldom], [new.first(5)], LIVE)] == [[]]
+
+
+def test_a_new_start_that_runs_more_often_is_compared_with_the_minute_before_too() -> None:
+    host = Host()
+    old = [host.start("r0", "old", 9000.0, 60), host.start("r1", "old", 9000.0, 200)]
+    (pair,) = pairs(old, [host.start("r0", "new", UPGRADE + 1, 5, every=2.0)], LIVE)
+    (beside,) = pair.concurrent
+    times = [s.started_at for s in beside.during.samples]
+    assert len(times) == LIVE.fewest_concurrent_runs and UPGRADE - 60 <= times[0] < UPGRADE < times[-1] + 1
+    assert beside.before.samples[-1].started_at < times[0]
+
+
+def test_the_runs_after_a_look_do_not_change_it() -> None:
+    """What replicas do hours later is no part of a shift."""
+    host, policy = Host(0.05), replace(LIVE, looks=(8, 24))
+    before, new = host.earlier(3, 300), host.start("canary", "new", UPGRADE, 200)
+    until = UPGRADE + 235
+    early = judge([s.first(s.times.searchsorted(until).item()) for s in (*before, new)], [], "c", policy)
+    late = judge([*before, new], [], "c", policy)
+    assert early.state == late.state == "equivalent"
+    assert (early.shift, early.low, early.concurrent_shift) == (late.shift, late.low, late.concurrent_shift)
+
+
+def test_a_replica_without_any_beside_it_may_have_moved_as_those_beside_others_did() -> None:
+    rng = np.random.default_rng(1)
+    quiet = [np.exp(rng.normal(0, 0.005, 60)).tolist() for _ in range(6)]
+    known, lone = (quiet[:1], quiet[1:2]), (quiet[2:3], quiet[3:4])
+    still = [(quiet[4], quiet[5])]
+    moved = [(quiet[4], [1.2 * x for x in quiet[5]])]
+    restarts = Restarts(0.01, 20.0)
+    none = pool_parts([known, lone], restarts, LIVE)
+    same = pool_parts([known, lone], restarts, LIVE, [still, []])
+    other = pool_parts([known, lone], restarts, LIVE, [moved, []])
+    assert none is not None and same is not None and other is not None
+    assert same.restart_se == pytest.approx(none.restart_se, rel=0.2)
+    assert other.restart_se > 1.3 * none.restart_se
+
+
+def test_trials_compare_with_replicas_that_ran_on() -> None:
+    host = Host(0.1)
+    before = host.earlier(3)
+    tried = trials([*before, host.start("r0", "old", UPGRADE, 48)])
+    assert not tried["r0", f"r0-{UPGRADE}"].called
+    alone = trials([s for s in [*before, host.start("r0", "old", UPGRADE, 48)] if s.boot[0] == "r0"])
+    assert alone["r0", f"r0-{UPGRADE}"].called
