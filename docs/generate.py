@@ -19,6 +19,7 @@ from typing import NamedTuple, get_args
 import infercanary.exporter
 import infercanary.probe
 from infercanary.client import accept, fetch
+from infercanary.contract.bottleneck import LIMITS
 from infercanary.contract.report import LADDER, Kind, Metric
 from infercanary.contract.vocabulary import (
     CANARY_STATES,
@@ -55,7 +56,7 @@ class Part(NamedTuple):
 PARTS = (
     Part(
         "Latency",
-        "latency intended_latency phase run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
+        "latency intended_latency phase bottleneck run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
         "repeat_inferences server between_tokens output_tokens",
         "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
     ),
@@ -139,6 +140,7 @@ _SWITCHES = ("voluntary", "involuntary")
 VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("phase_seconds", "phase"): tuple(PHASES),
     ("run_phase_median_seconds", "phase"): tuple(PHASES),
+    ("bottleneck_ratio", "bottleneck"): tuple(limit for limit in LIMITS if limit != "memory"),
     ("runs_total", "outcome"): OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): tuple(TAGS),

@@ -174,6 +174,7 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         and all(0 <= seconds < math.inf for seconds in run.latencies)
         and _sound_times(run.phases, limits)
         and _sound_times(run.controls, limits)
+        and _sound_times(run.off_cpu, limits)
         and len(run.tags) <= _MAX_NAMES
         and all(_printable(tag, limits.label_bytes) for tag in run.tags)
         and _printable(run.boot_id, limits.label_bytes)

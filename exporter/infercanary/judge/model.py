@@ -71,6 +71,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     crowded: float | None = None
     inside: float | None = None
     received: float | None = None
+    off_cpu: dict[str, float] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -108,6 +109,7 @@ def kept(run: Run) -> Sample:
         crowded=run.crowded,
         inside=run.inside,
         received=run.received,
+        off_cpu=run.off_cpu,
     )
 
 
@@ -148,6 +150,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
         crowded=_median(sample.crowded for sample in samples),
         inside=_median(sample.inside for sample in samples),
         received=_median(sample.received for sample in samples),
+        off_cpu=_medians(sample.off_cpu for sample in samples),
     )
 
 

@@ -22,7 +22,7 @@ def encode(sample: Sample) -> bytes:
     """
     body = _encoder.encode(sample)
     if len(body) > _MAX_BYTES:
-        body = _encoder.encode(msgspec.structs.replace(sample, phases={}, controls={}, tags=()))
+        body = _encoder.encode(msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, tags=()))
     return body
 
 

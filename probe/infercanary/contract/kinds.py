@@ -10,6 +10,7 @@ from infercanary.contract.report import Kind
 
 KINDS: dict[str, Kind] = {
     "infercanary_between_tokens_seconds": "gauge",
+    "infercanary_bottleneck_ratio": "gauge",
     "infercanary_burst_busy_seconds": "counter",
     "infercanary_burst_debt_seconds": "gauge",
     "infercanary_busy_seconds": "counter",

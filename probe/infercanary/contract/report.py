@@ -132,7 +132,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     the median latency was waiting for CPUs that others had, outside the container as far as ``crowded`` is known: that
     is how much of it was waiting for CPUs that others inside the container had (other threads of the process, other
     processes). ``inside`` is how many cores those took meanwhile, and ``received`` how many TCP segments the container
-    received a second since the run before. ``boot_id`` is empty, or that of an earlier probe
+    received a second since the run before. ``off_cpu`` is why the thread did not compute in the median latency: reason
+    (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``boot_id`` is empty, or that of an earlier probe
     of this container whose journal was found.
     """
 
@@ -153,6 +154,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     crowded: float | None = None
     inside: float | None = None
     received: float | None = None
+    off_cpu: dict[str, float] = {}
 
 
 class Report(msgspec.Struct, frozen=True):

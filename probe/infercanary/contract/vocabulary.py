@@ -57,21 +57,23 @@ class PhaseKind:
     """Neither computing nor moving bytes: the host enqueues, or something else has the device."""
     of_server: bool
     """A phase of a request to a server, seen from the client."""
+    is_transfer: bool
+    """Moving bytes: over a bus, or through a socket."""
 
 
 PHASES: Mapping[str, PhaseKind] = _table(
     (
-        PhaseKind("h2d", is_waiting=False, of_server=False),
-        PhaseKind("compute", is_waiting=False, of_server=False),
-        PhaseKind("d2h", is_waiting=False, of_server=False),
-        PhaseKind("launch", is_waiting=True, of_server=False),
-        PhaseKind("queue", is_waiting=True, of_server=False),
-        PhaseKind("connect", is_waiting=False, of_server=True),
-        PhaseKind("send", is_waiting=False, of_server=True),
-        PhaseKind("wait", is_waiting=False, of_server=True),
-        PhaseKind("receive", is_waiting=False, of_server=True),
-        PhaseKind("first_token", is_waiting=False, of_server=True),
-        PhaseKind("tokens", is_waiting=False, of_server=True),
+        PhaseKind("h2d", is_waiting=False, of_server=False, is_transfer=True),
+        PhaseKind("compute", is_waiting=False, of_server=False, is_transfer=False),
+        PhaseKind("d2h", is_waiting=False, of_server=False, is_transfer=True),
+        PhaseKind("launch", is_waiting=True, of_server=False, is_transfer=False),
+        PhaseKind("queue", is_waiting=True, of_server=False, is_transfer=False),
+        PhaseKind("connect", is_waiting=False, of_server=True, is_transfer=True),
+        PhaseKind("send", is_waiting=False, of_server=True, is_transfer=True),
+        PhaseKind("wait", is_waiting=False, of_server=True, is_transfer=False),
+        PhaseKind("receive", is_waiting=False, of_server=True, is_transfer=True),
+        PhaseKind("first_token", is_waiting=False, of_server=True, is_transfer=False),
+        PhaseKind("tokens", is_waiting=False, of_server=True, is_transfer=False),
     )
 )
 

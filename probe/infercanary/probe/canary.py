@@ -194,7 +194,7 @@ class Canary:
         begin = perf_counter()
         place = None
         try:
-            ran = self._runner.run(repeats, skip_if_busy=self._skipped < _MAX_SKIPPED)
+            ran = self._runner.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
         except Interrupted:
             return None
         except StillBusy:
@@ -254,6 +254,7 @@ class Canary:
             waits=ran.waits,
             crowds=ran.crowds,
             inside=ran.inside,
+            off_cpu=ran.off_cpu,
             helpers=self.compute_threads > 1,
             readings=ran.readings,
         )

@@ -1,12 +1,15 @@
-"""Who had the CPU that a canary waited for: others inside its container, or others on the host."""
+"""Why a canary did not compute: who had the CPU that it waited for, others inside its container or on the host; and
+what it slept for.
+"""
 
 from __future__ import annotations
 
 from time import perf_counter, process_time
 from typing import NamedTuple
 
+from infercanary.contract.bottleneck import ASLEEP, BLOCKED, QUEUED, READING
 from infercanary.probe.samplers.cgroup import ContainerCpu
-from infercanary.probe.samplers.threads import ThreadUsage
+from infercanary.probe.samplers.threads import ThreadUsage, queued_beside
 
 
 class Inside(NamedTuple):
@@ -75,3 +78,54 @@ def divided(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[floa
     processes = inside.processes_seconds / inside.wall_seconds * wall
     crowded = min(used.run_queue_seconds, threads + processes)
     return used.run_queue_seconds - crowded, crowded
+
+
+class Helpers:
+    """From its making on, how the other threads of the process fare: those that an engine computes with."""
+
+    def __init__(self) -> None:
+        self._process, self._queued = process_time(), queued_beside()
+
+    def queued_share(self, own: ThreadUsage) -> float:
+        """Of the time in which they could compute, the share that they waited for a CPU.
+
+        Args:
+            own: What the canary's thread used meanwhile, which is no other's.
+
+        Returns:
+            From 0 to 1; 0 where they did nothing, or nothing is counted.
+        """
+        queued = sum(
+            max(0.0, seconds - self._queued.get(tid, 0.0)) for tid, seconds in queued_beside().items()
+        )
+        computed = max(0.0, process_time() - self._process - own.cpu_seconds)
+        return queued / (queued + computed) if queued else 0.0
+
+
+def off_cpu(used: ThreadUsage, wall: float, helpers_queued: float | None = None) -> dict[str, float]:
+    """Why a thread did not compute, as far as the kernel counts it.
+
+    A thread whose engine computes with others waits for them: as long as those computed, at most, that is no lock.
+
+    Args:
+        used: What the thread used in that time.
+        wall: Seconds.
+        helpers_queued: Of the other threads that its engine computes with, the share of their time that they waited
+            for a CPU; None where there are none.
+
+    Returns:
+        Reason (of ``OFF_CPU``) → seconds.
+    """
+    if used.run_queue_seconds is None:
+        slept = max(0.0, wall - used.cpu_seconds)
+        return {READING: slept, ASLEEP: 0.0} if used.blocks_read else {READING: 0.0, ASLEEP: slept}
+    queued = min(wall, used.run_queue_seconds)
+    slept = max(0.0, wall - used.cpu_seconds - queued)
+    if used.blocks_read:
+        return {QUEUED: queued, BLOCKED: 0.0, READING: slept}
+    helped = 0.0
+    if helpers_queued is not None:
+        computed = max(0.0, used.process_cpu_seconds - used.cpu_seconds)
+        helped = min(slept, computed / max(1e-9, 1.0 - helpers_queued))
+        queued += helped * helpers_queued
+    return {QUEUED: queued, BLOCKED: slept - helped, READING: 0.0}

@@ -18,6 +18,7 @@ import click
 
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
+from infercanary.contract.bottleneck import LIMITS, Limit
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
@@ -172,6 +173,7 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
     if run is not None and median:
         overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
         yield from _phases(run.phases, median, overhead, width)
+        yield from _bottlenecks({limit: value(record.BOTTLENECK, limit) for limit in LIMITS}, width)
     own = {part: seconds for (of, part), seconds in known.get(SERVER.name, {}).items() if of == name}
     if own:
         text = _joined(*(f"{part} {_time(seconds)}" for part, seconds in own.items()))
@@ -214,6 +216,16 @@ def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: in
             f"a phase with nothing in it reads {_time(overhead)}, {_share(overhead / wall)} of the wall time"
         )
         yield from _row("clock", text, width)
+
+
+def _bottlenecks(shares: Mapping[Limit, float | None], width: int) -> Iterator[str]:
+    """What the time went to, the largest share first; without what rounds to nothing."""
+    shown = {limit: share for limit, share in shares.items() if share is not None and share >= _REST}
+    named = [
+        f"{limit} {100 * share:.0f} %" for limit, share in sorted(shown.items(), key=lambda item: -item[1])
+    ]
+    if named:
+        yield from _row("bottleneck", _joined(*named), width)
 
 
 _CONTROL, _DEVICE = controls.UP.labels.index("control"), controls.UP.labels.index("device")

@@ -172,6 +172,18 @@ PHASE_MEDIAN = Metric(
     reading="`infercanary_phase_seconds` for the last run, exactly. Phases overlap (the host launches while "
     "the GPU computes), so their sum is not the latency.",
 )
+BOTTLENECK = Metric(
+    "infercanary_bottleneck_ratio",
+    "gauge",
+    "What the last run's median latency went to, as shares whose sum is 1: compute (the CPU or the device worked, its "
+    "waiting for memory included), io (transfers, sockets, and reading from a disk), scheduling (launching, queues, "
+    "locks, and waiting for a CPU) and unknown.",
+    ("canary", "bottleneck"),
+    reading="One run cannot tell computing from waiting for memory, so that there is no `memory` here. `scheduling` "
+    "that is not small: see `infercanary_canary_run_queue_seconds_total` for CPUs, and "
+    "`infercanary_run_phase_median_seconds` for `launch` and `queue`. `io`: a model or its data is read anew. Of a "
+    "request to a server, what the server does is `unknown`. Missing after a run that failed.",
+)
 OUTPUT_ERROR = Metric(
     "infercanary_output_error_ratio",
     "gauge",
@@ -330,7 +342,7 @@ class Record:
         """
         self._count(done)
         self._recent.clear()
-        for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN, OUTPUT_ERROR, *self._readings):
+        for metric in (MEDIAN, MINIMUM, IQR, P90, PHASE_MEDIAN, BOTTLENECK, OUTPUT_ERROR, *self._readings):
             self._tally.forget(metric, self._name)
         self._readings.clear()
 
@@ -362,6 +374,8 @@ class Record:
         tally.forget(PHASE_MEDIAN, name)
         for phase, seconds in done.phases.items():
             tally.set(PHASE_MEDIAN, seconds, name, phase)
+        for bottleneck, share in done.bottlenecks.items():
+            tally.set(BOTTLENECK, share, name, bottleneck)
         tally.forget(OUTPUT_ERROR, name)
         if done.output_error is not None:
             tally.set(OUTPUT_ERROR, done.output_error, name)

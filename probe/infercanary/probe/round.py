@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from infercanary.contract.bottleneck import Limit, parts, shares
 from infercanary.contract.report import OUTPUT_TOLERANCE
 from infercanary.contract.vocabulary import Outcome
 from infercanary.probe.crowd import Inside
@@ -35,6 +36,8 @@ class Round(NamedTuple):
     unknown."""
     crowds: Sequence[float | None] = ()
     """How long each repeat waited for CPUs that others inside the container had; None where unknown."""
+    off_cpu: Sequence[Mapping[str, float]] = ()
+    """Of each repeat, reason (of ``OFF_CPU``) → seconds in which its thread did not compute."""
     inside: Inside | None = None
     """What others inside the container took meanwhile; None where unknown."""
     helpers: bool = False
@@ -69,6 +72,20 @@ class Round(NamedTuple):
     def crowded(self) -> float | None:
         """How much the median latency is higher for what others inside the container took; None where unknown."""
         return self._higher_by(self.crowds)
+
+    @property
+    def idle(self) -> dict[str, float]:
+        """Reason (of ``OFF_CPU``) → how much the median latency is higher for it; empty where unknown."""
+        reasons = dict.fromkeys(reason for each in self.off_cpu for reason in each)
+        found = {reason: self._higher_by([each.get(reason) for each in self.off_cpu]) for reason in reasons}
+        return {reason: seconds for reason, seconds in found.items() if seconds is not None}
+
+    @property
+    def bottlenecks(self) -> dict[Limit, float]:
+        """Resource → its share of the median latency; empty without latencies."""
+        if not self.timings:
+            return {}
+        return shares(parts(statistics.median(self.latencies), self.phases, self.idle))
 
     def _higher_by(self, each: Sequence[float | None]) -> float | None:
         waits = [wait for wait in each if wait is not None]

@@ -190,6 +190,7 @@ class Rounds:
             detail=done.detail,
             controls=dict(done.controls),
             output_error=done.output_error,
+            off_cpu=done.idle,
         )
 
 

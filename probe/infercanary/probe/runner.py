@@ -13,7 +13,7 @@ from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
 from infercanary.contract.vocabulary import OF_SERVER
-from infercanary.probe.crowd import Crowd, Inside, divided
+from infercanary.probe.crowd import Crowd, Helpers, Inside, divided, off_cpu
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
@@ -68,9 +68,10 @@ class Repeats(NamedTuple):
     usage: ThreadUsage
     """Of the thread that ran the repeats, while it ran them."""
     waits: list[float | None]
-    """See :class:`~infercanary.probe.round.Round`, as of the next two."""
+    """See :class:`~infercanary.probe.round.Round`, as of the next three."""
     crowds: list[float | None]
     inside: Inside | None
+    off_cpu: list[dict[str, float]]
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     readings: list[Reading]
@@ -184,12 +185,13 @@ class Runner:
         opened: Opened = self._worker.result(seconds)
         return opened
 
-    def run(self, repeats: int, skip_if_busy: bool = False) -> Repeats:
+    def run(self, repeats: int, skip_if_busy: bool = False, has_helpers: bool = False) -> Repeats:
         """Run one round.
 
         Args:
             repeats: How many at most; fewer where they would not fit the deadline, but one at least.
             skip_if_busy: Give way where the host keeps the target's device busy.
+            has_helpers: Whether the engine computes with more threads than the one that calls it.
 
         Returns:
             What they gave.
@@ -202,7 +204,7 @@ class Runner:
             BaseException: Whatever the target raised.
         """
         try:
-            return self._worker.call(lambda: self._repeat(repeats, skip_if_busy), self._timeout)
+            return self._worker.call(lambda: self._repeat(repeats, skip_if_busy, has_helpers), self._timeout)
         except StillBusy:
             raise
         except DeadlineExceeded:
@@ -282,7 +284,7 @@ class Runner:
                 self._target.close()
             raise
 
-    def _repeat(self, repeats: int, skip_if_busy: bool) -> Repeats:
+    def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Repeats:
         begin = perf_counter()
         if skip_if_busy:
             self._wait_until_free()
@@ -290,6 +292,7 @@ class Runner:
         aside = self._prepare()
         self._usage = ThreadUsage()
         crowd = Crowd(self._container)
+        helpers = Helpers() if has_helpers else None
         timing, result = self._measure()
         used = [self._usage]
         took = perf_counter() - begin - aside
@@ -303,15 +306,20 @@ class Runner:
         usage = self._usage
         # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
         inside = None if self._phase_names & OF_SERVER else crowd.since(usage)
+        queued = helpers.queued_share(usage) if helpers is not None else None
         place = thread_place(self._thread_id)
         each = [now - before for before, now in pairwise([ThreadUsage(), *used])]
         split = [divided(one, timing.wall * batch, inside) for one, timing in zip(each, timings, strict=True)]
         waits, crowds = (
             [None if x is None else x / batch for x in side] for side in zip(*split, strict=True)
         )
+        why = [
+            {reason: seconds / batch for reason, seconds in off_cpu(one, t.wall * batch, queued).items()}
+            for one, t in zip(each, timings, strict=True)
+        ]
         values = self._with_target(self._target.values, result)
         numbers = [float(value) for value in islice(values, _MAX_VALUES)]
-        return Repeats(timings, numbers, usage, waits, crowds, inside, intended, self._read(), place)
+        return Repeats(timings, numbers, usage, waits, crowds, inside, why, intended, self._read(), place)
 
     def _prepare(self) -> float:
         """Let the target prepare the run, if it does; the seconds that took."""

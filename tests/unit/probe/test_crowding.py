@@ -16,12 +16,14 @@ import pytest
 
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.canary import Canary
+from infercanary.probe.crowd import Helpers, off_cpu
 from infercanary.probe.histogram import Tally
 from infercanary.probe.record import INSIDE
 from infercanary.probe.round import Round
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
+from infercanary.probe.samplers.threads import ThreadUsage, thread_usage
 from infercanary.probe.tags import Window, tags, values
 
 CPU = max(os.sched_getaffinity(0))
@@ -188,3 +190,83 @@ def test_what_it_receives_is_known_of_a_container_with_its_own_network(
     else:
         with pytest.raises(Unavailable, match="no network of its own"):
             list(sampler.sample())
+
+
+# Why it did not compute ------------------------------------------------------------------------------------------
+
+
+def test_waiting_for_a_cpu_and_for_a_lock_is_scheduling() -> None:
+    with busy_process():
+        queued, _ = round_of(Container())
+    lock, _ = round_of(Container(), Sleep())
+    assert named(queued) == "scheduling" and named(lock) == "scheduling"
+    assert lock.idle["blocked"] == pytest.approx(0.015, rel=0.5) and lock.idle["reading"] == 0
+
+
+def test_a_file_that_is_not_in_the_page_cache_is_io(tmp_path: Path) -> None:
+    done, _ = round_of(Container(), Read(tmp_path / "weights"))
+    if not done.usage.blocks_read:
+        pytest.skip("temporary files are in memory here")
+    assert done.bottlenecks["io"] > 0.1
+    assert done.idle["reading"] > 0 and done.idle["blocked"] == 0
+
+
+def named(done: Round) -> str:
+    assert sum(done.bottlenecks.values()) == pytest.approx(1.0)
+    return max(done.bottlenecks, key=lambda limit: done.bottlenecks[limit] if limit != "compute" else 0.0)
+
+
+class Sleep(Spin):
+    """Waits for what nobody gives it, and computes a little."""
+
+    def run(self, phase: Phase) -> None:
+        with phase("compute"):
+            threading.Event().wait(0.015)
+
+
+class Read(Spin):
+    """Reads a file that the kernel has just forgotten."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def open(self) -> None:
+        self._path.write_bytes(os.urandom(8 << 20))
+        with self._path.open("rb") as file:
+            os.fsync(file)
+
+    def run(self, phase: Phase) -> None:
+        with phase("compute"), self._path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            file.read()
+
+
+def test_a_caller_waits_for_its_engines_threads_and_those_for_a_cpu() -> None:
+    used = ThreadUsage(cpu_seconds=0.002, run_queue_seconds=0.001, process_cpu_seconds=0.008)
+    alone, helped = off_cpu(used, 0.010), off_cpu(used, 0.010, helpers_queued=0.0)
+    assert alone == {"queued": 0.001, "blocked": pytest.approx(0.007), "reading": 0.0}, "for a lock"
+    assert helped == {"queued": 0.001, "blocked": pytest.approx(0.001), "reading": 0.0}, (
+        "they computed for 6 ms"
+    )
+    crowded = off_cpu(used, 0.010, helpers_queued=0.5)
+    assert crowded == {"queued": pytest.approx(0.0045), "blocked": 0.0, "reading": 0.0}
+    assert off_cpu(used._replace(blocks_read=8), 0.010)["reading"] == pytest.approx(0.007)
+
+
+def test_where_the_kernel_counts_no_run_queue_sleep_is_unknown_but_for_reads() -> None:
+    used = ThreadUsage(cpu_seconds=0.002, run_queue_seconds=None, process_cpu_seconds=0.002)
+    assert off_cpu(used, 0.010) == {"reading": 0.0, "asleep": 0.008}
+    assert off_cpu(used._replace(blocks_read=8), 0.010) == {"reading": 0.008, "asleep": 0.0}
+
+
+def test_how_long_helpers_waited_for_a_cpu() -> None:
+    """A thread that shares the one CPU with a process waits for about half of the time in which it could run."""
+    before = thread_usage()
+    helpers = Helpers()
+    with busy_process(), busy_thread():
+        threading.Event().wait(0.5)
+        share = helpers.queued_share(thread_usage() - before)
+    assert 0.25 < share < 0.9
+    before = thread_usage()
+    assert Helpers().queued_share(thread_usage() - before) < 0.5, "a thread that ended waits for nothing"

@@ -77,6 +77,12 @@ HEALTHY = report(
             batch=1,
             overhead=1e-7,
         ),
+        record.BOTTLENECK.family(
+            {
+                ("resnet18", limit): x
+                for limit, x in {"compute": 0.93, "io": 0.002, "scheduling": 0.068}.items()
+            }
+        ),
         *measured(
             "cpu",
             cpu_spin=(0.0003124, 10.24e9, 0),
@@ -186,6 +192,7 @@ canary resnet18: steady
   latency      median 21.43 ms  min 20.91 ms  IQR 420.0 µs  12 repeats
   cold start   load 1.824 s  first run 143.2 ms  warm-up 402.1 ms (18 repeats)
   phases       compute  21.40 ms   99.9 %  #####################################
+  bottleneck   compute 93 %  scheduling 7 %
 
 controls on cpu: the same work in every image
   cpu_spin     312.4 µs   10.24 GFLOP/s

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -140,6 +141,8 @@ class ThreadUsage(NamedTuple):
     migrations: int | None = 0
     process_cpu_seconds: float = 0.0
     """Of all threads of the process, this one included."""
+    blocks_read: int = 0
+    """Blocks that the kernel read from a disk for it, and page faults that needed one."""
 
     @property
     def waited(self) -> float | None:
@@ -177,7 +180,28 @@ def thread_usage(proc: str = "/proc/thread-self") -> ThreadUsage:
         usage.ru_nivcsw,
         _moves(_read(f"{proc}/sched")),
         time.process_time(),
+        usage.ru_inblock + usage.ru_majflt,
     )
+
+
+def queued_beside(proc: str = "/proc") -> dict[str, float]:
+    """How long each other thread of this process waited for a CPU so far; never raises. Takes about 7 µs a thread.
+
+    Args:
+        proc: Where it is mounted.
+
+    Returns:
+        The thread's number → seconds, of :data:`DETAILED` threads at most; without those that are not counted.
+    """
+    own = str(threading.get_native_id())
+    try:
+        tids = [tid for tid in os.listdir(f"{proc}/self/task") if tid != own]
+    except OSError:
+        return {}
+    # The newest: an engine's threads come with the thread that calls it.
+    tids.sort(key=int)
+    read = ((tid, _queued_ns(_read(f"{proc}/self/task/{tid}/schedstat"))) for tid in tids[-DETAILED:])
+    return {tid: queued / 1e9 for tid, queued in read if queued is not None}
 
 
 class Place(NamedTuple):

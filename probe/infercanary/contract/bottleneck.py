@@ -1,0 +1,120 @@
+"""Which resource a run's time went to: memory, compute, I/O (transfers, page cache, sockets) or scheduling. Pure.
+
+Seconds come from phases and from what the kernel counts of the thread. A clock cannot see whether a processor computes
+or waits for memory: both are `processor` time, and only a change can split them, by the controls
+(docs/adr/0014-bottlenecks-by-name.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, get_args
+
+from infercanary.contract.vocabulary import OF_SERVER, PHASES, Bottleneck
+
+Limit = Literal[Bottleneck, "unknown"]
+"""What a part of a run's time depended on."""
+LIMITS: tuple[Limit, ...] = ("compute", "memory", "io", "scheduling", "unknown")
+assert set(LIMITS) == {*get_args(Bottleneck), "unknown"}
+
+QUEUED: Final = "queued"
+BLOCKED: Final = "blocked"
+READING: Final = "reading"
+ASLEEP: Final = "asleep"
+OFF_CPU: Mapping[str, Limit] = {
+    QUEUED: "scheduling",
+    BLOCKED: "scheduling",
+    READING: "io",
+    ASLEEP: "unknown",
+}
+"""Why a canary's thread did not compute → what that time depended on.
+
+``queued``: ready, it waited for a CPU, whoever had it; its own quota, or threads that its engine computes with, too.
+``blocked``: asleep without I/O, as for a lock. ``reading``: asleep while blocks were read for it. ``asleep``: one of
+these, where the kernel does not count the queue.
+"""
+
+_LAUNCH, _COMPUTE = "launch", "compute"
+_WAITING = [phase.name for phase in PHASES.values() if phase.is_waiting and phase.name != _LAUNCH]
+_TRANSFERS = [phase.name for phase in PHASES.values() if phase.is_transfer]
+
+
+class Parts(NamedTuple):
+    """What a run's median latency is made of, in seconds."""
+
+    processor: float
+    """On the CPU or the device: computing, or waiting for memory."""
+    io: float
+    scheduling: float
+    unknown: float
+    launch: float = 0.0
+    """Time of the host to launch what the device computes; not in the sum, for both work side by side."""
+
+    @property
+    def is_launched_slowly(self) -> bool:
+        """Whether the device waits for the host's launches: those take as long as all that it computes."""
+        return self.launch >= self.processor > 0
+
+
+def parts(
+    latency: float,
+    phases: Mapping[str, float],
+    off_cpu: Mapping[str, float],
+    waited: float | None = None,
+) -> Parts:
+    """Divide a run's latency by resource.
+
+    Args:
+        latency: Median seconds of a repeat.
+        phases: Phase → its median seconds.
+        off_cpu: Reason (of ``OFF_CPU``) → seconds of the latency; empty where that is not known.
+        waited: Of a probe that reports no ``off_cpu``: seconds that it waited for a CPU.
+
+    Returns:
+        Parts of 0 or more, whose sum is the latency.
+    """
+    io = sum(phases.get(name, 0.0) for name in _TRANSFERS)
+    waiting = sum(phases.get(name, 0.0) for name in _WAITING)
+    queued = off_cpu.get(QUEUED, waited or 0.0)
+    if _LAUNCH in phases:  # timed by a device's clock: the thread sleeps while the device works
+        return _bounded(latency, phases.get(_COMPUTE, 0.0), io, waiting, phases[_LAUNCH])
+    if not OF_SERVER.isdisjoint(phases):  # seen from the client: what the server does meanwhile is not
+        return _bounded(latency, 0.0, io, waiting + queued)
+    reading, unknown = off_cpu.get(READING, 0.0), off_cpu.get(ASLEEP, 0.0)
+    scheduling = queued + off_cpu.get(BLOCKED, 0.0)
+    # A target's own phase may be the same waiting, or the same reading, by its own name.
+    io, scheduling = max(io, reading), max(waiting, scheduling)
+    processor = max(0.0, latency - io - scheduling - unknown) if off_cpu else 0.0
+    return _bounded(latency, processor, io, scheduling)
+
+
+def shares(of: Parts) -> dict[Limit, float]:
+    """The share of each resource in a run's time.
+
+    Args:
+        of: A run's parts.
+
+    Returns:
+        Ratios whose sum is 1; empty where the latency is 0. ``compute`` is all of the processor's time, and ``memory``
+        is missing: one run cannot tell them apart.
+    """
+    processor, io, scheduling, unknown, _ = of
+    whole = processor + io + scheduling + unknown
+    if whole <= 0:
+        return {}
+    if of.is_launched_slowly:
+        processor, scheduling = 0.0, scheduling + processor
+    found: dict[Limit, float] = {
+        "compute": processor,
+        "io": io,
+        "scheduling": scheduling,
+        "unknown": unknown,
+    }
+    return {limit: seconds / whole for limit, seconds in found.items()}
+
+
+def _bounded(latency: float, processor: float, io: float, scheduling: float, launch: float = 0.0) -> Parts:
+    """Medians of parts may sum to more than the median of the whole; what is missing to it is unknown."""
+    found = processor + io + scheduling
+    scale = latency / found if found > latency else 1.0
+    return Parts(processor * scale, io * scale, scheduling * scale, max(0.0, latency - found), launch * scale)
