@@ -138,7 +138,8 @@ def _unwaited(starts: Sequence[Start], upgrade: Upgrade, policy: Policy) -> Adju
         return None
     left = left_waiting(starts, policy)
     quiet = _same(upgrade, left)
-    if len(quiet.after) < len(upgrade.after) or not quiet.before:
+    # A start that ended before it had enough runs says nothing of waiting, and does not count either way.
+    if len(quiet.after) < len(_judged(upgrade, policy)) or not quiet.before:
         return None
     if _scatter(quiet, policy) > policy.waiting_explains * _scatter(upgrade, policy):
         return None
@@ -168,6 +169,11 @@ def _scatter(upgrade: Upgrade, policy: Policy) -> float:
     return max(
         (s.series(policy).scatter for s in several if len(s.samples) >= policy.fewest_runs), default=math.inf
     )
+
+
+def _judged(upgrade: Upgrade, policy: Policy) -> list[Start]:
+    """The starts of the new image that have enough runs to count."""
+    return [start for start in upgrade.after if len(start.samples) >= policy.fewest_runs]
 
 
 def _same(upgrade: Upgrade, left: Sequence[Start]) -> Upgrade:
@@ -208,8 +214,7 @@ def _without(
     if adjustment is None:
         return None
     steady = _same(upgrade, adjustment.starts)
-    judged = [start for start in upgrade.after if len(start.samples) >= policy.fewest_runs]
-    if len(steady.after) < len(judged) or not steady.before:
+    if len(steady.after) < len(_judged(upgrade, policy)) or not steady.before:
         return None
     before, after = (
         mean(adjustment.levels[s.generation.boot_id] for s in side) for side in (steady.before, steady.after)

@@ -55,6 +55,13 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline() -> None:
     assert "without what each run waited for CPUs that others had" in sentence(found)
 
 
+def test_a_start_that_ended_before_its_first_run_changes_nothing() -> None:
+    """As in the Compose stack's own trouble, made twice in a row."""
+    old, new = start("old", 0, [*BASELINE]), start("new", 2, steady(90, 12))
+    found = judge([old, start("new", 1, []), new], [], "c")
+    assert found.state == "regressed" and found.is_unwaited
+
+
 @pytest.mark.parametrize("runs", [12, 48, 192])
 @pytest.mark.parametrize("waits", [0.0, 40.0, 150.0])
 def test_the_same_work_is_never_called(runs: int, waits: float) -> None:
