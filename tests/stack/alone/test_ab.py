@@ -198,6 +198,58 @@ def test_a_slower_image_ends_with_1_and_says_why(
     assert "http" not in text.replace("http-equiv", "")
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("limit", [("--cpuset-cpus", "0"), ("--cpus", "0.5")], ids=["cpuset", "quota"])
+@pytest.mark.parametrize("trial", range(1, 4))
+def test_a_busy_loop_in_the_new_image_is_the_images(
+    images: Callable[..., str], limit: tuple[str, str], trial: int
+) -> None:
+    """Beside the server, in its container: it takes the CPU in runs as in the rest of the time."""
+    busy = images("busy", 'CMD ["sh", "-c", "(while :; do :; done) & exec python serve.py"]')
+    ended = ab(BASE, busy, "--restarts", "6", "--runs", "8", *FAST, *limit, "--json")
+    print(ended.out)
+    assert ended.code == 1, ended
+    assert ended.json["causes"]["cause"] == "image"
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("trial", range(1, 4))
+def test_a_neighbour_of_both_images_is_neithers(images: Callable[..., str], trial: int) -> None:
+    """It has the core that both are pinned to, all of the time."""
+    name = f"{REPOSITORY}-neighbour"
+    loop = ("sh", "-c", "while :; do :; done")
+    run(
+        "docker",
+        "run",
+        "--detach",
+        "--rm",
+        "--name",
+        name,
+        "--cpuset-cpus",
+        "0",
+        "--network",
+        "none",
+        BASE,
+        *loop,
+    )
+    try:
+        ended = ab(
+            BASE,
+            images("again", "LABEL again=1"),
+            *QUICK,
+            "--cpuset-cpus",
+            "0",
+            "--command",
+            "python serve.py",
+            "--json",
+        )
+    finally:
+        run("docker", "rm", "--force", name)
+    print(ended.out)
+    assert ended.code in (0, 3), ended
+    assert ended.json["verdict"] in ("equivalent", "confirming", "inconclusive")
+
+
 def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
     images: Callable[..., str], begun: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -188,12 +188,14 @@ def start(image: str, tmp_path: Path) -> Iterator[Begin]:
     target, settings = tmp_path / "spin.py", tmp_path / "probe.yaml"
     target.write_text(TARGET)
     settings.write_text(yaml.safe_dump(SETTINGS))
-    name = f"{PROJECT}-cause"
     mounts = [f"--volume={file}:/app/{file.name}:ro" for file in (target, settings)]
     for file in (target, settings):
         file.chmod(0o644)
 
-    def begin(*options: str, command: tuple[str, ...] = PROBE) -> Canary:
+    begun: list[str] = []
+
+    def begin(*options: str, command: tuple[str, ...] = PROBE, name: str = f"{PROJECT}-cause") -> Canary:
+        begun.append(name)
         run(
             *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),
             *("--publish", "127.0.0.1::9798", "--env", "OMP_NUM_THREADS=1"),
@@ -207,7 +209,8 @@ def start(image: str, tmp_path: Path) -> Iterator[Begin]:
     try:
         yield begin
     finally:
-        print(run("sh", "-c", f"docker logs {name} 2>&1 || true"))
+        for name in dict.fromkeys(begun):
+            print(name, run("sh", "-c", f"docker logs {name} 2>&1 || true"))
         remove_containers()
 
 
@@ -328,42 +331,64 @@ def test_a_stop_of_two_seconds(start: Begin, stop: tuple[str, ...], resume: tupl
 LOOP = "while :; do :; done"
 JUDGED_RUNS = 30
 """A few more than the second look of the live judge, the first that can call a change."""
+LIMITS = {"cpuset": ("--cpuset-cpus", "0"), "quota": ("--cpus", "0.5")}
+NEIGHBOURS = {"cpuset": LOOP, "quota": f"({LOOP}) & {LOOP}"}
+"""On the core that the container has; on both that a quota leaves it."""
 
 
-def begun(canary: Canary, image: str, number: int) -> Start:
-    """The container's next runs as a start of ``image``, the ``number``-th of its service."""
-    _, runs = canary.ran(JUDGED_RUNS, time.time(), seconds=120)
-    environment = canary.report().environment
-    generation = Generation(
-        service="spin", container="spin", boot_id=image, started_at=runs[0].started_at - number, image_id=image,
-        environment=environment,
-    )  # fmt: skip
-    for each in runs[:6]:
-        print(image, each.tags, each.latencies[0], each.waited, each.crowded, each.inside, each.received)
-    return Start.of(generation, [kept(each) for each in runs])
+def begun(canaries: dict[str, Canary], image: str, number: int) -> list[Start]:
+    """The containers' next runs as starts, by service: of the first as ``image``, the ``number``-th of its service."""
+    since = time.time()
+    found = []
+    for service, canary in canaries.items():
+        wanted = JUDGED_RUNS if service == "spin" else JUDGED_RUNS // 2
+        found.append((service, *canary.ran(wanted, since, seconds=180)))
+    starts = []
+    for service, report, runs in found:
+        image_id = image if service == "spin" else "the same"
+        generation = Generation(
+            service=service, container=service, boot_id=f"{image}-{service}", image_id=image_id,
+            started_at=since - number, environment=report.environment,
+        )  # fmt: skip
+        for each in runs[:6]:
+            print(service, image, each.tags, each.latencies[0], each.waited, each.crowded, each.inside)
+        starts.append(Start.of(generation, [kept(each) for each in runs]))
+    return starts
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("trial", range(1, 4))
+@pytest.mark.parametrize("siblings", [0, 2])
+@pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize(("busy", "cause"), [("inside", "image"), ("beside", "host"), ("both", "both")])
-def test_a_busy_loop_on_the_core_of_an_upgraded_container(
-    start: Begin, image: str, tmp_path: Path, busy: str, cause: str
+def test_a_busy_loop_in_or_beside_an_upgraded_container(
+    start: Begin, image: str, tmp_path: Path, busy: str, cause: str, limit: str, siblings: int, trial: int
 ) -> None:
-    """In the container it is the new image's, in another container on that core the host's; without siblings."""
-    (tmp_path / "probe.yaml").write_text(
-        yaml.safe_dump(SETTINGS | {"interval_seconds": 0.4, "duty_cap": 0.4})
-    )
-    old = begun(canary := start("--cpuset-cpus", "0"), "old", 1)
-    run("docker", "rm", "--force", canary.name)
-    if busy in ("beside", "both"):
-        neighbour = f"{PROJECT}-neighbour"
+    """In the container it is the new image's, in another container the host's, with siblings and without."""
+    settings = tmp_path / "probe.yaml"
+    settings.write_text(yaml.safe_dump(SETTINGS | {"interval_seconds": 0.4, "duty_cap": 0.4}))
+    canaries = {"spin": start(*LIMITS[limit])}
+    settings.write_text(yaml.safe_dump(SETTINGS | {"interval_seconds": 0.8, "duty_cap": 0.1}))
+    for number in range(siblings):
+        others = ("--cpuset-cpus", "1") if limit == "cpuset" else ()
+        canaries[f"sibling{number}"] = start(*others, name=f"{PROJECT}-sibling{number}")
+    old, *beside = begun(canaries, "old", 1)
+    run("docker", "rm", "--force", canaries["spin"].name)
+    if busy != "inside":
         run(
-            *("docker", "run", "--detach", "--name", neighbour, "--label", OWN_LABEL, "--no-healthcheck"),
-            *("--network", "none", "--cpuset-cpus", "0", image, "sh", "-c", LOOP),
+            *("docker", "run", "--detach", "--name", f"{PROJECT}-neighbour", "--label", OWN_LABEL),
+            *("--no-healthcheck", "--network", "none", *(LIMITS[limit] if limit == "cpuset" else ())),
+            *(image, "sh", "-c", NEIGHBOURS[limit]),
         )  # fmt: skip
-    command = ("sh", "-c", f"({LOOP}) & exec {' '.join(PROBE)}") if busy in ("inside", "both") else PROBE
-    new = begun(start("--cpuset-cpus", "0", command=command), "new", 0)
-    found = judge([old, new], [], "spin")
-    print(sentence(found), found.causes)
-    # Who has the CPU is asked here. Others on the test's own machine may come and go, and leave the verdict open.
+    settings.write_text(yaml.safe_dump(SETTINGS | {"interval_seconds": 0.4, "duty_cap": 0.4}))
+    command = PROBE if busy == "beside" else ("sh", "-c", f"({LOOP}) & exec {' '.join(PROBE)}")
+    canaries["spin"] = start(*LIMITS[limit], command=command)
+    new, *besides = begun(canaries, "new", 0)
+    found = judge([old, new], [*beside, *besides], "spin")
+    print(f"VERDICT {busy} {limit} {siblings}:", sentence(found), found.causes)
+    # Who has the CPU is asked here. Others on the test's own machine may come and go, and leave the verdict open: then
+    # the cause may be open too, and may never be another.
     assert found.state in ("regressed", "confirming", "inconclusive"), sentence(found)
-    assert found.causes.cause == cause, sentence(found)
+    assert found.causes.cause in {cause} | ({"unknown"} if found.state != "regressed" else set()), sentence(
+        found
+    )
