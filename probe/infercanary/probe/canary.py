@@ -37,6 +37,7 @@ log = logging.getLogger("infercanary.probe")
 _REOPEN_SECONDS = 60.0, 3600.0
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
+_WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
 _MAX_SKIPPED = 5  # runs skipped in a row: under a load that never pauses, a disturbed run is better than none
 
 
@@ -83,6 +84,7 @@ class Canary:
         self.mistake: UsageError | None = None
         """What the user must fix before it can be opened."""
         self._target = target
+        self._is_pooled = pool is not None
         self._runner = Runner(name, target, timeout, pool, container)
         self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
         self._open_timeout = open_timeout
@@ -105,6 +107,11 @@ class Canary:
     def is_fit(self) -> bool:
         """Whether it is open, and its last run went well."""
         return self.is_open and self.state in ("warming", "steady")
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether its last run waited for requests or for others on the GPU: they then wait for it, too."""
+        return self.state == "busy" or (self._is_pooled and self.crowding > _WAITED)
 
     @property
     def gpus(self) -> tuple[int, ...] | None:

@@ -92,33 +92,35 @@ class Burst:
     Args:
         cap: The duty cap of runs, a share of the time.
         start: Seconds, of a monotonic clock.
-        is_on: Whether there is a burst at all.
+        is_wanted: Whether there is a burst at all.
     """
 
-    def __init__(self, cap: float, start: float, is_on: bool = True) -> None:
+    def __init__(self, cap: float, start: float, is_wanted: bool = True) -> None:
         self.debt = 0.0
         """Busy seconds that were spent ahead, and are not paid back."""
-        self.is_on = is_on
-        """Whether runs come more often now."""
+        self.is_on = False
+        """Whether the next run was planned to come earlier than at a steady pace."""
+        self._is_over = not is_wanted
         self._cap = cap
         self._start = self._at = start
 
-    def plan(self, cost: float, interval: float, now: float) -> tuple[float, float]:
+    def plan(self, cost: float, interval: float, now: float, gives_way: bool = False) -> tuple[float, float]:
         """Plan the next run.
 
         Args:
             cost: Busy seconds that it is expected to take.
             interval: Seconds between runs at a steady pace.
             now: Seconds, monotonic.
+            gives_way: Whether the host's own work waits for the canaries, or they for it: then nothing is hurried.
 
         Returns:
             Seconds between runs now, and the share of the time that they may take.
         """
-        if cost <= 0:  # no canary is open yet: nothing to hurry for
-            return interval, self._cap
         since = now - self._start
         left = PAID_BACK * self._cap * max(0.0, PAID_WITHIN - since)  # what can still be paid back
-        self.is_on = self.is_on and since < SECONDS and interval > LEAST_INTERVAL and self.debt + cost <= left
+        self._is_over |= since >= SECONDS or self.debt + cost > left
+        # No canary that is open costs nothing.
+        self.is_on = not (self._is_over or gives_way) and cost > 0 and interval > LEAST_INTERVAL
         if self.is_on:
             share = RATE * self._cap
             return min(interval, max(LEAST_INTERVAL, spaced(cost, share))), share

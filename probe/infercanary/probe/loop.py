@@ -138,9 +138,8 @@ class Probe:
         self._thread: threading.Thread | None = None
         self._tally.set(INTERVAL, interval_seconds)
         self._tally.set(DUTY_CAP, duty_cap)
-        for counter in (MISSED, BURST_BUSY):
-            self._tally.add(counter, 0)
-        self._tally.set(BURST_DEBT, 0)
+        self._tally.add(MISSED, 0)
+        self._tally.add(BURST_BUSY, 0)
 
     @property
     def address(self) -> str:
@@ -240,8 +239,9 @@ class Probe:
         self._sampling.take()
         self._publish()
         while True:
-            planned, cost, interval = self._plan()
-            interval, share = burst.plan(cost, interval, time.monotonic())
+            planned, cost, steady = self._plan()
+            gives_way = any(canary.gives_way for canary in self._canaries)
+            interval, share = burst.plan(cost, steady, time.monotonic(), gives_way)
             budget.fill_at(share, time.monotonic())
             self._pace(schedule, interval)
             slot, missed = schedule.next(time.monotonic())
@@ -348,9 +348,8 @@ class Probe:
 
     def _may_burst(self) -> bool:
         """Whether runs may come more often at first: where it is wanted, and the container has just started."""
-        wanted = self._burst
-        if wanted is None:  # docs/adr/0013-a-burst-after-the-start.md
-            wanted = all(canary.gpus == () for canary in self._canaries)
+        by_default = all(canary.gpus == () for canary in self._canaries)
+        wanted = by_default if self._burst is None else self._burst
         return wanted and since_start() is not None and self._publisher.starts_within(PAID_WITHIN) < RESTARTS
 
     def _controls_cost(self, canary: Canary) -> float:

@@ -101,6 +101,15 @@ def test_no_burst_where_runs_are_as_frequent_anyway(interval: float) -> None:
     assert paces(made) == {interval}
 
 
+def test_it_pauses_while_requests_wait() -> None:
+    """A server's pool that is busy for a minute: runs are as frequent as at a steady pace, and hurry again later."""
+    burst = Burst(0.01, 0.0)
+    assert burst.plan(0.02, 10.0, 10.0) == (2.0, 0.04)
+    assert burst.plan(0.02, 10.0, 20.0, gives_way=True) == (10.0, 0.01)
+    assert not burst.is_on
+    assert burst.plan(0.02, 10.0, 80.0) == (2.0, 0.04)
+
+
 def test_it_can_be_switched_off() -> None:
     made = list(runs(lambda _: 0.08, is_on=False))
     assert paces(made) == {10.0}
