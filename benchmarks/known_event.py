@@ -18,11 +18,12 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ import numpy as np
 from infercanary.judge.policy import FILES
 from infercanary.judge.shift import CHANGED
 from infercanary.judge.statistics import Series, assess, shift
-from labelled import EFFECT, FOLDS, RESAMPLED, WINDOW, Labelled, folds, load, moved
+from labelled import EFFECT, FOLDS, RESAMPLED, WINDOW, Labelled, Score, folds, load, moved, note
 
 PLACES, BUDGET = 60, 0.0005
 
@@ -101,6 +102,15 @@ def rates(several: Iterable[Asked], setting: int) -> dict[str, float]:
     return {kind: sum(calls) / len(calls) for kind, calls in called.items()}
 
 
+def by_test(several: Iterable[tuple[Asked, bool]]) -> float:
+    """The power at marked changes where every test weighs the same."""
+    of_test: defaultdict[str, list[bool]] = defaultdict(list)
+    for one, called in several:
+        if one.kind == "event":
+            of_test[one.test].append(called)
+    return mean(mean(calls) for calls in of_test.values())
+
+
 def best(several: Sequence[Asked]) -> int:
     """The setting with the most power within the budget."""
 
@@ -145,11 +155,18 @@ def main() -> None:
     )
     parser.add_argument("data", type=Path)
     series = load(parser.parse_args().data)
+    begin = time.perf_counter()
     every, fold = places(series), folds(series)
+    seconds = time.perf_counter() - begin
     print(f"{len(every)} places of {len(series)} series; false alarms, power at marked changes, at made ones")
     for setting in range(len(SETTINGS)):
         rate = rates(every, setting)
         print(f"{named(setting):20} {rate['quiet']:8.3%} {rate['event']:7.3f} {rate['made']:7.3f}")
+        chosen_by = ("confidence", SETTINGS[setting].confidence), ("made", rate["made"])
+        score = Score(
+            1000 * rate["quiet"], rate["event"], by_test((one, one.called[setting]) for one in every)
+        )
+        note("event", chosen_by, score, len(every) / seconds)
     scored: list[tuple[Asked, bool]] = []
     for out in range(FOLDS):
         chosen = best([one for one in every if fold[one.test] != out])
@@ -159,6 +176,7 @@ def main() -> None:
         print(f"fold {out}: {named(chosen):20} {rate['quiet']:8.3%} {rate['event']:7.3f} {rate['made']:7.3f}")
     for kind, (rate_, low, high) in interval(scored).items():
         print(f"outer folds, {kind:6} {rate_:8.3%} [{low:.3%}, {high:.3%}]")
+    print(f"outer folds, event by test {by_test(scored):.3%}")
     print(f"all folds choose {named(best(every))}")
 
 

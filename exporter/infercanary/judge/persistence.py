@@ -41,6 +41,8 @@ class Likely(NamedTuple):
     """Log-likelihood, up to a constant."""
     inflation: Floats
     """By how much the variance of the level is larger than that of as many independent points, as a logarithm."""
+    variance: float
+    """Of a point, in the unit of the points, squared."""
 
 
 class _Processes(NamedTuple):
@@ -71,11 +73,15 @@ def likely(points: Floats, policy: Policy) -> Likely | None:
         return None
     used = power[:_FREQUENCIES]
     scale = used @ processes.inverse / used.size
-    return Likely(processes.logs - used.size / 2 * np.log(scale), np.log(processes.level * scale / variance))
+    logs = processes.logs - used.size / 2 * np.log(scale)
+    return Likely(logs, np.log(processes.level * scale / variance), variance)
 
 
 def weights(several: list[Likely], policy: Policy) -> Floats:
     """How likely each process is from several series together, which are thought to last alike.
+
+    A series counts by its variance, as a share of the largest: the error of the shift is mostly made by what scatters
+    most, so that must not be taken for lasting because small noise beside it lasts, nor for independent.
 
     Args:
         several: What each series says; none leaves the prior.
@@ -85,8 +91,9 @@ def weights(several: list[Likely], policy: Policy) -> Floats:
         One probability a process, in the order of :class:`Likely`; together 1.
     """
     logs = _prior(policy.independent_share, policy.most_autocorrelation)
+    most = max((one.variance for one in several), default=1.0)
     for one in several:
-        logs = logs + one.logs
+        logs = logs + one.logs * (one.variance / most)
     found: Floats = np.exp(logs - logs.max())
     found /= found.sum()
     return found

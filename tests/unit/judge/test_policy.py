@@ -38,7 +38,7 @@ def test_the_error_of_all_looks_together_is_the_promised_one() -> None:
         )
         assert sum(1 - level for level in EXPERIMENT.levels(looks, 0.002)) == pytest.approx(0.002)
         assert len(EXPERIMENT.levels(looks)) == len(looks)
-    assert FILES.levels((1,)) == (0.99,)
+    assert FILES.levels((1,)) == (0.995,)
 
 
 def test_the_edges_hold_in_both_directions() -> None:
