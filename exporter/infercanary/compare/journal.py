@@ -95,7 +95,8 @@ def recording(
     for where, entry in lines:
         if entry.components is not None:
             components[entry.environment] = entry.components
-            outputs[entry.boot_id] = entry.outputs
+            # Not replaced: files may be named in any order, and at first nothing is known.
+            outputs.setdefault(entry.boot_id, {}).update(entry.outputs)
         if entry.run is None:
             continue
         boot_id = entry.run.boot_id or entry.boot_id
