@@ -114,8 +114,8 @@ PARTS = (
     ),
     Part(
         "The judge itself",
-        "judge store stored unjudged",
-        "What it costs, whether its store works, and how often it would have been wrong.",
+        "judge store stored unjudged restart_prior",
+        "What it costs, whether its store works, how often it would have been wrong, and what it assumes of restarts.",
     ),
     Part(
         "Exporter",
@@ -172,6 +172,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_ecc_lifetime_errors_total", "severity"): _MEMORY_ERRORS,
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
     ("verdict", "verdict"): STATES,
+    ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
     ("cold_start_shift_ratio", "step"): tuple(COLD_START),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
@@ -341,6 +342,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "docs/exporter.md": (
         "{smallest_effect: {effect_ratio}, clear_zone: {clear_ratio}, confidence: {confidence},",
+        "confidence: {confidence}, false_calls: {false_calls},",
         "looks: [{all_looks}], history: {history}}",
     ),
     "docs/runbooks.md": (
@@ -366,6 +368,7 @@ def numbers(policy: Policy) -> dict[str, str]:
         "effect": f"{100 * policy.smallest_effect:g}",
         "clear_ratio": f"{policy.clear_zone:g}",
         "confidence": f"{policy.confidence:g}",
+        "false_calls": f"{policy.false_calls:g}",
         "clear": f"{100 * policy.clear_zone:g}",
         "looks": f"{', '.join(map(str, looks))} and {last}",
         "all_looks": ", ".join(map(str, policy.looks)),

@@ -26,6 +26,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     smallest_effect: float = LIVE.smallest_effect
     clear_zone: float = LIVE.clear_zone
     confidence: float = LIVE.confidence
+    false_calls: float = LIVE.false_calls
     looks: tuple[int, ...] = LIVE.looks
     history: int = LIVE.history
 

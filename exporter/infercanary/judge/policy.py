@@ -18,7 +18,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """The numbers that decide. The first five are for users; the others were chosen as their texts say."""
+    """The numbers that decide. The first six are for users; the others were chosen as their texts say."""
 
     # What users may set: `judge:` in exporter.yaml, and options of `compare` and `ab`.
 
@@ -32,6 +32,12 @@ class Policy:
     confidence: float = 0.95
     """Of the interval that is shown, over all looks at one upgrade together. A change is called by ``false_calls``."""
 
+    false_calls: float = 0.002
+    """Error of the interval that calls a change, over all looks at one upgrade and both directions. Where the restart
+    variance is known, less than .1 % of restarts of an unchanged image are called: the interval must lie beyond the
+    clear zone, too. Where all that is known is the prior, it is below 1 % for restart SDs up to 3 %, and 2 % at 5 %
+    (``benchmarks/drift.py restarts``)."""
+
     looks: tuple[int, ...] = (5, 8, 12, 16, 24, 36, 48, 96, 192)
     """Runs of a start of the candidate at which the judge looks. The interval holds however often one looks, so they
     cost CPU time alone; they are closest where a large change is called."""
@@ -41,12 +47,6 @@ class Policy:
     without a search through an image's whole past."""
 
     # How looks become a verdict.
-
-    false_calls: float = 0.002
-    """Error of the interval that calls a change, over all looks at one upgrade and both directions. Where the restart
-    variance is known, less than .1 % of restarts of an unchanged image are called: the interval must lie beyond the
-    clear zone, too. Where all that is known is the prior, it is below 1 % for restart SDs up to 3 %, and 2 % at 5 %
-    (``benchmarks/drift.py restarts``)."""
 
     mixture_runs: float = 2.0
     """Runs at which the bound for all looks is narrowest, about (Robbins' normal mixture). From 1 to 10 it differs by
@@ -353,6 +353,11 @@ class Policy:
                 "0 or more, and below smallest_effect",
             ),
             ("confidence", 0.5 <= self.confidence < 1, "at least 0.5 and below 1, such as 0.95"),
+            (
+                "false_calls",
+                0 < self.false_calls <= 0.05,
+                "above 0 and at most 0.05, such as 0.002",
+            ),
             (
                 "looks",
                 bool(self.looks)

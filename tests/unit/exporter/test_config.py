@@ -48,11 +48,12 @@ def test_the_documented_file_is_the_defaults(tmp_path: Path) -> None:
 def test_the_judge_decides_by_what_the_file_sets(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
     path.write_text(
-        "judge: {smallest_effect: 0.02, clear_zone: 0, confidence: 0.99, looks: [10, 20], history: 3}"
+        "judge: {smallest_effect: 0.02, clear_zone: 0, confidence: 0.99, "
+        "false_calls: 0.001, looks: [10, 20], history: 3}"
     )
     policy = check(path).judge.policy()
     assert (policy.smallest_effect, policy.clear_zone, policy.confidence) == (0.02, 0.0, 0.99)
-    assert (policy.looks, policy.history) == ((10, 20), 3)
+    assert (policy.false_calls, policy.looks, policy.history) == (0.001, (10, 20), 3)
     path.write_text("")
     assert check(path).judge.policy() == LIVE
 
@@ -112,6 +113,10 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ),
         ("judge: {clear_zone: 0.03}", "judge.clear_zone: 0.03 must be 0 or more, and below smallest_effect"),
         ("judge: {confidence: 95}", "judge.confidence: 95.0 must be at least 0.5 and below 1, such as 0.95"),
+        (
+            "judge: {false_calls: 0.2}",
+            "judge.false_calls: 0.2 must be above 0 and at most 0.05, such as 0.002",
+        ),
         (
             "judge: {looks: [24, 12]}",
             "judge.looks: (24, 12) must be rising numbers of runs from 5 on",

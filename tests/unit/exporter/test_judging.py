@@ -13,6 +13,7 @@ from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.priors import Prior
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 
@@ -333,3 +334,28 @@ def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> N
     forgetful.submit(generation(container="b"), [], runs(24))
     forgetful.turn()
     assert {*forgetful.findings["s"].drifts} == {("b", "c")}
+
+
+def test_the_prior_of_a_new_upgrade_is_shown(tmp_path: Path) -> None:
+    judging = Judging(tmp_path / "judge.sqlite")
+
+    def shown() -> dict[str, tuple[tuple[str, ...], object]]:
+        found = {family.name: family.points[0] for family in judging.families() if family.points}
+        names = ("info", "deviation_ratio", "freedom", "services")
+        points = {name: found[f"infercanary_restart_prior_{name}"] for name in names}
+        return {name: (point.labels, point.value) for name, point in points.items()}
+
+    assert shown() == {
+        "info": (("0", "assumed"), 1.0),
+        "deviation_ratio": ((), LIVE.prior_restart_sd),
+        "freedom": ((), LIVE.prior_restart_df),
+        "services": ((), 0.0),
+    }
+    prior = Prior(number=3, sd=0.02, df=2.5, services=9)
+    store = SqliteStore.open(tmp_path / "judge.sqlite")
+    store.save("", "", "restart_prior", 1.0, msgspec.json.encode(prior))
+    store.close()
+    judging.turn()
+    assert shown()["info"] == (("3", "learned"), 1.0)
+    assert [shown()[name][1] for name in ("deviation_ratio", "freedom", "services")] == [0.02, 2.5, 9.0]
+    judging.stop()

@@ -141,6 +141,14 @@ RESTART_SD = Metric(
     reading="It is part of the shift's interval, for each start anew. Above 0.02 the judge is blunt: find "
     "what differs between starts (thread placement, memory layout, autotuning).",
 )
+PRIOR = Metric(
+    "infercanary_verdict_prior",
+    "gauge",
+    "Number of the prior that the verdict used for what the service's own restarts do not show; 0 for the assumed one.",
+    _CANARY,
+    reading="The newest one is `infercanary_restart_prior_info`. It differs where the upgrade came before that was "
+    "learned: the same runs give the same verdict again.",
+)
 RUNS = Metric(
     "infercanary_judged_runs",
     "gauge",
@@ -251,6 +259,7 @@ _PLAIN: dict[Metric, Value] = {
     CURRENT: lambda j: j.current_seconds,
     ONSET: lambda j: j.upgraded_at,
     RESTART_SD: lambda j: j.restart_sd,
+    PRIOR: lambda j: float(j.prior),
     RUNS: lambda j: float(j.runs),
     NEXT_LOOK: lambda j: j.next_look,
     GENERATIONS: lambda j: float(j.starts),

@@ -60,7 +60,36 @@ SECONDS = Metric(
     "CPU time of the judge's thread: storing and judging.",
     reading="`rate(…[5m])` is in cores: a small fraction of one.",
 )
+PRIOR = Metric(
+    "infercanary_restart_prior_info",
+    "gauge",
+    "Always 1; the number of the prior that a new upgrade is judged by: how much starts of one image are thought to "
+    "differ before a service's own restarts show it.",
+    ("number", "source"),
+    reading="`learned`: from the services of this store, and kept in it under that number, which is counted up from 1. "
+    "`assumed`: number 0, the fallback, until eight services were restarted. An earlier upgrade keeps the prior of its "
+    "time: `infercanary_verdict_prior`.",
+)
+PRIOR_SD = Metric(
+    "infercanary_restart_prior_deviation_ratio",
+    "gauge",
+    "SD of that prior: by how much two starts of one image differ, typically.",
+    reading="0.01 is 1 %. With one replica, no restart of its own and 3 degrees of freedom a change is called from "
+    "about 15 times as much on.",
+)
+PRIOR_DF = Metric(
+    "infercanary_restart_prior_freedom",
+    "gauge",
+    "Degrees of freedom of that prior: how many restarts of a service's own outweigh it.",
+    reading="From 2 to 4: services differ, so its tail is heavy.",
+)
+PRIOR_SERVICES = Metric(
+    "infercanary_restart_prior_services",
+    "gauge",
+    "Services that it was learned from; 0 for the one that is assumed.",
+    reading="More make it surer. Each counts once, however often it was restarted.",
+)
 METRICS = (
     *(STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORE_UNREADABLE, STORE_REFUSED),
-    *(STORED, DROPPED, SECONDS),
+    *(STORED, DROPPED, SECONDS, PRIOR, PRIOR_SD, PRIOR_DF, PRIOR_SERVICES),
 )

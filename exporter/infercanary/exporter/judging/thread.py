@@ -35,7 +35,7 @@ from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.priors import taught_by
+from infercanary.judge.priors import Prior, taught_by
 from infercanary.judge.upgrade import last_upgrade
 from infercanary.store.base import Store, StoreError, open_store
 
@@ -62,6 +62,7 @@ class Judging:
         self._siblings = Siblings()
         self._silence = Silence()
         self._learning = Learning()
+        self._prior = Prior()  # the newest one
         self._stopping = threading.Event()
         self._store: Store | None = None
         self._up = True
@@ -128,6 +129,7 @@ class Judging:
             Families without labels of a container.
         """
         store = self._store
+        prior = self._prior
         set_aside_at = store.set_aside_at if store else None
         return [
             store_metrics.STORE_UP.family(float(self._up)),
@@ -139,6 +141,10 @@ class Judging:
             store_metrics.STORED.family(float(self._stored)),
             store_metrics.DROPPED.family(float(self._queue.dropped)),
             store_metrics.SECONDS.family(self._seconds),
+            store_metrics.PRIOR.family({(str(prior.number), "learned" if prior.number else "assumed"): 1.0}),
+            store_metrics.PRIOR_SD.family(prior.sd),
+            store_metrics.PRIOR_DF.family(prior.df),
+            store_metrics.PRIOR_SERVICES.family(float(prior.services)),
         ]
 
     # In the thread -----------------------------------------------------------------------------------------------
@@ -296,6 +302,7 @@ class Judging:
             store.thin(time.time())
             self._forget(store)
             self._learning.learn(store, self._policy, time.time())
+            self._prior = self._learning.prior(store, None)
 
     def _forget(self, store: Store) -> None:
         """Forget what the store no longer has, and canaries that were removed from their service.
