@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +13,7 @@ from types import MappingProxyType
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH, Report, decode
+from infercanary.probe.arguments import check
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.duty import (
@@ -102,7 +101,7 @@ class Probe:
         Raises:
             UsageError: An argument that cannot be meant.
         """
-        _check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
+        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
@@ -140,6 +139,7 @@ class Probe:
         self._tally.set(DUTY_CAP, duty_cap)
         self._tally.add(MISSED, 0)
         self._tally.add(BURST_BUSY, 0)
+        self._tally.set(BURST_DEBT, 0)
 
     @property
     def address(self) -> str:
@@ -233,7 +233,9 @@ class Probe:
         now = self._running_since = self._rounds.worked_until = time.monotonic()
         schedule = Schedule(self._interval, now)
         budget = Budget(self._runs_cap, now)
-        burst = Burst(self._runs_cap, now, self._may_burst())
+        if may_burst := self._may_burst():
+            log.info("for some minutes runs come more often, from the duty of the first hour (`burst`)")
+        burst = Burst(self._runs_cap, now, may_burst)
         for sweeping in self._sweeps:
             sweeping.start(now)
         self._sampling.take()
@@ -243,7 +245,7 @@ class Probe:
             gives_way = any(canary.gives_way for canary in self._canaries)
             interval, share = burst.plan(cost, steady, time.monotonic(), gives_way)
             budget.fill_at(share, time.monotonic())
-            self._pace(schedule, interval)
+            self._pace(schedule, interval, logging.DEBUG if burst.is_on else logging.INFO)
             slot, missed = schedule.next(time.monotonic())
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
@@ -339,12 +341,12 @@ class Probe:
         cost = fixed + sum(n * c.repeat_cost for c, n in zip(canaries, repeats, strict=True))
         return list(zip(canaries, repeats, strict=True)), cost, interval
 
-    def _pace(self, schedule: Schedule, interval: float) -> None:
-        """Go on with a run in every ``interval`` seconds, where that is another pace than now."""
+    def _pace(self, schedule: Schedule, interval: float, level: int = logging.INFO) -> None:
+        """Go on with a run in every ``interval`` seconds, where that is another pace than now, which is logged."""
         if abs(interval / schedule.interval - 1) > 0.1:
             schedule.stretch(interval, time.monotonic())
             self._tally.set(INTERVAL, interval)
-            log.info("a run every %.3g s: the duty cap is %.3g %%", interval, 100 * self._duty_cap)
+            log.log(level, "a run every %.3g s: the duty cap is %.3g %%", interval, 100 * self._duty_cap)
 
     def _may_burst(self) -> bool:
         """Whether runs may come more often at first: where it is wanted, and the container has just started."""
@@ -373,27 +375,3 @@ class Probe:
     def _publish(self) -> None:
         self._account()
         self._publisher.publish()
-
-
-def _check(
-    targets: Iterable[str],
-    interval_seconds: float,
-    timeout_seconds: float,
-    open_timeout_seconds: float,
-    duty_cap: float,
-) -> None:
-    """Raises :class:`UsageError` for an argument of :class:`Probe` that cannot be meant."""
-    for name in targets:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
-            raise UsageError(
-                f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
-            )
-    for key, seconds in {
-        "interval_seconds": interval_seconds,
-        "timeout_seconds": timeout_seconds,
-        "open_timeout_seconds": open_timeout_seconds,
-    }.items():
-        if not 0 < seconds < math.inf:
-            raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
-    if not 0 < duty_cap <= 1:
-        raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")

@@ -1,0 +1,44 @@
+"""The arguments of a :class:`~infercanary.probe.loop.Probe`, checked."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from infercanary.command.settings import UsageError
+
+
+def check(
+    targets: Iterable[str],
+    interval_seconds: float,
+    timeout_seconds: float,
+    open_timeout_seconds: float,
+    duty_cap: float,
+) -> None:
+    """Refuse what cannot be meant.
+
+    Args:
+        targets: The names of the canaries.
+        interval_seconds: Between runs.
+        timeout_seconds: For a run.
+        open_timeout_seconds: For loading.
+        duty_cap: A share of the time.
+
+    Raises:
+        UsageError: With the argument's name and what it must be.
+    """
+    for name in targets:
+        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            raise UsageError(
+                f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
+            )
+    for key, seconds in {
+        "interval_seconds": interval_seconds,
+        "timeout_seconds": timeout_seconds,
+        "open_timeout_seconds": open_timeout_seconds,
+    }.items():
+        if not 0 < seconds < math.inf:
+            raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
+    if not 0 < duty_cap <= 1:
+        raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
