@@ -287,7 +287,8 @@ def _table(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
     """Return a table of shifts and their intervals, drawn over the range that counts as no change."""
     if not pieces:
         return ""
-    reach = max(2 * effect, *(abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10))
+    ends = [abs(x) for p in pieces.values() for x in (p.low, p.high) if abs(x) < 10]
+    reach = max([2 * effect, *ends])
     rows = []
     for name, piece in pieces.items():
         style = "moved better" if piece.moved and piece.shift < 0 else "moved" if piece.moved else ""

@@ -250,6 +250,21 @@ def test_a_neighbour_of_both_images_is_neithers(images: Callable[..., str], tria
     assert ended.json["verdict"] in ("equivalent", "confirming", "inconclusive")
 
 
+def test_one_image_under_two_settings_is_compared_and_a_claim_checked(
+    images: Callable[..., str], settings: str
+) -> None:
+    """Four times the work: the claim that it takes twice as long at most is refuted."""
+    own = ("--env-b", "WORK_BYTES=32e6", "--cpus", "1", "--cpus-b", "0.9", "--expect", "+100%")
+    ended = ab(BASE, "--config", settings, "--restarts", "6", "--runs", "8", *FAST, *own, "--json")
+    assert ended.code == 1, ended
+    result = ended.json
+    assert result["a"]["image_id"] == result["b"]["image_id"]
+    assert result["a"]["settings"] == {"--cpus": "1"}
+    assert result["b"]["settings"] == {"WORK_BYTES": "32e6", "--cpus": "0.9"}
+    assert result["sentence"].endswith("; B: WORK_BYTES=32e6, --cpus 0.9"), result["sentence"]
+    assert result["claim"]["state"] == "refuted"
+
+
 def test_a_server_with_its_own_probe_is_asked_at_the_pace_of_an_experiment(
     images: Callable[..., str], begun: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -134,6 +134,12 @@ def test_a_page_is_well_formed_and_escaped():
     assert "Starts, in order of time" in read.text and "Cold start" in read.text and "B first" in read.text
 
 
+def test_a_page_holds_a_change_of_more_than_ten_times():
+    found = pairs(4, 80)
+    each = summarize("c", result(found), A, B, 12)
+    assert "regressed ×79.6 [×65, ×97.6]" in Page("".join(page.experiment(each, *series(found, "c")))).text
+
+
 def test_json_is_one_object(capsys):
     found = pairs(5, 1.1)
     each = summarize("c", result(found), A, B, 12)
