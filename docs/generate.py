@@ -57,7 +57,7 @@ PARTS = (
     Part(
         "Latency",
         "latency intended_latency phase bottleneck run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
-        "repeat_inferences server between_tokens output_tokens",
+        "repeat_inferences server first_token between_tokens output_tokens",
         "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
     ),
     Part(

@@ -53,6 +53,7 @@ KINDS: dict[str, Kind] = {
     "infercanary_eligible_ratio": "gauge",
     "infercanary_environment_info": "gauge",
     "infercanary_first_run_seconds": "gauge",
+    "infercanary_first_token_seconds": "gauge",
     "infercanary_gc_collections": "counter",
     "infercanary_gc_pause_seconds": "counter",
     "infercanary_gpu_clock_event_active": "gauge",

@@ -250,6 +250,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
         Component("tensorrt_cuda_device", "GPU", is_first=True, row="device"),
         Component("tensorrt", "TensorRT", is_first=True, row="TensorRT"),
+        Component("openai_prompt", "prompt", is_first=True),
         Component("openvino", "openvino", is_first=False, row="OpenVINO"),
         Component("torch_intra_op_threads", "intra-op threads", is_first=True, pool="intra_op"),
         Component("torch_inter_op_threads", "inter-op threads", is_first=True, pool="inter_op"),

@@ -30,7 +30,7 @@ from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.tags import Values, values
-from infercanary.probe.targets.openai import BETWEEN_TOKENS, TOKENS
+from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS
 from infercanary.probe.targets.wire.timing_headers import SERVER
 
 log = logging.getLogger("infercanary.probe")
@@ -178,6 +178,10 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
     if own:
         text = _joined(*(f"{part} {_time(seconds)}" for part, seconds in own.items()))
         yield from _row("server", f"{text}  of one inference, by its own clock; within wait", width)
+    if (salted := value(FIRST_TOKEN, "salted")) is not None:
+        plain = _time(value(FIRST_TOKEN, "plain"))
+        text = f"{_time(salted)} of a new prompt, {plain} of the plain one, which a cache may know"
+        yield from _row("first token", text, width)
     if (tokens := value(TOKENS)) is not None:
         apart = value(BETWEEN_TOKENS)
         text = f", {_time(apart)} from one to the next" if apart is not None else ""

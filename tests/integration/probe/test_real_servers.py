@@ -247,7 +247,9 @@ def test_a_canary_of_each_in_a_probe(
     canaries = {
         "mlserver": kserve_target(mlserver, "dense"),
         "triton": kserve_target(triton, "dense"),
-        "llm": openai_target(transformers, "./tiny", prompt="Once", api="completions", max_tokens=8),
+        "llm": openai_target(
+            transformers, "./tiny", prompt="Once", api="completions", max_tokens=8, salt=False
+        ),
     }
     probe = started(canaries)
 
@@ -337,6 +339,9 @@ def test_the_page_of_openai(tmp_path: Path, transformers: str) -> None:
     unpack("openai.md", tmp_path, int(transformers.rpartition(":")[2]), 8000)
     printed = once(tmp_path, ["send", "first_token", "tokens"])
     assert re.search(r"^  tokens       16 tokens, [\d.]+ [µm]?s from one to the next$", printed, re.MULTILINE)
+    assert re.search(
+        r"^  first token  [\d.]+ [µm]?s of a new prompt, [\d.]+ [µm]?s of the plain", printed, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("page", ["kserve.md", "http.md", "openai.md"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import shutil
 import socket
 import ssl
@@ -343,7 +344,8 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
     server: Faulty, api: Any, has_usage: bool
 ) -> None:
     server.has_usage = has_usage
-    target = opened(openai_target(server.url, "m", prompt="Say it", api=api, max_tokens=4, seed=7, **QUICK))
+    options = {"prompt": "Say it", "api": api, "max_tokens": 4, "seed": 7, "salt": False}
+    target = opened(openai_target(server.url, "m", **options, **QUICK))
     timing, completion = measured(target)
     assert (completion.text, completion.tokens) == ("Once upon a time", 4)
     assert set(timing.phases) == {"send", "first_token", "tokens"}
@@ -352,10 +354,14 @@ def test_a_stream_is_timed_to_its_first_token_and_between_tokens(
     assert timing.phases["send"] + timing.phases["first_token"] >= 0.002 * (2 if api == "chat" else 1)
     assert timing.wall >= 0.002 * (6 if api == "chat" else 5)
     assert 0 < completion.between <= (timing.wall - timing.phases["send"]) / 3
-    reported = {reading.metric.name: reading.value for reading in target.readings()}
+    reported = {(reading.metric.name, *reading.labels): reading.value for reading in target.readings()}
     assert reported == {
-        "infercanary_output_tokens": 4, "infercanary_between_tokens_seconds": completion.between
+        ("infercanary_output_tokens",): 4, ("infercanary_between_tokens_seconds",): completion.between,
+        ("infercanary_first_token_seconds", "plain"): completion.first,
     }  # fmt: skip
+    parts = timing.phases["send"] + timing.phases["first_token"]
+    assert completion.first == pytest.approx(parts, rel=0.2, abs=0.001)
+    assert target.environment() == {}
     line, _, body = inferences(server)[-1]
     asked = json.loads(body)
     prompt = {"messages": [{"role": "user", "content": "Say it"}]} if api == "chat" else {"prompt": "Say it"}
@@ -383,10 +389,78 @@ def test_another_text_or_another_count_is_another_output(
 
 def test_more_keys_and_messages_of_a_request(server: Faulty) -> None:
     messages = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Say it"}]
-    target = opened(openai_target(server.url, "m", messages=messages, body={"ignore_eos": True}, **QUICK))
+    more = {"messages": messages, "body": {"ignore_eos": True}, "salt": False}
+    target = opened(openai_target(server.url, "m", **more, **QUICK))
     measured(target)
     asked = json.loads(inferences(server)[-1][2])
     assert (asked["messages"], asked["ignore_eos"]) == (messages, True)
+
+
+SALT = re.compile(r"\d( \d){11}\n")
+
+
+def prompts(server: Faulty) -> list[str]:
+    """What the completions so far were asked for, in order; of messages, the first text of the first one."""
+    found = []
+    for *_, body in inferences(server):
+        asked = json.loads(body)
+        content = asked["messages"][0]["content"] if "messages" in asked else asked["prompt"]
+        found.append(content if isinstance(content, str) else content[0].get("text", ""))
+    return found
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_each_prompt_is_new_to_the_server_and_the_plain_one_is_beside_it(server: Faulty, api: Any) -> None:
+    target = opened(openai_target(server.url, "m", prompt="Say it", api=api, **QUICK))
+    for number in range(2):
+        if number:
+            target.prepare()
+        for _ in range(3):
+            measured(target)
+    asked = prompts(server)
+    # The first plain one of all only fills the server's cache.
+    assert [text == "Say it" for text in asked] == [True, True, *[False] * 3, True, *[False] * 3]
+    salts = [match[0] for text in asked if (match := SALT.match(text))]
+    assert len(set(salts)) == 6, "no two are alike"
+    assert {text.removeprefix(salt) for text, salt in zip(filter(SALT.match, asked), salts, strict=True)} == {
+        "Say it"
+    }
+    lengths = {headers["content-length"] for _, headers, _ in inferences(server)}
+    assert len(lengths) == 2, "of a plain one and of a salted one"
+    found = {
+        reading.labels: reading.value for reading in target.readings() if reading.metric is openai.FIRST_TOKEN
+    }
+    assert found.keys() == {("salted",), ("plain",)} and all(0 < value < 1 for value in found.values())
+    assert target.environment() == {"openai_prompt": "salted"}
+
+
+def test_the_output_check_is_of_the_plain_prompt(server: Faulty) -> None:
+    """A salted one may have any answer."""
+    target = opened(openai_target(server.url, "m", prompt="Say it", **QUICK))
+    before = target.values(measured(target)[1])
+    server.words = ["Something", " else"]
+    assert target.values(measured(target)[1]) == before
+    target.prepare()
+    assert target.values(measured(target)[1]) != before, "the plain one was asked for anew"
+
+
+def test_a_salt_stands_before_all_that_is_said(server: Faulty) -> None:
+    said = [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "Say it"}]
+    target = opened(openai_target(server.url, "m", messages=said, **QUICK))
+    measured(target)
+    asked = json.loads(inferences(server)[-1][2])["messages"]
+    assert SALT.sub("", asked[0]["content"]) == "Be brief" and asked[1:] == said[1:]
+    shown = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    target = opened(openai_target(server.url, "m", messages=shown, **QUICK))
+    measured(target)
+    assert SALT.fullmatch(prompts(server)[-1])
+    for wrong in (
+        {"prompt": "x", "api": "completions", "body": {"prompt": [1, 2, 3]}},
+        {"messages": [{"role": "assistant", "tool_calls": []}]},
+    ):
+        with pytest.raises(UsageError, match=r"^salt: .*, or set `salt: false`, which times"):
+            openai_target(server.url, "m", **wrong, **QUICK)
+        assert openai_target(server.url, "m", **wrong, salt=False, **QUICK)
 
 
 # Any other ----------------------------------------------------------------------------------------------------------

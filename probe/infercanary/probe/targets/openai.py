@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from hashlib import sha256
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -19,6 +19,7 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.events import events
+from infercanary.probe.targets.wire.salt import SaltedRequest, placed
 from infercanary.probe.targets.wire.server import Server, ServerOptions, ServerTarget, document, whole
 from infercanary.probe.timing import Phase
 
@@ -39,6 +40,18 @@ TOKENS = Metric(
     ("canary",),
     reading="The same in each run. With it the time changes, so that latencies no longer compare: the run is then "
     "tagged `output_changed`.",
+)
+
+
+FIRST_TOKEN = Metric(
+    "infercanary_first_token_seconds",
+    "gauge",
+    "Time from a request to the first text of a streamed completion, in the last run: of a prompt that is new to the "
+    "server (`salted`, the median of the repeats), and of the prompt as it is in the settings (`plain`).",
+    ("canary", "prompt"),
+    reading="`salted` is what a new prompt costs: queue and prefill. `plain` is what the server's prefix cache leaves "
+    "of it; where the two are alike, it has none, it is off, or others pushed the prompt out of it. With `salt: false` "
+    "there is `plain` alone, of the repeats.",
 )
 
 
@@ -76,6 +89,8 @@ class Completion(NamedTuple):
     tokens: int
     between: float | None
     """Seconds from one token to the next; None where there are not two that came apart."""
+    first: float = 0.0
+    """Seconds from the request to the first text."""
 
 
 class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
@@ -96,12 +111,15 @@ class OpenaiOptions(ServerOptions, frozen=True, kw_only=True):
     """More keys of the request, such as ``ignore_eos: true``; they replace those made here."""
     key_file: str | None = None
     """A file with the API key, read again before each run; it is in no message, log or report."""
+    salt: bool = True
+    """Whether each prompt begins with digits that are new, so that the server's prefix cache does not know it. Before
+    the repeats of a run, the plain prompt is completed once, for the output check and for its first token."""
     timeout_seconds: float = 20.0
 
 
 @register("openai")
 class OpenaiTarget(ServerTarget):
-    """Streams one completion of a fixed prompt, at temperature 0.
+    """Streams one completion of a fixed prompt, at temperature 0; a salt before it makes it new to the server.
 
     Phases: ``connect``, ``send``, ``first_token`` (until the first text is there), ``tokens`` (the rest).
     """
@@ -136,11 +154,16 @@ class OpenaiTarget(ServerTarget):
         }
         if request["stream"] is not True:
             raise UsageError("body.stream: only a stream is timed here; use `target: http` for the rest")
+        if not isinstance(options.salt, bool):
+            raise UsageError(f"salt: `{options.salt}` is neither true nor false")
         self._body = json.dumps(request).encode()
+        self._salted_body = json.dumps(placed(request)).encode() if options.salt else None
         base = self._server.base or "/v1"
         self._path = f"{base}/chat/completions" if api == "chat" else f"{base}/completions"
         self._models = f"{base}/models"
         self._request = b""
+        self._salted: SaltedRequest | None = None
+        self._plain: Completion | None = None
         self._seen: list[Completion] = []
 
     def open(self) -> None:
@@ -155,16 +178,26 @@ class OpenaiTarget(ServerTarget):
         self._make_request()
 
     def prepare(self) -> None:
-        """Read the key again, and connect if the server closed the connection; before each run."""
+        """Read the key again, connect anew if needed, and complete the plain prompt; before each run."""
         self._server.refresh()
         self._make_request()
         self._server.connection.open()
         self._seen = []
+        if self._salted is not None:
+            if self._plain is None:  # what the cache leaves is known from the second one on
+                self._complete(self._request, _untimed)
+            self._plain = self._complete(self._request, _untimed)
 
     def run(self, phase: Phase) -> Completion:
         """Stream one completion."""
+        request = self._request if self._salted is None else self._salted.new()
+        self._seen.append(completion := self._complete(request, phase))
+        return completion
+
+    def _complete(self, request: bytes, phase: Phase) -> Completion:
+        begin = perf_counter()
         answer = self._server.connection.ask(
-            "POST", self._request, phase, wait="first_token", receive="first_token"
+            "POST", request, phase, wait="first_token", receive="first_token"
         )
         if answer.status != 200:
             self._server.refuse("the completion failed", answer, answer.read())
@@ -181,28 +214,34 @@ class OpenaiTarget(ServerTarget):
             with phase("tokens"):
                 while stream.take(next(received, None)):
                     pass
-        self._seen.append(completion := stream.completion())
-        return completion
+        return stream.completion()._replace(first=stream.first - begin)
 
     def values(self, result: Completion) -> list[float]:
-        """Return numbers that differ for another text, or another count of tokens."""
+        """Return numbers that differ for another text, or another count of tokens: of the plain prompt's completion."""
+        result = result if self._plain is None else self._plain
         return list(map(float, sha256(f"{result.tokens} {result.text}".encode()).digest()))
 
     def readings(self) -> list[Reading]:
-        """Return the time between tokens, and how many there are."""
+        """Return the time between tokens, how many there are, and the time to the first, salted and plain."""
         found = [Reading(TOKENS, self._seen[-1].tokens)] if self._seen else []
+        if self._seen:
+            first = statistics.median(seen.first for seen in self._seen)
+            found.append(Reading(FIRST_TOKEN, first, ("plain" if self._salted is None else "salted",)))
+        if self._plain is not None:
+            found.append(Reading(FIRST_TOKEN, self._plain.first, ("plain",)))
         if between := [seen.between for seen in self._seen if seen.between is not None]:
             found.append(Reading(BETWEEN_TOKENS, statistics.median(between)))
         return found
 
     def environment(self) -> dict[str, str]:
-        """Report nothing: the protocol has no version."""
-        return {}
+        """Report whether prompts are salted; the protocol has no version."""
+        return {} if self._salted_body is None else {"openai_prompt": "salted"}
 
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
         self._request = b""
+        self._salted = self._plain = None
         self._seen = []
 
     def _require_ready(self) -> None:
@@ -213,6 +252,13 @@ class OpenaiTarget(ServerTarget):
     def _make_request(self) -> None:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         self._request = self._server.request("POST", self._path, self._body, headers)
+        if self._salted_body is not None:
+            self._salted = SaltedRequest(self._server.request("POST", self._path, self._salted_body, headers))
+
+
+def _untimed(_: str) -> AbstractContextManager[None]:
+    """A phase that is not timed."""
+    return nullcontext()
 
 
 class _Stream:
@@ -225,7 +271,7 @@ class _Stream:
         self._counted: int | None = None
         self._reasoned = 0  # tokens, as the server counts them
         self._shows_reasoning = False
-        self._first = self._last = 0.0
+        self.first = self._last = 0.0
         self._is_done = False
         self._is_finished = False
 
@@ -254,7 +300,7 @@ class _Stream:
             text = choice.text or delta.content or reasoning
             if text:
                 self._last = perf_counter()
-                self._first = self._first or self._last
+                self.first = self.first or self._last
                 self._pieces += 1
                 self.text += text
         return True
@@ -273,7 +319,7 @@ class _Stream:
         # Reasoning that a server does not show comes before the first token, and not between two of them.
         came = tokens if self._shows_reasoning else tokens - self._reasoned
         apart = self._pieces > 1 and came > 1
-        return Completion(self.text, tokens, (self._last - self._first) / (came - 1) if apart else None)
+        return Completion(self.text, tokens, (self._last - self.first) / (came - 1) if apart else None)
 
 
 def _with_key(options: OpenaiOptions) -> OpenaiOptions:
