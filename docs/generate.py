@@ -174,6 +174,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("verdict", "verdict"): STATES,
     ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
+    ("shift_bottleneck_ratio", "bottleneck"): LIMITS,
     ("cold_start_shift_ratio", "step"): tuple(COLD_START),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),

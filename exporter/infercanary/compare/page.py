@@ -66,6 +66,7 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         "candidate": _side(result.candidate),
         "confidence": f"{100 * result.level:g} %",
         "restarts": text.restarts(result),
+        "bottleneck": text.bottlenecks(result),
         "changed": text.changed(result.causes.changes, most=40) if result.causes else "",
         "notes": "; ".join(result.notes),
     }

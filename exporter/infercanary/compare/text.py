@@ -37,6 +37,7 @@ def comparison(
         "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
         "restarts": restarts(result),
         "left out": _left_out(result),
+        "bottleneck": bottlenecks(result),
         "phases": pieces(result.phases, result.smallest_effect),
         "controls": pieces(result.controls, result.smallest_effect),
         "changed": changed(result.causes.changes if result.causes else ()),
@@ -120,6 +121,18 @@ def restarts(result: ComparisonResult) -> str:
     return f"{sd}, from {count(result.restarts_seen, 'restart')} and the prior"
 
 
+def bottlenecks(result: ComparisonResult) -> str:
+    """Return what each resource made of the change.
+
+    Args:
+        result: On one canary; the text is empty where there is no change, or nothing is known.
+    """
+    shares = result.causes.bottlenecks if result.causes else {}
+    if abs(result.shift or 0.0) < result.smallest_effect or not shares.keys() - {"unknown"}:
+        return ""
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()) + " of the change"
+
+
 def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
     """Return the phases or controls that moved, or that none did.
 
@@ -129,10 +142,10 @@ def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
     """
     if not each:
         return ""
-    moved = {name: piece for name, piece in each.items() if piece.moved}
-    if moved:
-        order = sorted(moved.items(), key=lambda item: -abs(item[1].share or item[1].shift))
-        flat = f"; {len(each) - len(moved)} flat" if len(moved) < len(each) else ""
+    clear = {name: piece for name, piece in each.items() if piece.moved}
+    if clear:
+        order = sorted(clear.items(), key=lambda item: -abs(item[1].share or item[1].shift))
+        flat = f"; {len(each) - len(clear)} flat" if len(clear) < len(each) else ""
         return ", ".join(_piece(name, piece) for name, piece in order) + flat
     few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
     more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""

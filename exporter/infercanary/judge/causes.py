@@ -280,6 +280,7 @@ def _explained(
         load=_part(parts.load, policy),
         cause=_cause(shift, parts, policy),
         phases=dict(sorted(named.items(), key=lambda item: -item[1])),
+        bottlenecks=dict(moved_with.bottlenecks),
         controls={name: math.expm1(s.log) for name, s in controls.items() if _has_moved(s, policy)},
         has_controls=any(math.isfinite(s.se) for s in controls.values()),
         siblings=_part(moved_with.siblings, policy),

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from infercanary.contract.bottleneck import Limit
 from infercanary.contract.vocabulary import CONTROLS, IN_STEP, POOL_COMPONENTS
+from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, crowding
 from infercanary.judge.model import Generation, Pair, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
@@ -39,6 +41,8 @@ class Evidence(NamedTuple):
     """Phase → what it adds to the change, as a share of the whole, in order of appearance."""
     tags: Mapping[str, tuple[float, float]]
     """Tag → the share of runs that had it before and after."""
+    bottlenecks: Mapping[Limit, float]
+    """Resource → what it adds to the change, as a share of the whole."""
 
 
 def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Policy = LIVE) -> Evidence:
@@ -53,23 +57,25 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         Shifts are logarithms, without what restarts do; that of a control with too few runs has an infinite error.
     """
     both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
-    names = _names(both, lambda s: s.controls)
+    controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
     whole, waiting = _waiting(compared, policy)
     felt = [shift for pair in beside if math.isfinite((shift := _shift([pair], _median, policy)).se)]
     received = _shift(compared, lambda sample: sample.received, policy)
     newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     single = all(threads(start.generation) == "1" for start in newest)
+    siblings, clock = _beyond_concurrent(middle_of(felt), compared, policy), _clock(compared, policy)
     return Evidence(
-        controls={name: _shift(compared, _control(name), policy) for name in names},
-        siblings=_beyond_concurrent(middle_of(felt), compared, policy),
+        controls=controls,
+        siblings=siblings,
         felt_by=len(felt),
         # Of several threads the one that runs the canary knows only its own waiting.
         waiting=waiting if single else None,
         whole=whole if single else None,
         crowding=crowding(both[0], both[1], _split(compared, policy), received, policy),
-        clock=_clock(compared, policy),
+        clock=clock,
         phases=_phases(both),
         tags=_tags(both),
+        bottlenecks=bottlenecks(both[0], both[1], controls, (clock, siblings), policy),
     )
 
 

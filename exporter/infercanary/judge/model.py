@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 import numpy as np
 
+from infercanary.contract.bottleneck import Limit
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run
 from infercanary.contract.vocabulary import NOT_JUDGED, Cause, Outcome
 from infercanary.judge.origin import NOWHERE, Origin
@@ -341,6 +342,8 @@ class Causes(msgspec.Struct, frozen=True):
     cause: Cause = "unknown"
     phases: dict[str, float] = {}
     """Phase → its share of the change; those that made a quarter of it or more, the largest first."""
+    bottlenecks: dict[Limit, float] = {}
+    """Resource → its share of the change, the largest first; they sum to about 1. Empty where nothing changed."""
     controls: dict[str, float] = {}
     """Control → its shift; empty where all were flat, or none ran."""
     has_controls: bool = False

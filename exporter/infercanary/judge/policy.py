@@ -205,7 +205,7 @@ class Policy:
     then only hides how long the rest lasts."""
 
     phase_share: float = 0.25
-    """Share of a change from which on a phase is named."""
+    """Share of a change from which on a phase or a resource is named."""
 
     tag_share: float = 0.2
     """By which the share of runs with a tag must rise to be named."""

@@ -258,8 +258,12 @@ def _alarming(causes: Causes) -> Iterator[str]:
 def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
     if causes.changes:
         yield _changes(causes.changes)
-    if causes.phases:
-        yield " and ".join(causes.phases) + (" phase" if len(causes.phases) == 1 else " phases")
+    what, where = _bottlenecks(causes, policy), _phases(causes)
+    if what and where:
+        # The one phase of a CPU says less than the resource.
+        yield what if [*causes.phases] == ["compute"] else f"{what} ({where})"
+    elif what or where:
+        yield what or where
     if causes.inside is not None:
         before, after = causes.inside
         yield f"others in its container took {before:.2f} → {after:.2f} cores meanwhile"
@@ -273,6 +277,21 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield f"the SM clock explains {percent(causes.clock.shift)}"
     for tag, (before, after) in causes.tags.items():
         yield f"{tag} in {before:.0%} → {after:.0%} of runs"
+
+
+def _bottlenecks(causes: Causes, policy: Policy) -> str:
+    """Such as ``compute 92 % of the change``; empty where no resource can be named."""
+    named = {limit: share for limit, share in causes.bottlenecks.items() if share >= policy.phase_share}
+    if not named.keys() - {"unknown"}:
+        return ""
+    return " and ".join(f"{limit} {100 * share:.0f} %" for limit, share in named.items()) + " of the change"
+
+
+def _phases(causes: Causes) -> str:
+    """The phases that grew."""
+    if not causes.phases:
+        return ""
+    return " and ".join(causes.phases) + (" phase" if len(causes.phases) == 1 else " phases")
 
 
 def _changes(changes: tuple[Change, ...]) -> str:

@@ -179,10 +179,11 @@ BOTTLENECK = Metric(
     "waiting for memory included), io (transfers, sockets, and reading from a disk), scheduling (launching, queues, "
     "locks, and waiting for a CPU) and unknown.",
     ("canary", "bottleneck"),
-    reading="One run cannot tell computing from waiting for memory, so that there is no `memory` here. `scheduling` "
-    "that is not small: see `infercanary_canary_run_queue_seconds_total` for CPUs, and "
-    "`infercanary_run_phase_median_seconds` for `launch` and `queue`. `io`: a model or its data is read anew. Of a "
-    "request to a server, what the server does is `unknown`. Missing after a run that failed.",
+    reading="One run cannot tell computing from waiting for memory, so that there is no `memory` here; of a change "
+    "`infercanary_shift_bottleneck_ratio` can. `scheduling` that is not small: see "
+    "`infercanary_canary_run_queue_seconds_total` for CPUs, and `infercanary_run_phase_median_seconds` for `launch` "
+    "and `queue`. `io`: a model or its data is read anew. Of a request to a server, what the server does is `unknown`. "
+    "Missing after a run that failed.",
 )
 OUTPUT_ERROR = Metric(
     "infercanary_output_error_ratio",

@@ -40,13 +40,19 @@ def test_the_judges_own_trial_is_shown_by_canary() -> None:
     [("regressed", True), ("improved", True), ("equivalent", False), ("inconclusive", False)],
 )
 def test_where_a_change_grew_is_shown_where_there_is_one(state: State, shown: bool) -> None:
-    causes = Causes(phases={"compute": 0.7, "launch": 0.3}, controls={"cpu_spin": 0.12})
+    causes = Causes(
+        phases={"compute": 0.7, "launch": 0.3},
+        bottlenecks={"compute": 1.2, "scheduling": -0.2},
+        controls={"cpu_spin": 0.12},
+    )
     judged = Findings(judgements={"c": Judgement(state=state, causes=causes, shift=0.1)})
     found = {family.name: family for family in metrics.families(judged, "a")}
     phases = {point.labels: point.value for point in found["infercanary_shift_phase_ratio"].points}
     controls = {point.labels: point.value for point in found["infercanary_shift_control_ratio"].points}
     assert phases == ({("c", "compute"): 0.7, ("c", "launch"): 0.3} if shown else {})
     assert controls == ({("c", "cpu_spin"): 0.12} if shown else {})
+    grown = {point.labels: point.value for point in found["infercanary_shift_bottleneck_ratio"].points}
+    assert grown == ({("c", "compute"): 1.2, ("c", "scheduling"): -0.2} if shown else {})
 
 
 def exported(judgement: Judgement) -> dict[str, Family]:

@@ -103,6 +103,17 @@ PHASE = Metric(
     reading="Where it grew: `compute` is the device or its kernels, `launch` the host's side, `h2d` and `d2h` the bus, "
     "`queue` a device that was busy. Over 1 where another phase became shorter meanwhile.",
 )
+BOTTLENECK = Metric(
+    "infercanary_shift_bottleneck_ratio",
+    "gauge",
+    "A resource's share of the change, seconds of seconds: compute, memory, io (transfers, sockets, reading from a "
+    "disk), scheduling (launching, queues, locks, waiting for a CPU) and unknown. Only where there is a verdict of a "
+    "change.",
+    ("canary", "bottleneck"),
+    reading="What grew. Time on the processor is `memory` where a control of the memory moved as the canary did, and "
+    "clearly more than those that compute; `compute` where those moved, or where all were flat, for then the program "
+    "computes more. Over 1 where another one became shorter meanwhile, and that is below 0.",
+)
 CONTROL = Metric(
     "infercanary_shift_control_ratio",
     "gauge",
@@ -273,7 +284,20 @@ _DRIFT: dict[Metric, Callable[[Drift], float | None]] = {
     DRIFT_HOST: lambda c: c.host.shift if c.host else None,
     DRIFT_ONSET: lambda c: c.onset,
 }
-METRICS = (VERDICT, VERDICT_INFO, UPGRADE, CAUSE, PHASE, CONTROL, COLD_START, *_PLAIN, *_DRIFT, TRIED, ALARMS)
+METRICS = (
+    VERDICT,
+    VERDICT_INFO,
+    UPGRADE,
+    CAUSE,
+    PHASE,
+    BOTTLENECK,
+    CONTROL,
+    COLD_START,
+    *_PLAIN,
+    *_DRIFT,
+    TRIED,
+    ALARMS,
+)
 
 
 def families(found: Findings, container: str) -> list[Family]:
@@ -300,6 +324,9 @@ def families(found: Findings, container: str) -> list[Family]:
             {(c, cause): float(cause == j.causes.cause) for c, j in changed.items() for cause in CAUSES}
         ),
         PHASE.family({(c, phase): x for c, j in changed.items() for phase, x in j.causes.phases.items()}),
+        BOTTLENECK.family(
+            {(c, name): x for c, j in changed.items() for name, x in j.causes.bottlenecks.items()}
+        ),
         CONTROL.family({(c, name): x for c, j in changed.items() for name, x in j.causes.controls.items()}),
         COLD_START.family(
             {
