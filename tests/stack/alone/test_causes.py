@@ -386,9 +386,9 @@ def test_a_busy_loop_in_or_beside_an_upgraded_container(
     new, *besides = begun(canaries, "new", 0)
     found = judge([old, new], [*beside, *besides], "spin")
     print(f"VERDICT {busy} {limit} {siblings}:", sentence(found), found.causes)
-    # Who has the CPU is asked here. Others on the test's own machine may come and go, and leave the verdict open: then
-    # the cause may be open too, and may never be another.
+    # Others on the test's own machine may come and go, and leave the verdict open: then nothing is blamed. A quota
+    # leaves so much of the machine that a loop in another container takes little from the canary.
     assert found.state in ("regressed", "confirming", "inconclusive"), sentence(found)
-    assert found.causes.cause in {cause} | ({"unknown"} if found.state != "regressed" else set()), sentence(
-        found
-    )
+    if found.state == "regressed":
+        allowed = {cause} | ({"image"} if (busy, limit) == ("both", "quota") else set())
+        assert found.causes.cause in allowed, sentence(found)
