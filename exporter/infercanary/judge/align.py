@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from infercanary.judge.host import undisturbed
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import Selection
@@ -23,6 +24,10 @@ class Runs(NamedTuple):
     """At each look that was reached, for each replica its starts before and after."""
     own: Sequence[Pair] = ()
     """After a rollback: the same with the new image's own starts of before."""
+    taught: Sequence[Start] = ()
+    """What shows how much starts of one image differ."""
+    disturbed: int = 0
+    """Starts that are left out, because others on the host disturbed them."""
     siblings: Sequence[Start] = ()
     """Starts of other services of the host that ran before the upgrade and since."""
     beside: Sequence[Pair] = ()
@@ -42,9 +47,13 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
     """
     upgrade = selection.upgrade
     if upgrade is None:
-        return Runs(selection)
+        calm = undisturbed(selection.starts, [], policy)
+        return Runs(selection, taught=calm, disturbed=len(selection.starts) - len(calm))
     reached = max((len(start.samples) for start in upgrade.after), default=0)
-    looks = looks_of(upgrade, policy)
+    new = [start.first(policy.looks[-1]) for start in upgrade.after]
+    calm = undisturbed(selection.starts, new, policy)
+    left = {start.boot for start in calm}
+    looks = looks_of(upgrade._replace(before=[s for s in upgrade.before if s.boot in left]), policy)
     beside = spanning(siblings, upgrade.at)
     judged = looks[-1] if looks else ()
     # What siblings feel days later is no part of this shift.
@@ -54,9 +63,11 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
         selection,
         reached,
         looks,
-        pairs(upgrade.own, upgrade.after, policy),
-        beside,
-        [pair for pair in around if pair.after[0].samples],
+        taught=teaching(calm, upgrade, policy),
+        disturbed=len(selection.starts) - len(calm),
+        own=pairs(upgrade.own, upgrade.after, policy),
+        siblings=beside,
+        beside=[pair for pair in around if pair.after[0].samples],
     )
 
 

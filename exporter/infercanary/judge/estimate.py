@@ -89,7 +89,7 @@ def shifts(runs: Runs, policy: Policy) -> Estimate:
         siblings explain something.
     """
     starts, upgrade = runs.selection.starts, runs.selection.upgrade
-    restarts = restarts_of(teaching(starts, upgrade, policy), policy)
+    restarts = restarts_of(runs.taught, policy)
     if upgrade is None:
         return Estimate(runs, restarts)
     looks = _looks(runs.looks, restarts, policy)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
 import msgspec
@@ -106,6 +107,52 @@ def left_waiting(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
         if samples and len(samples) >= policy.waiting_known * len(start.samples):
             left.append(Start(start.generation, samples))
     return left
+
+
+def undisturbed(starts: Sequence[Start], new: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
+    """``starts`` without those that others on the host disturbed, of each container and image.
+
+    One that was disturbed is no sign of how much starts differ, and no baseline, while others are there. Where the new
+    image's starts are disturbed themselves, they are compared with those that were as much; without any, with all.
+    What disturbs a host a little, or all the time, stays in: :func:`adjust` knows what siblings felt of that.
+
+    Args:
+        starts: Of one service, in order of time.
+        new: Those of the new image, with the runs that are judged.
+        policy: From when on a start is disturbed.
+
+    Returns:
+        At least one of each container and image; those of which the waiting is not known are all among them.
+    """
+    now = {start.boot: _waiting(start, policy) for start in new}
+    images = {start.generation.image_key for start in new}
+    groups: dict[tuple[str, str], list[tuple[float, Start]]] = {}
+    for start in starts:
+        if len(start.samples) >= policy.fewest_runs and (waited := _waiting(start, policy)) is not None:
+            g = start.generation
+            groups.setdefault((g.container, g.image_key), []).append((waited, start))
+    most = math.log1p(policy.disturbed)
+    out: set[tuple[str, str]] = set()
+    for (container, image), group in groups.items():
+        own = [x for (name, _), x in now.items() if x is not None and name == container]
+        own = own or [x for x in now.values() if x is not None]
+        usual = min(waited for waited, _ in group)
+        if own and image not in images and median(own) - usual > most:
+            usual = median(own)
+        far = {start.boot for waited, start in group if abs(waited - usual) > most}
+        out |= far if len(far) < len(group) else set()
+    return [start for start in starts if start.boot not in out]
+
+
+def _waiting(start: Start, policy: Policy) -> float | None:
+    """How much longer its runs took for waiting for CPUs that others on the host had: a logarithm, if it is known."""
+    longer = [
+        s.median / (s.median - s.waited)
+        for s in start.samples
+        if s.median and s.waited is not None and s.waited < s.median
+    ]
+    enough = longer and len(longer) >= policy.waiting_known * len(start.samples)
+    return math.log(median(longer)) if enough else None
 
 
 def _sibling(start: Start, policy: Policy) -> _Sibling | None:

@@ -405,6 +405,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
     starts: int = 0
     """Starts of both images that counted."""
+    disturbed: int = 0
+    """Starts that are left out, because others on the host disturbed them."""
     concurrent: int = 0
     """Of these, replicas that stayed on the old image: the shift is beyond what they moved by in the same minutes."""
     concurrent_shift: float | None = None

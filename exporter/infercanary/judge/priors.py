@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from scipy.special import polygamma, psi
 
-from infercanary.judge.host import adjust
+from infercanary.judge.host import adjust, undisturbed
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import restarts_of
@@ -54,8 +54,8 @@ def taught_by(
 ) -> Restarts | None:
     """How much the starts of one service differ, without any prior.
 
-    They are corrected for what siblings felt of the host, where that is known: a start in a disturbed hour is no sign
-    that starts differ.
+    They are corrected for what siblings felt of the host, where that is known, and those that waited for others on the
+    host are left out: a start in a disturbed hour is no sign that starts differ.
 
     Args:
         starts: Of the service, with the runs of one canary, in order of time.
@@ -65,6 +65,7 @@ def taught_by(
     Returns:
         None where no image was started again.
     """
+    starts = undisturbed(starts, [], policy)
     adjusted = adjust(starts, siblings[: policy.covariates], policy)
     known = restarts_of(starts if adjusted is None else adjusted.starts, policy)
     df = known.df - policy.prior_restart_df

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from infercanary.judge.host import undisturbed
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Restarts
@@ -24,7 +25,7 @@ def restarts_of(starts: Iterable[Start], policy: Policy = LIVE) -> Restarts:
     return learn([[s.latest(policy.baseline_runs).series(policy) for s in group] for group in groups], policy)
 
 
-def restarts_before(last: Start, starts: Iterable[Start], policy: Policy = LIVE) -> Restarts:
+def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE) -> Restarts:
     """As far as was known when ``last`` began, by how the other ``starts`` began.
 
     A drift within a start is not what restarts do: learned from, it would excuse itself.
@@ -37,7 +38,7 @@ def restarts_before(last: Start, starts: Iterable[Start], policy: Policy = LIVE)
     Returns:
         The prior with what they add.
     """
-    groups = _by_image((start for start in starts if start is not last), policy)
+    groups = _by_image((start for start in undisturbed(starts, [], policy) if start is not last), policy)
     return learn([[s.first(policy.opening_runs).series(policy) for s in group] for group in groups], policy)
 
 

@@ -65,6 +65,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         is_assumed=restarts.df <= policy.prior_restart_df,
         runs=runs.reached,
         starts=len(upgrade.before) + len(upgrade.after),
+        disturbed=runs.disturbed,
         next_look=next((look for look in policy.looks if look > runs.reached), None),
         look=decision.look.runs if decision.look is not None else 0,
         confirmed_at=decision.look.confirmed_at if decision.look is not None else None,
@@ -130,6 +131,9 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
             if judgement.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
+    if judgement.disturbed:
+        starts = "a start" if judgement.disturbed == 1 else f"{judgement.disturbed} starts"
+        found.append(f"without {starts} that others on the host disturbed")
     if judgement.concurrent:
         found.append(_beside(judgement, policy))
     if judgement.is_unwaited:

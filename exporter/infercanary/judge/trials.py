@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from infercanary.judge.align import Runs, looks_of, spanning
+from infercanary.judge.align import align
 from infercanary.judge.decide import decide
 from infercanary.judge.estimate import shifts
 from infercanary.judge.model import Start, Upgrade
@@ -75,10 +75,5 @@ def _is_called(past: Sequence[Start], start: Start, siblings: Sequence[Start], p
     after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
     before = [earlier for earlier in past if earlier.generation.image_key == g.image_key]
     upgrade = Upgrade(g.started_at, before, [after], [])
-    runs = Runs(
-        Selection([*past, after], upgrade, [after]),
-        len(after.samples),
-        looks_of(upgrade, policy),
-        siblings=spanning(siblings, upgrade.at),
-    )
+    runs = align(Selection([*past, after], upgrade, [after]), siblings, policy)
     return decide(shifts(runs, policy), policy).state in CHANGED
