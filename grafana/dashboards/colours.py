@@ -36,6 +36,8 @@ CAUSES = {"image": ORANGE, "host": PURPLE, "both": VERMILLION, "load": BLUE, "un
 
 PHASES = {"h2d": SKY, "compute": BLUE, "d2h": GREEN, "launch": ORANGE, "queue": PURPLE}
 
+BOTTLENECKS = {"compute": BLUE, "memory": ORANGE, "io": SKY, "scheduling": PURPLE, "unknown": GREY}
+
 CONTROLS = {
     "cpu_spin": BLUE,
     "memory_copy": ORANGE,

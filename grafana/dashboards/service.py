@@ -51,7 +51,7 @@ def board() -> Board:
         [
             Row("Now", [_verdict(), _numbers(), _replicas()]),
             Row("Latency", [_heatmap(), _quantiles(), verdicts.before_and_after(), verdicts.shift()]),
-            Row("What it is made of", [_phases(), _phase_shares(), _intended(), _scatter()]),
+            Row("What it is made of", [_phases(), _phase_shares(), _bottlenecks(), _intended(), _scatter()]),
             Row("Replicas side by side", [_by_container(), _minimum(), _differences(), _states()]),
             Row("Runs", [_outcomes(), _tags(), _eligible(), _output()]),
             Row("Cold start", [_cold_start(), _time_to_steady()]),
@@ -179,6 +179,7 @@ def _phases() -> Panel:
         "device's clock, launch and queue by the host's. Phases overlap, so their sum is not the latency: see which "
         "one grew.",
         "s",
+        width=8,
         empty=NO_RUN,
     )
     query = f"avg by (phase) ({series('infercanary_run_phase_median_seconds', CANARIES)})"
@@ -190,12 +191,29 @@ def _phase_shares() -> Panel:
         "Each phase over its own mean",
         "1 is the mean of the time range shown: the phase that grew stands out, however small it is.",
         "percentunit",
+        width=8,
         empty=NO_RUN,
     )
     name = "infercanary_run_phase_median_seconds"
     mean = f"avg by (phase) (avg_over_time({series(name, CANARIES)}[$__range] @ end()))"
     query = f"avg by (phase) ({series(name, CANARIES)}) / ({mean} > 0)"
     return lines(about, Query(query, "{{phase}}"), named=colours.PHASES)
+
+
+def _bottlenecks() -> Panel:
+    about = About(
+        "What the time went to",
+        "Shares of the last run's median latency, mean over the containers. compute is the CPU or the device at work, "
+        "its waiting for memory included; io is transfers, sockets and reading from a disk; scheduling is launching, "
+        "queues, locks and waiting for a CPU. What a server does is unknown to its client.",
+        "percentunit",
+        width=8,
+        empty=NO_RUN,
+    )
+    query = f"avg by (bottleneck) ({series('infercanary_bottleneck_ratio', CANARIES)})"
+    return lines(
+        about, Query(query, "{{bottleneck}}"), stacked=True, minimum=0, maximum=1, named=colours.BOTTLENECKS
+    )
 
 
 def _intended() -> Panel:

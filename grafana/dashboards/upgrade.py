@@ -56,7 +56,9 @@ def board() -> Board:
         [
             Row("What the judge says", [_verdict(), verdicts.parts(), _rests_on(), verdicts.shift(24)]),
             Row("Two images side by side", [_distributions(), _over_time(), _quantiles(), _images()]),
-            Row("Where it grew", [_where(), _phases(), _phases_over_time(), _tags(), _beside()]),
+            Row(
+                "Where it grew", [_bottleneck(), _where(), _phases(), _phases_over_time(), _tags(), _beside()]
+            ),
             Row("What came with the image", [_components(), _cold_start(), _cold_start_shift(), _output()]),
         ],
         since="now-24h",
@@ -181,6 +183,25 @@ def _images() -> Panel:
     return rows(about, columns, Query(query), sort="-Last seen")
 
 
+def _bottleneck() -> Panel:
+    about = About(
+        "Which resource made it",
+        "Shares of the change. io is transfers, sockets and reading from a disk; scheduling is launching, queues, "
+        "locks and waiting for a CPU. Time on the processor is memory where a control of the memory moved with it, "
+        "and compute where controls that compute did, or none: then the program computes more.",
+        "percentunit",
+        width=12,
+        height=4,
+        empty="Only a verdict of a change has them",
+    )
+    return tiles(
+        about,
+        Query(verdicts.of("infercanary_shift_bottleneck_ratio", "bottleneck"), "{{bottleneck}}"),
+        decimals=0,
+        text=BigValueTextMode.VALUE_AND_NAME,
+    )
+
+
 def _where() -> Panel:
     about = About(
         "Where the judge saw it",
@@ -188,7 +209,7 @@ def _where() -> Panel:
         "controls that moved, by how much: work that is the same in every image. With none here no control moved, "
         "or none ran.",
         "percentunit",
-        width=24,
+        width=12,
         height=4,
         empty="Only a verdict of a change has them",
     )
