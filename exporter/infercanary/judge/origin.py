@@ -71,12 +71,14 @@ def changed(before: Origin, after: Origin) -> str:
 
     Returns:
         Such as ``version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a``; empty where they are the same, as the
-        labels of a common base image are.
+        labels of a common base image are. Of an old image without labels nothing is said.
     """
     each = (
         ("version", before.version, after.version),
         ("revision", _short(before.revision), _short(after.revision)),
     )
+    if before == NOWHERE:
+        return ", ".join(f"{name} {new}" for name, _, new in each if new)
     return ", ".join(f"{name} {old or 'none'} → {new or 'none'}" for name, old, new in each if old != new)
 
 

@@ -149,7 +149,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
         )
         found.append(f"a rollback{own}")
     text = start + (": " + "; ".join(found) if found else "")
-    if judgement.state not in CHANGED:
+    if judgement.state not in CHANGED or judgement.causes.cause in ("host", "load"):
         return text
     return text + _origin(judgement, len(text.encode(errors="replace")))
 

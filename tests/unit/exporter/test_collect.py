@@ -13,6 +13,7 @@ from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, kept
+from infercanary.judge.origin import Origin
 from infercanary.store.sqlite import SqliteStore
 
 
@@ -126,7 +127,8 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
         store.close()
     judging = Judging(path)
     collector = Collector(ExporterConfig(), Exposition(), judging, ())
-    probe = PolledProbe(Container(service="s", name="c", id="0" * 64, image_id="sha256:2"))
+    origin = Origin("9f8e7d6c5b4a")
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64, image_id="sha256:2", origin=origin))
     reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,), boot_id="one") for number in (1, 2, 3))
     own = Run(1, "a", 0.0, 0.0, "ok", (0.01,))
     await collector.absorb(probe, encode(Report(1, "two", 9.0, "two.1", 0, (), {}, (*reported_runs, own))))
@@ -138,9 +140,11 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
         start.boot_id: (start.image_id, start.started_at, [s.sequence for s in several])
         for start, several in store.generations("s", "a")
     }
+    started = store.start_of("s", "c", "two")
     store.close()
     earlier = {"one": ("sha256:1", 5.0, [1, 2, 3])} if is_known else {}
     assert found == {**earlier, "two": ("sha256:2", 9.0, [1])}
+    assert started is not None and started.origin == origin
 
 
 @pytest.mark.parametrize(("since", "counts"), [(1000.0, True), (1030.0, True), (5000.0, False)])

@@ -85,7 +85,10 @@ def test_what_is_the_same_is_not_said() -> None:
     assert changed(of(OLD, version="1.4"), of(NEW, version="1.5")) == (
         "version 1.4 → 1.5, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a"
     )
-    assert changed(NOWHERE, of(NEW)) == "revision none → 9f8e7d6c5b4a"
+    assert changed(of(version="1.4"), of(NEW)) == "version 1.4 → none, revision none → 9f8e7d6c5b4a"
+    assert changed(NOWHERE, of(NEW)) == "revision 9f8e7d6c5b4a", (
+        "the old one was seen before labels were read"
+    )
 
 
 def judgement(
@@ -113,6 +116,7 @@ def test_a_regression_names_its_commits() -> None:
         "https://github.com/acme/search/compare/1a2b3c4d5e6f...9f8e7d6c5b4a"
     )
     assert "revision" not in sentence(judgement(*sides, state="equivalent"))
+    assert "revision" not in sentence(judgement(*sides, causes=Causes(cause="host"))), "no commit made it"
     assert sentence(judgement(*sides)).startswith(sentence(judgement()))
     long = Causes(cause="image", phases={f"phase_{i:040}": 0.3 for i in range(5)})
     words = sentence(judgement(*sides, causes=long))

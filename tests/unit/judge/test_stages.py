@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.origin import Origin
 from infercanary.judge.sentence import progress, sentence
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
@@ -99,6 +101,24 @@ def test_a_change_is_called_with_its_size_and_its_cause(factor: float, state: st
     assert text.startswith(f"{state} {100 * (factor - 1):+.0f}"[:-1])
     assert ": image; torch 2.7.0 → 2.13.0, intra-op threads none → 1" in text
     assert "compute phase; controls flat" in text
+
+
+def test_a_verdict_says_where_both_images_came_from() -> None:
+    starts = history("old", "old", "old", "old", "new", seconds=0.0224)
+    source = "https://github.com/acme/search"
+    origins = {"old": Origin("1a2b3c4d5e6f", source), "new": Origin("9f8e7d6c5b4a", source)}
+    labelled = [
+        Start(replace(s.generation, origin=origins[s.generation.image_id]), s.samples, s.last_at)
+        for s in starts
+    ]
+    found = judgement_of(labelled)
+    assert (found.baseline_origin, found.candidate_origin) == (origins["old"], origins["new"])
+    assert sentence(found).endswith(f" {source}/compare/1a2b3c4d5e6f...9f8e7d6c5b4a")
+    plain = judgement_of(starts)
+    assert (
+        replace(found, baseline_origin=plain.baseline_origin, candidate_origin=plain.candidate_origin)
+        == plain
+    )
 
 
 def test_what_the_controls_share_is_the_hosts() -> None:
