@@ -33,7 +33,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.model import STATES
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.probe import record, sweep
+from infercanary.probe import failing, sweep
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
@@ -62,8 +62,8 @@ PARTS = (
     ),
     Part(
         "Runs and canaries",
-        "runs run_failures tagged_runs eligible canary_state load first_run warm_up time_to_steady cuda_missing "
-        "output_error environment",
+        "runs run_failures tagged_runs eligible canary_state canary_failure load first_run warm_up time_to_steady "
+        "cuda_missing output_error environment",
         "Whether it runs, how it started, and in what environment.",
     ),
     Part(
@@ -146,7 +146,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("tagged_runs_total", "tag"): tuple(TAGS),
     ("sweep_missing_points_total", "reason"): sweep.REASONS,
     ("canary_state", "state"): CANARY_STATES,
-    ("cuda_missing", "reason"): record.CUDA_MISSING_REASONS,
+    ("cuda_missing", "reason"): failing.CUDA_MISSING_REASONS,
     ("canary_context_switches_total", "kind"): _SWITCHES,
     ("thread_pool_size", "pool"): POOLS,
     ("process_context_switches_total", "kind"): _SWITCHES,

@@ -7,7 +7,8 @@
  *
  * fake_cuda_script(text) says what happens from now on. Lines: `<function> <n> <code>` makes a function fail from its
  * n-th call on, names as in the library; `<kernel> <microseconds>` sets how long it takes (h2d, d2h and event are
- * kernels here). A code of 700 and more is sticky: all later calls with a context fail too.
+ * kernels here); `version <number>` sets what cuDriverGetVersion says. A code of 700 and more is sticky: all later calls
+ * with a context fail too.
  *
  * fake_cuda_count(what) counts what is alive: contexts retained, contexts pushed, streams, events, modules, allocations,
  * pinned; and how often a function was called since. Codes: cuda.h. Build: cc -shared -fPIC -o libcuda.so.1 cuda.c
@@ -79,14 +80,19 @@ static int scripted(const char *function)
     return answer;
 }
 
-static int64_t takes(const char *kernel, double microseconds)
+static double given(const char *what, double value)
 {
     char name[64];
-    double value;
+    double found;
     for (const char *line = script; *line; line += strcspn(line, "\n"), line += *line == '\n')
-        if (sscanf(line, "%63s %lf", name, &value) == 2 && !strcmp(name, kernel))
-            microseconds = value;
-    return (int64_t)(microseconds * 1000);
+        if (sscanf(line, "%63s %lf", name, &found) == 2 && !strcmp(name, what))
+            value = found;
+    return value;
+}
+
+static int64_t takes(const char *kernel, double microseconds)
+{
+    return (int64_t)(given(kernel, microseconds) * 1000);
 }
 
 #define ASK()                                                                                                         \
@@ -204,6 +210,7 @@ int cuGetErrorName(int code, const char **name)
     case INVALID_CONTEXT: *name = "CUDA_ERROR_INVALID_CONTEXT"; break;
     case INVALID_HANDLE: *name = "CUDA_ERROR_INVALID_HANDLE"; break;
     case ILLEGAL_ADDRESS: *name = "CUDA_ERROR_ILLEGAL_ADDRESS"; break;
+    case 803: *name = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"; break;
     case 804: *name = "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE"; break;
     default: *name = NULL; return INVALID_VALUE;
     }
@@ -212,7 +219,7 @@ int cuGetErrorName(int code, const char **name)
 
 int cuDriverGetVersion(int *version)
 {
-    *version = 12040;
+    *version = (int)given("version", 12040);
     return scripted(__func__);
 }
 

@@ -17,6 +17,7 @@ KINDS: dict[str, Kind] = {
     "infercanary_canary_allowed_cpus": "gauge",
     "infercanary_canary_context_switches": "counter",
     "infercanary_canary_cpu_seconds": "counter",
+    "infercanary_canary_failure_info": "gauge",
     "infercanary_canary_inside_cpu_seconds": "counter",
     "infercanary_canary_migrations": "counter",
     "infercanary_canary_off_node": "gauge",

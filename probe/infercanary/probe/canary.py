@@ -11,13 +11,14 @@ from time import perf_counter
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import relative_error
-from infercanary.contract.vocabulary import POOL_COMPONENTS, CanaryState, Outcome
+from infercanary.contract.vocabulary import DEVICE_COMPONENTS, POOL_COMPONENTS, CanaryState, Outcome
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.output import fingerprint
+from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.record import Record
 from infercanary.probe.round import Round
-from infercanary.probe.runner import NoTurn, Opened, Pool, Repeats, Runner
+from infercanary.probe.runner import Opened, Repeats, Runner
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
@@ -30,11 +31,17 @@ from infercanary.probe.targets import (
     Reason,
     RunsOnDevice,
     Target,
+    is_reason,
 )
+from infercanary.probe.targets.libraries import MISFITS, misfit
 
 log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
+_SHORT_SECONDS = (
+    60.0,
+    600.0,
+)  # between attempts while memory does not suffice: each takes some from the server
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
@@ -90,6 +97,8 @@ class Canary:
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
         self._retry_at = 0.0
+        self._rest = 0.0  # seconds until the next run, where memory did not suffice for the last
+        self._unfit = ""  # why its libraries do not fit, where the target does not say it
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
@@ -125,7 +134,9 @@ class Canary:
     @property
     def cuda_missing(self) -> str:
         """Why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
-        return str(self._target.cuda_missing) if isinstance(self._target, MayLackCuda) else ""
+        return (
+            str(self._target.cuda_missing) if isinstance(self._target, MayLackCuda) else ""
+        ) or self._unfit
 
     @property
     def is_opening(self) -> bool:
@@ -144,6 +155,7 @@ class Canary:
         now = perf_counter()
         if self.is_open or (self._opening_since is None and now < self._retry_at):
             return
+        self.mistake = None
         try:
             if self._opening_since is None:
                 self._runner.begin_opening()
@@ -160,22 +172,25 @@ class Canary:
                 )
             return
         except NoCuda as error:
-            self._put_off(f"cannot be opened: {error}")
-            self.mistake = None
+            missing = self.cuda_missing
+            self._put_off(f"cannot be opened: {error}", reason=missing if is_reason(missing) else None)
         except UsageError as error:
+            # Libraries of a model's module that do not fit are no mistake in the settings.
+            found = misfit(str(error))
+            reason = found.reason if found is not None else None
+            self._put_off(f"cannot be opened: {error}", found is not None or self.state != "opening", reason)
             # The caller reports the first mistake: on the command line it ends the probe.
-            self._put_off(f"cannot be opened: {error}", log_it=self.state != "opening")
-            self.mistake = error
+            self.mistake = error if found is None else None
         except Failure as error:
             self._put_off(f"cannot be opened: {error}", reason=error.reason)
-            self.mistake = None
         except BaseException as error:
-            self._put_off(f"cannot be opened: {one_line(error)}")
-            self.mistake = None
+            found = misfit(one_line(error))
+            fix = f"; {found.fix}" if found is not None else ""
+            self._put_off(f"cannot be opened: {one_line(error)}{fix}", reason=found.reason if found else None)
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._record.cuda(self.cuda_missing)
+            self._record.failing.cuda(self.cuda_missing)
         self._runner.rest()
         self._opening_since = None
 
@@ -196,9 +211,11 @@ class Canary:
             lateness: Seconds since the slot.
 
         Returns:
-            What it did; None where the probe stops meanwhile.
+            What it did; None where the probe stops meanwhile, and while a lack of memory is waited out.
         """
         begin = perf_counter()
+        if begin < self._retry_at:
+            return None
         place = None
         try:
             ran = self._runner.run(repeats, self._skipped < _MAX_SKIPPED, self.compute_threads > 1)
@@ -280,7 +297,7 @@ class Canary:
         self._record.pools(pools)
         self.compute_threads = pools["intra_op"]
         self._costs.append(statistics.median(opened.latencies))
-        self.is_open, self.mistake = True, None
+        self.is_open, self._unfit, self._retry_at = True, "", 0.0
         self._settle(opened.latencies)
         self._recover()
 
@@ -291,11 +308,22 @@ class Canary:
         if reason in _ABSENT:
             took = 0.0
         self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
+        self._unfit = reason if reason in MISFITS else ""
+        # What does not fit together is what must be seen; where it runs, it does not run.
+        self.environment = {
+            name: version for name, version in self._runner.unopened.items() if name not in DEVICE_COMPONENTS
+        }
         self._failed_open = Round("raised", complaint, reason=reason)
         self._record.failed(self._failed_open)
         self._fail(complaint, log_it)
 
     def _account(self, result: Round) -> None:
+        if result.reason == "out_of_memory":
+            least, most = _SHORT_SECONDS
+            self._rest = min(most, max(least, 2 * self._rest))
+            self._retry_at = perf_counter() + self._rest
+        elif result.outcome == "ok":
+            self._rest = 0.0
         self._skipped = self._skipped + 1 if result.outcome == "busy" else 0
         if result.latencies:
             self._costs.append(result.cost / len(result.latencies))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
@@ -193,3 +194,14 @@ def one_line(error: BaseException) -> str:
         text = f"(its text cannot be read: {type(broken).__name__})"
     first = printable(text.partition("\n")[0], 200, " ")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def clear_frames(error: BaseException | None) -> None:
+    """Release what an error's frames still hold: an engine there would outlive the stream that it runs on.
+
+    Args:
+        error: It and each error in whose handling it was raised; None for nothing.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from infercanary.contract.report import Metric
 from infercanary.contract.text import printable
+from infercanary.probe.targets.engines.cuda_versions import driver_version
 
 ENVIRONMENT = Metric(
     "infercanary_environment_info",
@@ -120,6 +121,8 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    if driver := driver_version():
+        found["nvidia_driver"] = driver
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
     found |= engines
     # Variables and versions may hold anything, and one bad character would cost the whole family of metrics.

@@ -11,7 +11,8 @@ from time import monotonic, perf_counter, sleep
 from typing import Any, Literal, NamedTuple
 
 from infercanary.probe.deadline import one_line
-from infercanary.probe.runner import Pool
+from infercanary.probe.pool import Pool
+from infercanary.probe.shortage import place_of
 from infercanary.probe.targets import PreparesRuns, ReportsBusy, Resizable, Target, TracksPeakMemory, Unsized
 from infercanary.probe.timing import inferences
 
@@ -108,7 +109,7 @@ class Measurement:
         except Unsized as error:
             found = Missing("unsupported", str(error))
         except BaseException as error:
-            found = Missing("out_of_memory" if _is_out_of_memory(error) else "raised", one_line(error))
+            found = Missing("out_of_memory" if place_of(error) is not None else "raised", one_line(error))
         # Only now: an error holds what the model had in memory when it was raised.
         self._failure = None
         for copy in copies:
@@ -247,17 +248,3 @@ class _Driver:
 
 def _run(copy: Target) -> None:
     copy.clock.measure(copy.run)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Whether it is: torch has a class for it on a GPU, and a RuntimeError in words for the host's memory."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    text = one_line(error).lower()
-    return any(words in text for words in _OUT_OF_MEMORY)
-
-
-# torch (c10/core/impl/alloc_cpu.cpp) and ONNX Runtime (core/framework/bfc_arena.cc) say it so.
-_OUT_OF_MEMORY = (
-    "out of memory", "not enough memory", "can't allocate memory", "failed to allocate memory", "alloc_failed",
-)  # fmt: skip

@@ -31,9 +31,9 @@ from infercanary.probe.duty import (
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import MAX_BYTES
 from infercanary.probe.pace import bursts, pace
+from infercanary.probe.pool import Pool
 from infercanary.probe.publish import Publisher
 from infercanary.probe.rounds import Rounds
-from infercanary.probe.runner import Pool
 from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling

@@ -22,7 +22,7 @@ from infercanary.contract.bottleneck import LIMITS, Limit
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
-from infercanary.probe import controls, record
+from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.loop import Probe
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
@@ -52,6 +52,9 @@ _NVML_STATES = {
 _CUDA_MISSING = {
     "cpu_only_build": "its engine is a CPU-only build; install one with CUDA (of torch, or onnxruntime-gpu)",
     "no_libraries": "its engine's CUDA libraries cannot be loaded; install the versions that it was built for",
+    "version_mismatch": "its engine, CUDA's libraries and the driver do not go together; its line above has the "
+    "versions",
+    "provider_missing": "its engine, ONNX Runtime, lacks the provider that was asked for; install a build that has it",
     "no_device": "its engine sees no device; check the driver, and that the container was started with "
     "the GPU (docker run --gpus device=0)",
 }
@@ -311,7 +314,7 @@ def _warnings(
 
 
 def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seconds: float) -> Iterator[str]:
-    for (name, reason), on in known.get(record.CUDA_MISSING.name, {}).items():
+    for (name, reason), on in known.get(failing.CUDA_MISSING.name, {}).items():
         if on:
             ran = (
                 ". It ran on the CPU instead (cpu_fallback)" if name in runs and runs[name].latencies else ""

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 
 from infercanary.contract.report import INTENDED, LATENCY, PHASE, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState, PoolName
+from infercanary.probe.failing import Failing
 from infercanary.probe.histogram import Tally
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Opened
-from infercanary.probe.targets import REASONS, Reason
+from infercanary.probe.targets import Reason
 
 RUNS = Metric(
     "infercanary_runs_total",
@@ -23,17 +24,6 @@ RUNS = Metric(
     '(rate(infercanary_runs_total{outcome!~"ok|busy"}[15m])) > 0` is an alert, and the probe\'s log has the '
     "reason. Where no outcome grows at all, the probe does not run: see `infercanary_canary_state` and "
     "`infercanary_up`.",
-)
-FAILURES = Metric(
-    "infercanary_run_failures_total",
-    "counter",
-    "Runs that failed, by reason: raised, timed_out, not_finite, wrong_answer, wrong_shape; of a server also "
-    "unreachable (no connection, or closed before it answered), not_ready, error_answer (an HTTP status that was not "
-    "expected, or an error in the stream), incomplete (the answer broke off), malformed, too_large.",
-    ("canary", "reason"),
-    reading="0 is healthy; `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
-    "says what to fix, and the probe's log says it in words. `wrong_answer` also counts runs that went well but are "
-    "tagged `output_changed`; all others are in `infercanary_runs_total` as `raised`, `timed_out` or `not_finite`.",
 )
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
@@ -120,16 +110,6 @@ OVERHEAD = Metric(
     ("canary",),
     reading="Measured once, when the canary is opened: a few microseconds or less. A phase that is not far "
     "longer shows changes, but not its true length.",
-)
-CUDA_MISSING = Metric(
-    "infercanary_cuda_missing",
-    "gauge",
-    "1 where the canary was to run on CUDA and its engine has none, else 0: a CPU-only build, libraries that are not "
-    "to be found, or no device to be seen.",
-    ("canary", "reason"),
-    reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image "
-    "has the wrong wheel; `no_libraries`: it lacks the CUDA or cuDNN libraries that its engine was built for; "
-    "`no_device`: the container was started without the GPU, or its driver is too old for this CUDA.",
 )
 MEDIAN = Metric(
     "infercanary_run_median_seconds",
@@ -251,10 +231,6 @@ THREAD_MIGRATIONS = Metric(
     "CPUs, and cold caches after each.",
 )
 
-CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "no_device")
-
-# Those that any target may have.
-_REASONS: tuple[Reason, ...] = ("raised", "timed_out", "not_finite", "wrong_answer")
 _P90_REPEATS = 64
 _RECENT_RUNS = 100
 
@@ -275,12 +251,10 @@ class Record:
         self._recent: deque[float] = deque(maxlen=_P90_REPEATS)  # wall seconds of steady repeats
         self._eligible: deque[bool] = deque(maxlen=_RECENT_RUNS)
         self._readings: set[Metric] = set()  # that the last run had
+        self.failing = Failing(name, tally, reasons)
+        """What is counted and shown of failures."""
         for outcome in OUTCOMES:  # at 0, so that the first one is an increase
             tally.add(RUNS, 0, name, outcome)
-        named = {*_REASONS, *reasons}
-        for reason in REASONS:
-            if reason in named:
-                tally.add(FAILURES, 0, name, reason)
         for tag in TAGS:
             tally.add(TAGGED, 0, name, tag)
 
@@ -317,15 +291,6 @@ class Record:
         for pool, count in threads.items():
             if count:
                 self._tally.set(THREAD_POOL, count, self._name, pool)
-
-    def cuda(self, missing: str) -> None:
-        """Set why its engine has no CUDA; empty where it has.
-
-        Args:
-            missing: One of ``CUDA_MISSING_REASONS``, or empty.
-        """
-        for reason in CUDA_MISSING_REASONS:
-            self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
     def steady(self, seconds: float) -> None:
         """Set when it became steady for the first time, ``seconds`` after the start.
@@ -401,8 +366,7 @@ class Record:
 
     def _count(self, done: Round) -> None:
         self._tally.add(RUNS, 1, self._name, done.outcome)
-        if (reason := done.failure) is not None:
-            self._tally.add(FAILURES, 1, self._name, reason)
+        self.failing.count(done)
 
     def _thread(self, done: Round) -> None:
         tally, name, usage = self._tally, self._name, done.usage

@@ -5,28 +5,35 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Executor, Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from itertools import islice, pairwise
 from time import perf_counter, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, divided, off_cpu
-from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, one_line
+from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, clear_frames, one_line
+from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
+from infercanary.probe.shortage import explained, give_back, place_of
 from infercanary.probe.steady import is_steady
 from infercanary.probe.targets import (
     Calibrates,
+    Failure,
     GivesReadings,
+    MayLackCuda,
     PreparesRuns,
     Reading,
     ReportsBusy,
+    RunsOnDevice,
     Target,
 )
 from infercanary.probe.timing import Timing, inferences, overhead
+
+T = TypeVar("T")
 
 log = logging.getLogger("infercanary.probe")
 
@@ -38,10 +45,6 @@ _LET_GO_SECONDS = 1.0
 _CROWDED = 8.0
 _MAX_PHASES = 16
 _MAX_READINGS = 64
-
-
-class NoTurn(Exception):
-    """The server's pool, or its GPU, was busy for so long that the canary got no turn; that is no failure of it."""
 
 
 class Opened(NamedTuple):
@@ -80,42 +83,6 @@ class Repeats(NamedTuple):
     """Of the thread that ran the last repeat."""
 
 
-class Pool:
-    """The server's own pool: its threads run the repeats, between requests.
-
-    ``on_hang`` is called when a canary holds one of those threads past its deadline. It may return another pool to use
-    from then on, so that a server with few threads goes on serving.
-
-    Args:
-        executor: The server's.
-        on_hang: Called in the probe's thread; None, and its returning None, keep the pool.
-    """
-
-    def __init__(self, executor: Executor, on_hang: Callable[[], Executor | None] | None) -> None:
-        self._executor = executor
-        self._on_hang = on_hang
-
-    def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """As :meth:`concurrent.futures.Executor.submit`.
-
-        Args:
-            work: Called in one of the pool's threads.
-
-        Returns:
-            Its result, later.
-        """
-        return self._executor.submit(work)
-
-    def lost_a_thread(self) -> None:
-        """A canary hangs in it. Never raises."""
-        if self._on_hang is None:
-            return
-        try:
-            self._executor = self._on_hang() or self._executor
-        except BaseException as error:  # the host's code, in the probe's thread
-            log.error("on_hang failed: %s", one_line(error))
-
-
 class Runner:
     """Calls one target's methods, one at a time, in a thread that ends after each round (or hangs).
 
@@ -147,6 +114,8 @@ class Runner:
         self._pool = pool
         self._worker = Worker(f"infercanary-{name}")
         self._phase_names: set[str] = set()
+        self.unopened: dict[str, str] = {}
+        """The engine's environment where it could not be opened: versions that do not fit are in it."""
         self._turn: Future[Any] | None = None  # the last one asked for in the server's pool
         self._hang_reported = False
         self._entered: float | None = None  # when the target's method under way was entered
@@ -204,7 +173,10 @@ class Runner:
             BaseException: Whatever the target raised.
         """
         try:
-            return self._worker.call(lambda: self._repeat(repeats, skip_if_busy, has_helpers), self._timeout)
+            return self._worker.call(
+                lambda: self._unless_short(lambda: self._repeat(repeats, skip_if_busy, has_helpers)),
+                self._timeout,
+            )
         except StillBusy:
             raise
         except DeadlineExceeded:
@@ -255,34 +227,64 @@ class Runner:
 
     # From here on all runs in the target's thread.
 
-    def _open(self) -> Opened:
+    def _unless_short(self, work: Callable[[], T]) -> T:
+        """Do the work; where memory does not suffice for it, say who has it, and give back what the work took.
+
+        Raises:
+            Failure: `out_of_memory`.
+            BaseException: Whatever else the work raised.
+        """
         try:
-            begin = perf_counter()
-            self._target.open()
-            load = perf_counter() - begin
-            reported = self._target.environment()
-            environment = {str(key): str(value) for key, value in reported.items()}
-            first_run = self._measure()[0].wall
-            if isinstance(self._target, Calibrates):
-                self._target.calibrate()
-            latencies: list[float] = []
-            begin = perf_counter()
-            while not (
-                is_steady(latencies)
-                or len(latencies) >= _WARM_UP_REPEATS
-                or perf_counter() - begin > _WARM_UP_SECONDS
-            ):
-                latencies.append(self._measure()[0].wall)
-            warm_up = perf_counter() - begin
-            clock = self._target.clock
-            cost: float | None = None
-            with suppress(Exception):  # a clock of the target's own may know certain phases only
-                cost = _seconds(overhead(clock))
-            return Opened(environment, load, first_run, warm_up, latencies, int(inferences(clock)), cost)
-        except BaseException:
+            return work()
+        except Failure:
+            raise  # the target knows better: a server's answer may have such words
+        except BaseException as error:
+            device = str(self._target.device) if isinstance(self._target, RunsOnDevice) else "cpu"
+            if (place := place_of(error, device)) is None:
+                raise
+            text = explained(error, place, device)
+            clear_frames(error)
+            self._turn = None
+        give_back()
+        # Outside of the handler, so that it does not hold the error's frames.
+        raise Failure("out_of_memory", text)
+
+    def _open(self) -> Opened:
+        self.unopened = {}
+        try:
+            return self._unless_short(self._opened)
+        except BaseException as error:
+            if isinstance(self._target, MayLackCuda):
+                with suppress(BaseException):
+                    self.unopened = _texts(self._target.environment())
             with suppress(BaseException):  # half open, it may hold a model's memory until the next attempt
                 self._target.close()
+            if isinstance(error, Failure) and error.reason == "out_of_memory":
+                give_back()
             raise
+
+    def _opened(self) -> Opened:
+        begin = perf_counter()
+        self._target.open()
+        load = perf_counter() - begin
+        environment = _texts(self._target.environment())
+        first_run = self._measure()[0].wall
+        if isinstance(self._target, Calibrates):
+            self._target.calibrate()
+        latencies: list[float] = []
+        begin = perf_counter()
+        while not (
+            is_steady(latencies)
+            or len(latencies) >= _WARM_UP_REPEATS
+            or perf_counter() - begin > _WARM_UP_SECONDS
+        ):
+            latencies.append(self._measure()[0].wall)
+        warm_up = perf_counter() - begin
+        clock = self._target.clock
+        cost: float | None = None
+        with suppress(Exception):  # a clock of the target's own may know certain phases only
+            cost = _seconds(overhead(clock))
+        return Opened(environment, load, first_run, warm_up, latencies, int(inferences(clock)), cost)
 
     def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Repeats:
         begin = perf_counter()
@@ -380,6 +382,10 @@ class Runner:
             self._target.close()
         except BaseException as error:
             log.warning("canary %s: closing failed: %s", self.name, one_line(error))
+
+
+def _texts(reported: Mapping[Any, Any]) -> dict[str, str]:
+    return {str(key): str(value) for key, value in reported.items()}
 
 
 def _seconds(value: Any) -> float:

@@ -21,7 +21,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
-from infercanary.probe.runner import Pool
+from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
 from infercanary.probe.targets import CountsSamples, Resizable, Target
 

@@ -232,7 +232,8 @@ def test_an_onnx_model_on_cuda(run: Run) -> None:
     assert environment["onnx_provider"] == "CUDAExecutionProvider"
     assert environment["onnx_nodes"] == "CUDAExecutionProvider 3"
     assert environment["onnx_device"] == "cuda:0" and environment["onnx_cuda_device"] == "Stand-in GPU"
-    assert environment["onnx_build"] == "0123456789 Release" and environment["onnx_build_cuda"] == "13.0"
+    assert environment["onnx_build"] == "0123456789 Release" and environment["onnx_build_cuda"] == "12.8"
+    assert environment["onnx_driver_cuda"] == "12.4"
     assert environment["onnx_producer"] == "stand-in"
     assert found["dropped"] == [["session", 1]]
 
@@ -327,7 +328,12 @@ def test_what_tensorrt_does_not_take_is_one_line(
     run: Run, tmp_path: Path, written: bytes, options: dict[str, Any], error: str
 ) -> None:
     found = run(TENSORRT + REFUSED, written, lines=(), options=options)
-    assert found == {"error": error.replace("PATH", str(tmp_path / "engine")), "missing": "", "alive": {}}
+    missing = "version_mismatch" if "was built by TensorRT" in error else ""
+    assert found == {
+        "error": error.replace("PATH", str(tmp_path / "engine")),
+        "missing": missing,
+        "alive": {},
+    }
 
 
 @needs_cc
@@ -406,8 +412,8 @@ def test_a_gpu_of_a_number_that_is_not_there_is_a_mistake(run: Run, kind: str) -
         (
             {"unloadable": ["CUDAExecutionProvider"]},
             "providers: `cuda` was asked for, but ONNX Runtime cannot start CUDAExecutionProvider: the log above says "
-            "why; install the libraries that it was built for (CUDA 13.0), or set `providers: [cpu]`",
-            "no_libraries",
+            "why; install the libraries that it was built for (CUDA 12.8), or set `providers: [cpu]`",
+            "provider_missing",
         ),
         (
             {"nodes": {"CPUExecutionProvider": 7}},
@@ -487,6 +493,120 @@ def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: P
     assert "was to run on CUDA" not in out
 
 
+UNFIT = """
+from infercanary.probe.targets.engines.cuda_versions import driver_cuda, unfit_driver
+for built, version in pairs:
+    say(f"version {version}")
+    found[f"{built} on {driver_cuda()}"] = unfit_driver("it", built)
+say("version 13000", "cuInit 1 804")
+found["on this device"] = unfit_driver("it", "13.0")
+say("cuInit 1 803")
+found["of the kernel"] = unfit_driver("it", "12.4")
+say("cuInit 1 100")
+found["no device"] = unfit_driver("it", "12.4")
+"""
+
+
+@needs_cc
+def test_what_a_driver_runs_by_nvidias_rules(library: Path) -> None:
+    """Older always, newer within a major release from CUDA 11 on; not what a newer major release was built for."""
+    pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
+             ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
+    found = session(library, UNFIT, pairs=pairs)
+    at_most = "it was built for CUDA {}, and the driver here runs CUDA {} at most; update the driver to {}, or install "
+    assert found == {
+        "11.8 on 12.4": "", "12.8 on 12.4": "", "11.8 on 11.0": "", "10.1 on 10.2": "", " on 12.4": "", "no device": "",
+        "13.0 on 12.2": at_most.format("13.0", "12.2", "580 or newer") + "a build for CUDA 12",
+        "12.1 on 11.4": at_most.format("12.1", "11.4", "525 or newer") + "a build for CUDA 11",
+        "14.0 on 13.0": at_most.format("14.0", "13.0", "one for CUDA 14.0") + "a build for CUDA 13",
+        "10.2 on 10.1": at_most.format("10.2", "10.1", "one for CUDA 10.2") + "a build for CUDA 10.1",
+        "11.0 on 10.2": at_most.format("11.0", "10.2", "450.80.02 or newer") + "a build for CUDA 10.2",
+        "on this device": "it: this GPU does not take the forward compatibility (cuda-compat, CUDA 13.0) with the "
+        "driver here; take cuda-compat out of the image, and update the driver or install a build for its CUDA",
+        "of the kernel": "it: libcuda.so.1, which runs CUDA 12.4, does not go with the driver here; take it out of the "
+        "image or of LD_LIBRARY_PATH: the NVIDIA Container Toolkit mounts the host's own",
+    }  # fmt: skip
+
+
+@needs_cc
+def test_a_driver_that_is_too_old_for_onnx_runtime(run: Run) -> None:
+    options = {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}
+    found = run(ONNX + REFUSED, model(), lines=("version 11040",), options=options)
+    assert found == {
+        "error": "providers: `cuda` was asked for, but onnxruntime 1.31.1 was built for CUDA 12.8, and the driver here "
+        "runs CUDA 11.4 at most; update the driver to 525 or newer, or install a build for CUDA 11, or set "
+        "`providers: [cpu]`",
+        "missing": "version_mismatch",
+        "alive": {},
+    }
+
+
+OLD_DRIVER = """
+import torch
+from infercanary.probe.canary import Canary
+from infercanary.probe.failing import CUDA_MISSING, DETAIL
+from infercanary.probe.histogram import Tally
+from infercanary.probe.targets.torch import TorchTarget
+torch.version.cuda = "13.0"  # the build is for CPUs, and says so otherwise
+say("version 12020")
+tally = Tally()
+canary = Canary("c", TorchTarget("torch:relu", [{"shape": [2]}], device="cuda"), tally, 30, 300)
+canary.open(300)
+points = {f.name: {"|".join(p.labels): p.value for p in f.points} for f in tally.families() if f.kind == "gauge"}
+found["missing"] = {k for k, v in points[CUDA_MISSING.name].items() if v}.pop()
+found["detail"] = next(iter(points[DETAIL.name]))
+found["environment"] = {k: canary.environment.get(k) for k in ("torch_cuda", "torch_driver_cuda", "torch_device")}
+found["ends"] = canary.mistake is not None
+"""
+
+
+@needs_cc
+def test_a_driver_that_is_too_old_for_torch(library: Path) -> None:
+    pytest.importorskip("torch")
+    found = session(library, OLD_DRIVER)
+    assert found.pop("detail").startswith(
+        "c|version_mismatch|cannot be opened: device: `cuda` was asked for, but torch "
+    )
+    assert found == {
+        "missing": "c|version_mismatch",
+        "environment": {"torch_cuda": "13.0", "torch_driver_cuda": "12.2", "torch_device": None},
+        "ends": False,
+    }
+
+
+SHORT = """
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
+canary = Canary("c", kind(path, **options), Tally(), 30, 300)
+say(f"{function} 1 2")
+canary.open(300)
+failed = canary.failed_open()
+found["reason"], found["detail"] = failed.reason, failed.detail
+found["alive"] = alive()
+say("")
+canary.open(300)
+found["waits"] = not canary.is_open
+canary._retry_at = 0.0
+canary.open(300)
+found["opens"] = canary.is_open
+canary.close(30)
+"""
+
+
+@needs_cc
+@pytest.mark.parametrize(("function", "place"), [("cuMemHostAlloc", "host"), ("cuMemAlloc_v2", "device")])
+@pytest.mark.parametrize("kind", ["tensorrt", "onnx"])
+def test_memory_that_does_not_suffice_is_waited_out(run: Run, function: str, place: str, kind: str) -> None:
+    body = {"tensorrt": TENSORRT, "onnx": ONNX}[kind] + SHORT
+    written = {"tensorrt": plan(X, Y), "onnx": model()}[kind]
+    options = {"tensorrt": {}, "onnx": {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}}[kind]
+    found = run(body, written, function=function, options=options)
+    detail = found.pop("detail")
+    assert detail.startswith(f"cannot be opened: out of memory ({place}): ")
+    assert f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)" in detail
+    assert found == {"reason": "out_of_memory", "alive": {}, "waits": True, "opens": True}
+
+
 def test_no_driver_at_all(tmp_path: Path) -> None:
     script = """
 import sys
@@ -495,6 +615,7 @@ from infercanary.probe.gpu.cuda_driver import cuda_library
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.command.settings import UsageError
 sys.modules["tensorrt"] = ModuleType("tensorrt")
+sys.modules["tensorrt"].__version__ = "10.3.0"
 target = TensorRtTarget(sys.argv[1])
 print(cuda_library() is not None)
 try:

@@ -9,7 +9,7 @@ import pytest
 
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, decode, encode
 from infercanary.contract.vocabulary import CANARY_STATES, TAGS
-from infercanary.probe import controls, record
+from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.once import last_runs, render
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
@@ -95,7 +95,7 @@ HEALTHY = report(
         OVERSUBSCRIPTION.family(1),
         INTERVAL.family(10),
         DUTY_CAP.family(0.01),
-        record.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
+        failing.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
     [run("resnet18", (0.0214,) * 12, phases={"compute": 0.0214})],
     {
@@ -127,7 +127,7 @@ ALL_WRONG = report(
         OVERSUBSCRIPTION.family(64 / 1.5),
         INTERVAL.family(6875.4),
         DUTY_CAP.family(0.01),
-        record.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
+        failing.CUDA_MISSING.family({("wheel", "cpu_only_build"): 1, ("closed", "no_device"): 1}),
     ],
     [
         run("raises", (0.5,), boot_id="an earlier one's"),
@@ -368,8 +368,8 @@ def test_every_tag_and_every_state_has_its_words() -> None:
             NVML_STATE.family({(each,): each == state for each in NVML_STATES}),
         ]
         assert f"failed       nvml: {state}: " in render(report(failed, []), 10)
-    for reason in record.CUDA_MISSING_REASONS:
-        text = render(report([record.CUDA_MISSING.family({("c", reason): 1})], []), 10)
+    for reason in failing.CUDA_MISSING_REASONS:
+        text = render(report([failing.CUDA_MISSING.family({("c", reason): 1})], []), 10)
         assert "canary c was to run on CUDA, but its engine" in text
 
 

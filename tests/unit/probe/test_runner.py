@@ -11,7 +11,7 @@ import pytest
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
-from infercanary.probe.runner import Pool
+from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import plan
 
 REPEATS = 4

@@ -20,7 +20,7 @@ from infercanary.probe import HostClock, Phase, Probe, Sweep
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
-from infercanary.probe.runner import Pool
+from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan
 from infercanary.probe.sweep import BUSY, LATENCY, MISSING, PEAK, RATE, TIMESTAMP, Sweeping
 from infercanary.probe.targets import Unsized

@@ -13,8 +13,8 @@ from infercanary.contract.vocabulary import POOLS
 from infercanary.probe import HostClock, Phase, Probe
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
+from infercanary.probe.pool import Pool
 from infercanary.probe.record import THREAD_POOL
-from infercanary.probe.runner import Pool
 from infercanary.probe.samplers.threads import Place, ThreadSampler
 from infercanary.probe.tags import values
 

@@ -8,7 +8,7 @@
 package is named ``package.module:attribute``, and needs no registration.
 """
 
-from infercanary.probe.targets.failures import REASONS, Failure, NoCuda, Reason, Unsized
+from infercanary.probe.targets.failures import REASONS, Failure, NoCuda, Reason, Unsized, is_reason
 from infercanary.probe.targets.registry import (
     TakesOptions,
     attribute,
@@ -53,6 +53,7 @@ __all__ = [
     "TracksPeakMemory",
     "Unsized",
     "attribute",
+    "is_reason",
     "make",
     "names",
     "parameters",

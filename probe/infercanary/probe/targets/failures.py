@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, TypeGuard, get_args
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
@@ -12,6 +12,9 @@ Reason = Literal[
     "timed_out",
     "not_finite",
     "wrong_answer",
+    "out_of_memory",
+    "no_libraries",
+    "version_mismatch",
     "wrong_shape",
     "unreachable",
     "not_ready",
@@ -20,9 +23,18 @@ Reason = Literal[
     "malformed",
     "too_large",
 ]
-"""Why a run failed. The first four can happen with any target; the others are raised by the target itself."""
+"""Why a run failed. The first seven can happen with any target; the others are raised by the target itself."""
 
 REASONS: tuple[Reason, ...] = get_args(Reason)
+
+
+def is_reason(text: str) -> TypeGuard[Reason]:
+    """Whether it is one of :data:`REASONS`.
+
+    Args:
+        text: Any.
+    """
+    return text in REASONS
 
 
 class Failure(Exception):

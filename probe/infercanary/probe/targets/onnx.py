@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from infercanary.command.settings import UsageError
+from infercanary.probe.deadline import clear_frames
 from infercanary.probe.targets import Unsized, register
-from infercanary.probe.targets.engines.cuda_tensors import StagedClock, clear_frames
+from infercanary.probe.targets.engines.cuda_tensors import StagedClock
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
 from infercanary.probe.targets.engines.onnx_providers import ON_CUDA, full_names, options_of, texts
 from infercanary.probe.targets.engines.onnx_session import OnnxSession
 from infercanary.probe.targets.engines.tensors import common_size, drawn, matched, repeated, specs
+from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import Clock, HostClock, Phase
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ class OnnxTarget:
 
     @property
     def cuda_missing(self) -> str:
-        """Why there is no CUDA where it was asked for: ``cpu_only_build``, ``no_libraries`` or ``no_device``."""
+        """Why there is no CUDA where it was asked for; empty where there is."""
         return self._loaded.cuda_missing
 
     @property
@@ -127,16 +129,13 @@ class OnnxTarget:
         """Import ONNX Runtime, load the model on its providers, draw the inputs and bind them.
 
         Raises:
-            UsageError: ONNX Runtime, the model or a provider cannot be loaded, or an input does not fit.
+            UsageError: ONNX Runtime is not installed, the model or a provider cannot be loaded, or an input does not
+                fit.
+            Failure: ONNX Runtime's libraries do not fit, or are not there.
             NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
         """
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise UsageError(
-                f"onnxruntime cannot be imported ({error}); install infercanary[onnx], or onnxruntime-gpu for a GPU"
-            ) from None
-        self._ort = onnxruntime
+        self._ort: Any = imported("onnxruntime", "install infercanary[onnx], or onnxruntime-gpu for a GPU")
+        onnxruntime = self._ort
         if not Path(self._path).is_file():
             raise UsageError(f"model: no file `{self._path}`; check the path (it starts at {Path.cwd()})")
         loaded = self._loaded
@@ -186,6 +185,7 @@ class OnnxTarget:
                 "onnx_available_providers": lambda: ", ".join(ort.get_available_providers()),
                 "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.ran_by(), {})),
                 "onnx_device": lambda: "cpu" if gpu is None else self.device,
+                "onnx_driver_cuda": lambda: None if gpu is None else gpu.cuda_version,
                 "onnx_cuda_device": lambda: None if gpu is None else gpu.name,
                 "onnx_intra_op_threads": lambda: options.intra_op_num_threads or _physical_cores() or None,
                 "onnx_inter_op_threads": lambda: self._inter_op_threads() or None,

@@ -92,7 +92,7 @@ class MayLackCuda(Protocol):
 
     @property
     def cuda_missing(self) -> str:
-        """Why there is no CUDA: ``cpu_only_build``, ``no_libraries`` or ``no_device``; empty where there is."""
+        """Why there is no CUDA, one of ``failing.CUDA_MISSING_REASONS``; empty where there is."""
         ...
 
 

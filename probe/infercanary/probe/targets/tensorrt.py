@@ -14,17 +14,19 @@ from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.text import printable
+from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets import NoCuda, register
 from infercanary.probe.targets.engines.cuda_tensors import (
     StagedClock,
     StagedTensor,
-    clear_frames,
     staged_run,
 )
+from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
 from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, places, specs
+from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import Clock, HostClock, Phase
 
 log = logging.getLogger("infercanary.probe")
@@ -84,7 +86,7 @@ class TensorRtTarget:
         self._profile = profile
         self._seed = seed
         self.cuda_missing = ""
-        """``no_device`` where there is no GPU or no driver; read after :meth:`open`."""
+        """``no_device`` or ``version_mismatch``, or empty; read after :meth:`open`."""
         self.clock: Clock = HostClock()
         self._gpu: Device | None = None
         self._inputs: list[StagedTensor] = []
@@ -95,17 +97,14 @@ class TensorRtTarget:
         """Import TensorRT, load the engine, draw the inputs and bind all tensors to memory on the device.
 
         Raises:
-            UsageError: TensorRT or the engine cannot be loaded, or an input does not fit.
-            NoCuda: There is no GPU or no driver; :attr:`cuda_missing` says so.
+            UsageError: TensorRT is not installed, the engine cannot be loaded, or an input does not fit.
+            Failure: TensorRT's libraries do not fit, or are not there.
+            NoCuda: There is no GPU or no driver, or engine, TensorRT and driver do not go together;
+                :attr:`cuda_missing` says which.
         """
-        try:
-            import tensorrt
-        except ImportError as error:
-            raise UsageError(
-                f"tensorrt cannot be imported ({error}); install the version that built the engine: pip install "
-                "tensorrt==…"
-            ) from None
-        self._trt = tensorrt
+        self._trt: Any = imported(
+            "tensorrt", "install the version that built the engine: pip install tensorrt==…"
+        )
         try:
             plan = Path(self._path).read_bytes()
         except OSError as error:
@@ -113,6 +112,9 @@ class TensorRtTarget:
                 f"engine: `{self._path}` cannot be read ({error.strerror}); check the path (it starts at {Path.cwd()})"
             ) from None
         self.cuda_missing = ""
+        if why := unfit_driver(f"tensorrt {self._trt.__version__}", self._built_for()):
+            self.cuda_missing = "version_mismatch"
+            raise NoCuda(f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}")
         try:
             self._gpu = Device(self._ordinal)
         except NoSuchGpu as error:
@@ -148,6 +150,7 @@ class TensorRtTarget:
         return reported(
             {
                 "tensorrt": lambda: self._trt.__version__,
+                "tensorrt_build_cuda": self._built_for,
                 "tensorrt_built_by": lambda: self._built_by,
                 "tensorrt_engine": lambda: self._digest,
                 "tensorrt_profile": lambda: self._profile,
@@ -192,7 +195,11 @@ class TensorRtTarget:
         self._engine = self._runtime.deserialize_cuda_engine(plan)
         if self._engine is None:
             said = " ".join(self._log.complaints)
-            raise UsageError(f"engine: `{self._path}` {why_not(said, self._built_by, trt.__version__)}")
+            why = f"engine: `{self._path}` {why_not(said, self._built_by, trt.__version__)}"
+            if is_of_another_version(said, self._built_by, trt.__version__):
+                self.cuda_missing = "version_mismatch"
+                raise NoCuda(why)
+            raise UsageError(why)
         if self._profile >= self._engine.num_optimization_profiles:
             last = self._engine.num_optimization_profiles - 1
             raise UsageError(f"profile: the engine has no profile {self._profile}; its last is {last}")
@@ -285,6 +292,10 @@ class TensorRtTarget:
         if gpu is None or not self._context.execute_async_v3(gpu.stream.value):
             raise RuntimeError(f"TensorRT cannot enqueue the engine: {self._complaint()}")
 
+    def _built_for(self) -> str:
+        """The CUDA of the installed wheel."""
+        return wheel_cuda("tensorrt", self._trt.__version__)
+
     def _complaint(self) -> str:
         """Return the last error that TensorRT logged."""
         return (
@@ -359,6 +370,21 @@ def why_not(said: str, built: str | None, runtime: str) -> str:
         return f"was built by another TensorRT than this, which is {runtime}; {fix}"
     kind = "cannot be loaded" if built is not None else "is no engine that can be read"
     return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {fix}"
+
+
+def is_of_another_version(said: str, built: str | None, runtime: str) -> bool:
+    """Whether an engine does not load because another TensorRT built it: the image or the engine was exchanged alone.
+
+    Args:
+        said: As in :func:`why_not`, like the next two.
+        built: The version that built it.
+        runtime: The version that is here.
+    """
+    if "incompatible device" in said or "expecting compute" in said:
+        return False
+    if "Version tag does not match" in said or "expecting library version" in said:
+        return True
+    return built is not None and not _same_version(built, runtime)
 
 
 def _same_version(one: str, other: str) -> bool:

@@ -10,8 +10,10 @@ from typing import Any, Literal
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import NoCuda, Unsized, register
 from infercanary.probe.targets.engines import torch_model
+from infercanary.probe.targets.engines.cuda_versions import unfit_driver
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_100_us
 
 _MAX_VALUES = 1024
@@ -106,7 +108,8 @@ class TorchTarget:
         self._seed = seed
         self._cpu_fallback = cpu_fallback
         self.cuda_missing = ""
-        """``cpu_only_build`` or ``no_device`` where CUDA was asked for and torch has none; read after :meth:`open`."""
+        """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none; read
+        after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
         self._is_copy = False
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
@@ -118,14 +121,12 @@ class TorchTarget:
         """Import torch, load the model, make the inputs.
 
         Raises:
-            UsageError: torch or the model cannot be loaded, or an input cannot be made.
+            UsageError: torch is not installed, the model cannot be loaded, or an input cannot be made.
+            Failure: torch's libraries do not fit, or are not there.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
-        try:
-            import torch
-        except ImportError as error:
-            raise UsageError(f"torch cannot be imported ({error}); install infercanary[torch]") from None
-        self._torch = torch
+        self._torch: Any = imported("torch", "install infercanary[torch]")
+        torch = self._torch
         self._device = torch.device(self.device)
         if self._device.type == "cuda":
             self._require_cuda()
@@ -312,15 +313,9 @@ class TorchTarget:
         torch = self._torch
         self.cuda_missing = ""
         if not torch.cuda.is_available():
-            self.cuda_missing = "cpu_only_build" if torch.version.cuda is None else "no_device"
+            self.cuda_missing, why = self._why_no_cuda()
             if self._cpu_fallback and self._mode != "graph":
                 return
-            why = (
-                f"torch {torch.__version__} is a CPU-only build; install a CUDA build of torch"
-                if torch.version.cuda is None
-                else f"torch {torch.__version__} (CUDA {torch.version.cuda}) sees no device; "
-                "check the driver, and that the container was started with the GPU"
-            )
             raise NoCuda(
                 f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}, or set `device: cpu`"
             )
@@ -329,6 +324,19 @@ class TorchTarget:
             raise UsageError(
                 f"device: `{self.device}` was asked for; the last that torch sees is `cuda:{last}`"
             )
+
+    def _why_no_cuda(self) -> tuple[str, str]:
+        """The reason, and the line with the fix."""
+        torch = self._torch
+        name, built_for = f"torch {torch.__version__}", torch.version.cuda
+        if built_for is None:
+            return "cpu_only_build", f"{name} is a CPU-only build; install a CUDA build of torch"
+        if why := unfit_driver(name, built_for):
+            return "version_mismatch", why
+        return "no_device", (
+            f"{name} (CUDA {built_for}) sees no device; check the driver, and that the container was started with the "
+            "GPU"
+        )
 
 
 def _same_shapes(outputs: list[Any], buffers: list[Any]) -> bool:

@@ -14,7 +14,7 @@ import numpy
 from device_work import Copy, held, library
 
 __version__ = "1.31.1"
-cuda_version = "13.0"
+cuda_version = "12.8"
 
 TYPES = {"tensor(float)": 4, "tensor(bfloat16)": 2, "tensor(int64)": 8}
 ORDER = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]

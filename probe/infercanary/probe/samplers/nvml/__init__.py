@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pynvml
 
@@ -25,7 +26,7 @@ from infercanary.probe.samplers.nvml.gpus import Gpu, gpus, local_cpus
 from infercanary.probe.samplers.nvml.totals import Totals
 from infercanary.probe.samplers.nvml.xids import Xids
 
-__all__ = ["DEVICES", "STATE", "UP", "NvmlSampler", "local_cpus", "visible_gpus"]
+__all__ = ["DEVICES", "STATE", "UP", "NvmlSampler", "local_cpus", "memory_of", "visible_gpus"]
 
 log = logging.getLogger("infercanary.probe")
 
@@ -46,7 +47,9 @@ UP = Metric(
 )
 
 _SLOW_SECONDS = 60.0
-_NAMES_SECONDS = 2.0
+_ONCE_SECONDS = 2.0
+
+T = TypeVar("T")
 
 
 @register(is_slow=True)  # a GPU that nothing has used yet may take seconds to wake up
@@ -202,19 +205,49 @@ def visible_gpus() -> list[str]:
     Returns:
         Names such as ``NVIDIA H100``, in NVML's order.
     """
-    worker = Worker("infercanary-nvml-names")
+    return _asked(_names) or []
+
+
+def memory_of(bus_id: str) -> tuple[int, int] | None:
+    """The memory of a GPU, for a message; None where there is no driver, or none that answers in time.
+
+    Args:
+        bus_id: Its PCI address.
+
+    Returns:
+        Bytes in use, and all that there are.
+    """
+    return _asked(lambda: _memory(bus_id))
+
+
+def _asked(function: Callable[[], T]) -> T | None:
+    """What NVML answers in a thread of its own: ``nvmlInit`` can hang."""
+    worker = Worker("infercanary-nvml-once")
     try:
-        return worker.call(_names, _NAMES_SECONDS)
+        return worker.call(lambda: _initialised(function), _ONCE_SECONDS)
     except Exception:
-        return []
+        return None
     finally:
         worker.rest()
 
 
-def _names() -> list[str]:
+def _initialised(function: Callable[[], T]) -> T:
     pynvml.nvmlInit()
     try:
-        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-        return [text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+        return function()
     finally:
         pynvml.nvmlShutdown()
+
+
+def _names() -> list[str]:
+    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+    return [text(pynvml.nvmlDeviceGetName(handle)) for handle in handles]
+
+
+def _memory(bus_id: str) -> tuple[int, int] | None:
+    place = bus_id.lower().lstrip("0")  # NVML writes the domain with 8 digits, CUDA with 4
+    for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
+        if text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower().lstrip("0") == place:
+            found = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            return int(found.used), int(found.total)
+    return None

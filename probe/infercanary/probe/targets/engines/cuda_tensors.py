@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,17 +105,6 @@ class StagedClock:
             run: Makes one inference.
         """
         self._clock.batch = inferences_of_100_us(self, run)
-
-
-def clear_frames(error: BaseException | None) -> None:
-    """Release what an error's frames still hold: an engine there would outlive the stream that it runs on.
-
-    Args:
-        error: It and each error in whose handling it was raised; None for nothing.
-    """
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
 
 
 def staged_run(

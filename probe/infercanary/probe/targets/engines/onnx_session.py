@@ -12,6 +12,7 @@ from typing import Any
 from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
+from infercanary.probe.targets.engines.cuda_versions import unfit_driver
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.onnx_providers import (
     CPU,
@@ -22,6 +23,7 @@ from infercanary.probe.targets.engines.onnx_providers import (
     why_not,
 )
 from infercanary.probe.targets.failures import NoCuda
+from infercanary.probe.targets.libraries import is_installed, misfit
 
 
 class OnnxSession:
@@ -52,7 +54,7 @@ class OnnxSession:
         self.session: Any = None
         """The ``onnxruntime.InferenceSession``; None while it is closed."""
         self.cuda_missing = ""
-        """Why there is no CUDA where it was asked for: ``cpu_only_build``, ``no_libraries`` or ``no_device``."""
+        """Why there is no CUDA where it was asked for; empty where there is."""
         self._path = path
         self._asked = providers
         self._options = provider_options
@@ -82,10 +84,7 @@ class OnnxSession:
         else:
             faulty = [provider for provider in providers if provider not in self.session.get_providers()]
         for provider in faulty:
-            why = library_fault(ort, provider) or "the log above says why"
-            cuda = getattr(ort, "cuda_version", "") if provider in ON_CUDA else ""
-            fix = f"install the libraries that it was built for{f' (CUDA {cuda})' if cuda else ''}"
-            self._miss("no_libraries", f"ONNX Runtime cannot start {provider}: {why}; {fix}", provider)
+            self._miss(*self._why_not_started(provider), provider)
         if faulty:
             left = [provider for provider in providers if provider not in faulty]
             if self.gpu is not None and not any(provider in ON_CUDA for provider in left):
@@ -149,6 +148,11 @@ class OnnxSession:
         providers = [provider for provider in self._asked if self._is_built_with(provider, available)]
         if (first := next((provider for provider in providers if provider in ON_CUDA), None)) is None:
             return providers
+        without = [provider for provider in providers if provider not in ON_CUDA]
+        name = f"onnxruntime {self._ort.__version__}"
+        if why := unfit_driver(name, str(getattr(self._ort, "cuda_version", "") or "")):
+            self._miss("version_mismatch", why, first)
+            return without
         try:
             self.gpu = Device(self.ordinal)
         except NoSuchGpu as error:
@@ -159,7 +163,7 @@ class OnnxSession:
         except Unavailable as error:
             fix = "check the driver, and that the container was started with the GPU"
             self._miss("no_device", f"{error}; {fix}", first)
-            return [provider for provider in providers if provider not in ON_CUDA]
+            return without
         self.gpu.before_close(self._drop)  # the session has its stream
         # CUDA may come as wheels, which only ONNX Runtime knows how to find; what it prints goes where logs go.
         if (
@@ -170,13 +174,32 @@ class OnnxSession:
                 preload()
         return providers
 
+    def _why_not_started(self, provider: str) -> tuple[str, str]:
+        """The reason, and the line with the fix, of a provider that this build has and that is not in the session."""
+        cuda = getattr(self._ort, "cuda_version", "") if provider in ON_CUDA else ""
+        built_for = f"install the libraries that it was built for{f' (CUDA {cuda})' if cuda else ''}"
+        cannot = f"ONNX Runtime cannot start {provider}:"
+        if not (fault := library_fault(self._ort, provider)):
+            return "provider_missing", f"{cannot} the log above says why; {built_for}"
+        found = misfit(fault)
+        if found is None or found.reason == "no_libraries":
+            return "no_libraries", f"{cannot} {fault}; {built_for}"
+        return found.reason, f"{cannot} {fault}; {found.fix}"
+
     def _is_built_with(self, provider: str, available: Sequence[str]) -> bool:
         if provider in available:
             return True
         version = self._ort.__version__
+        reason = "cpu_only_build"
         fix = "install onnxruntime-gpu in its place" if provider in ON_CUDA else "install a build that has it"
+        if any(each in available for each in ON_CUDA):
+            reason, fix = "provider_missing", "install a build that has it"
+        elif provider in ON_CUDA and is_installed("onnxruntime-gpu"):
+            # Both wheels write to one folder, and the one that was installed last has it.
+            reason = "provider_missing"
+            fix = "onnxruntime-gpu is installed too, and covered by another wheel: uninstall both, and install it alone"
         self._miss(
-            "cpu_only_build",
+            reason,
             f"onnxruntime {version} is a build without {provider} (it has {', '.join(available)}); {fix}",
             provider,
         )

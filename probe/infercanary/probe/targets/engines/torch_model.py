@@ -13,6 +13,7 @@ from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
+from infercanary.probe.targets.engines.cuda_versions import driver_cuda
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.registry import attribute
@@ -198,6 +199,7 @@ def environment(
         components["torch_cudnn"] = torch.backends.cudnn.version
     if device.type == "cuda":
         components |= {
+            "torch_driver_cuda": driver_cuda,
             "torch_cuda_device": lambda: torch.cuda.get_device_name(device),
             "torch_cuda_capability": lambda: "{}.{}".format(*torch.cuda.get_device_capability(device)),
             "torch_cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,

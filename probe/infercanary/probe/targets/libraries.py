@@ -1,0 +1,175 @@
+"""Libraries that do not fit: what the loader's and the engines' words mean, and what to do about them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from glob import escape, glob
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, NamedTuple, get_args
+
+from infercanary.command.settings import UsageError
+from infercanary.probe.deadline import one_line
+from infercanary.probe.shortage import place_of
+from infercanary.probe.targets.failures import Failure
+
+Misfit = Literal["no_libraries", "version_mismatch"]
+MISFITS: tuple[Misfit, ...] = get_args(Misfit)
+"""Reasons of a failure that are about libraries."""
+
+# glibc's words: elf/dl-load.c, dl-lookup.c and dl-version.c; `not found in the system path` is torch's own search for
+# CUDA's wheels (torch/__init__.py, _preload_cuda_deps).
+_MISSING = re.compile(r"([\w+.-]+?\.so)((?:\.\d+)*): cannot open shared object file")
+_UNLOADABLE = re.compile(
+    r"cannot open shared object file|invalid ELF header|file too short|wrong ELF class|ELF load command"
+    r"|failed to map segment from shared object|\.so\S* not found in the system path"
+)
+# https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html#cudnnstatus-t and cuda.h:
+# CUDA_ERROR_UNSUPPORTED_PTX_VERSION is how minor-version compatibility ends where the driver must compile.
+_OTHER_VERSION = re.compile(
+    r"undefined symbol|version [`'][^']+' not found|cuDNN version (?:incompatibility|mismatch)|VERSION_MISMATCH"
+    r"|UNSUPPORTED_PTX_VERSION|unsupported toolchain|driver version is insufficient|driver on your system is too old"
+)
+_SYSTEM = (
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/lib/*-linux-gnu",
+    "/usr/lib/*-linux-gnu",
+    "/usr/local/lib",
+)
+_CUDA = (
+    "/usr/local/cuda*/lib64",
+    "/usr/local/cuda*/targets/*/lib",
+    "/opt/*/lib",
+    "/usr/local/lib/*-linux-gnu",
+)
+_WHEELS = ("nvidia/*/lib", "torch/lib", "tensorrt_libs")
+_CONFIG = "/etc/ld.so.conf.d/*.conf"
+
+_first_words: dict[str, str] = {}  # engine → why it could not be imported at first
+
+
+class Found(NamedTuple):
+    """Why libraries do not fit."""
+
+    reason: Misfit
+    fix: str
+
+
+def imported(name: str, install: str) -> ModuleType:
+    """Import an engine.
+
+    Args:
+        name: The module, which may be imported already.
+        install: How to install it, for the message where it is not.
+
+    Returns:
+        The module.
+
+    Raises:
+        UsageError: It is not installed.
+        Failure: It is, and cannot be loaded: `no_libraries` or `version_mismatch`.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            raise UsageError(f"{name} cannot be imported ({error}); {install}") from None
+        found, words = Found("no_libraries", f"install `{error.name}`, which it needs"), str(error)
+    except Exception as error:
+        if place_of(error) is not None:
+            raise
+        # What a first attempt left behind makes the second one fail in other words.
+        words = _first_words.setdefault(name, one_line(error).removeprefix("ImportError: "))
+        found = misfit(words) or Found("no_libraries", f"it is installed, and broken: {install}")
+    raise Failure(found.reason, f"{name} cannot be imported ({words}); {found.fix}")
+
+
+def is_installed(distribution: str) -> bool:
+    """Whether a distribution is installed, whatever is left of it.
+
+    Args:
+        distribution: Its name on PyPI.
+    """
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def misfit(words: str) -> Found | None:
+    """Read what the loader or an engine said.
+
+    Args:
+        words: A message, such as ``libcudart.so.11.0: cannot open shared object file: No such file or directory``.
+
+    Returns:
+        The reason and the fix; None where the message is about something else.
+    """
+    if missing := _MISSING.search(words):
+        return _missing(*missing.groups())
+    if _OTHER_VERSION.search(words):
+        return Found(
+            "version_mismatch",
+            f"one of these libraries is of another version than the others: install those of one release{_searched()}",
+        )
+    if _UNLOADABLE.search(words):
+        return Found("no_libraries", f"install the libraries that it was built for{_searched()}")
+    return None
+
+
+def _missing(stem: str, version: str) -> Found:
+    """What is here in place of the library that the loader did not find."""
+    for folder in _folders():
+        if (folder / f"{stem}{version}").exists():
+            return Found(
+                "no_libraries",
+                f"it is in {folder}, where the loader does not look: add that to LD_LIBRARY_PATH{_searched()}",
+            )
+    if version:
+        wanted = version.split(".")[1]
+        for folder in _folders():
+            for other in sorted(glob(f"{escape(str(folder / stem))}.*")):
+                have = other.rpartition(f"{stem}.")[2]
+                if have[:1].isdigit() and have.split(".")[0] != wanted:
+                    return Found(
+                        "version_mismatch",
+                        f"it needs version {version[1:]}, and there is {have} (in {folder}): install the one that it "
+                        "was built for",
+                    )
+    return Found("no_libraries", f"install the libraries that it was built for{_searched()}")
+
+
+def _searched() -> str:
+    path = os.environ.get("LD_LIBRARY_PATH", "")
+    return f" (LD_LIBRARY_PATH is {path[:80]})" if path else ""
+
+
+def _folders() -> list[Path]:
+    """Where libraries may be, those where the loader looks first: each once."""
+    return list(dict.fromkeys(folder for folder in _all_folders() if folder.is_dir()))
+
+
+def _all_folders() -> Iterator[Path]:
+    yield from map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
+    for file in glob(_CONFIG):
+        try:
+            lines = Path(file).read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        yield from (Path(line.strip()) for line in lines if line.startswith("/"))
+    yield from _globbed((*_SYSTEM, *_CUDA))
+    yield from _globbed(f"{site}/{wheel}" for site in sys.path if site for wheel in _WHEELS)
+
+
+def _globbed(patterns: Iterable[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from map(Path, sorted(glob(pattern)))

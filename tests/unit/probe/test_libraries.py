@@ -1,0 +1,168 @@
+"""Engines whose libraries do not fit: real packages with real shared libraries, and the words of the real loader."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from infercanary.command.settings import UsageError
+from infercanary.probe.targets import Failure
+from infercanary.probe.targets.libraries import imported, misfit
+
+CC = shutil.which("cc") or shutil.which("gcc")
+needs_cc = pytest.mark.skipif(
+    CC is None, reason="broken libraries are made by a C compiler: apt-get install gcc"
+)
+NOT_FOUND = "cannot open shared object file: No such file or directory"
+
+
+def compiled(file: Path, source: str, *flags: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    command = [str(CC), "-shared", "-fPIC", "-x", "c", "-", "-o", str(file), *flags]
+    subprocess.run(command, input=source, text=True, check=True)
+    return file
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where packages are found; the loader's own search path stays as it is."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    return tmp_path
+
+
+def engine(
+    site: Path, name: str, library: str = "libcudart.so.11.0", source: str = "", calls: str = ""
+) -> None:
+    """A package whose extension needs ``library``, which is not where the loader looks."""
+    (site / name).mkdir()
+    (site / name / "__init__.py").write_text(f"from {name} import _C\n")
+    stub = compiled(
+        site / "build" / library, source or "int made(void) { return 1; }", f"-Wl,-soname,{library}"
+    )
+    body = f"extern int {calls or 'made'}(void); int PyInit__C(void) {{ return {calls or 'made'}(); }}"
+    linked = ["-x", "none", "-Wl,--no-as-needed", str(stub), "-Wl,--unresolved-symbols=ignore-all"]
+    compiled(site / name / "_C.so", body, *linked)
+    shutil.rmtree(site / "build")
+
+
+def refused(name: str) -> Failure:
+    with pytest.raises(Failure) as caught:
+        imported(name, "install it")
+    return caught.value
+
+
+@needs_cc
+def test_a_library_that_is_not_there(site: Path) -> None:
+    engine(site, "lacking", "libfitless.so.11.0")
+    error = refused("lacking")
+    assert error.reason == "no_libraries"
+    assert str(error) == (
+        f"lacking cannot be imported (libfitless.so.11.0: {NOT_FOUND}); install the libraries that it was built for"
+    )
+    assert str(refused("lacking")) == str(error), "the second attempt says the same"
+
+
+@needs_cc
+def test_one_of_another_release_is_there(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine(site, "upgraded")
+    (site / "libs").mkdir()
+    (site / "libs" / "libcudart.so.13").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(site / "libs"))
+    error = refused("upgraded")
+    assert error.reason == "version_mismatch"
+    assert f"; it needs version 11.0, and there is 13 (in {site / 'libs'}): install the one that" in str(
+        error
+    )
+
+
+@needs_cc
+def test_it_is_there_and_the_loader_looks_elsewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a wrong LD_LIBRARY_PATH; here where CUDA's wheels put it."""
+    engine(site, "misled", "libcudnn.so.9")
+    folder = site / "nvidia" / "cudnn" / "lib"
+    folder.mkdir(parents=True)
+    (folder / "libcudnn.so.9").touch()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
+    error = refused("misled")
+    assert error.reason == "no_libraries"
+    assert str(error).endswith(
+        f"it is in {folder}, where the loader does not look: add that to LD_LIBRARY_PATH (LD_LIBRARY_PATH is /nowhere)"
+    )
+
+
+@needs_cc
+def test_a_library_that_lacks_a_function(site: Path) -> None:
+    engine(site, "mixed", "libc.so.6", calls="ncclCommRegister")
+    error = refused("mixed")
+    assert error.reason == "version_mismatch"
+    assert "_C.so: undefined symbol: ncclCommRegister); one of these libraries is of another version" in str(
+        error
+    )
+
+
+def test_a_library_that_is_none(site: Path) -> None:
+    (site / "cut").mkdir()
+    (site / "cut" / "__init__.py").write_text("from cut import _C\n")
+    (site / "cut" / "_C.so").write_bytes(b"\x7fELF")
+    error = refused("cut")
+    assert (error.reason, "_C.so: file too short" in str(error)) == ("no_libraries", True)
+
+
+def test_what_is_not_installed_is_a_mistake(site: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"^nowhere cannot be imported \(No module named 'nowhere'\); install it$"
+    ):
+        imported("nowhere", "install it")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        (
+            "half",
+            "import no_such_module",
+            "(No module named 'no_such_module'); install `no_such_module`, which it needs",
+        ),
+        (
+            "cropped",
+            "import cropped._C",
+            "(No module named 'cropped._C'); install `cropped._C`, which it needs",
+        ),
+        ("odd", "1 / 0", "(ZeroDivisionError: division by zero); it is installed, and broken: install it"),
+        (
+            "wheels",
+            "raise ValueError('libcublas.so.*[0-9] not found in the system path')",
+            "(ValueError: libcublas.so.*[0-9] not found in the system path); install the libraries that it was built "
+            "for",
+        ),
+    ],
+)
+def test_what_is_installed_and_broken_is_not(site: Path, name: str, code: str, text: str) -> None:
+    (site / name).mkdir()
+    (site / name / "__init__.py").write_text(code)
+    error = refused(name)
+    assert error.reason == "no_libraries"
+    assert str(error) == f"{name} cannot be imported {text}"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("/lib/libc.so.6: version `GLIBC_2.38' not found (required by /x/_C.so)", "version_mismatch"),
+        ("cuDNN version incompatibility: PyTorch was compiled  against (9, 1, 0) but …", "version_mismatch"),
+        ("cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH", "version_mismatch"),
+        ("CUDA error: the provided PTX was compiled with an unsupported toolchain.", "version_mismatch"),
+        ("CUDA failure 35: CUDA driver version is insufficient for CUDA runtime version", "version_mismatch"),
+        ("The NVIDIA driver on your system is too old (found version 11040).", "version_mismatch"),
+        ("libnvinfer.so.10: cannot open shared object file: No such file or directory", "no_libraries"),
+        ("expected a tensor of another shape", None),
+        ("the version of the model was not found", None),
+    ],
+)  # fmt: skip
+def test_words_of_engines(words: str, reason: str | None) -> None:
+    found = misfit(words)
+    assert (found and found.reason) == reason
