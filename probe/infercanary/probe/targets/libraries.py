@@ -25,9 +25,9 @@ MISFITS: tuple[Misfit, ...] = get_args(Misfit)
 # glibc's words: elf/dl-load.c, dl-lookup.c and dl-version.c; `not found in the system path` is torch's own search for
 # CUDA's wheels (torch/__init__.py, _preload_cuda_deps).
 _MISSING = re.compile(r"([\w+.-]+?\.so)((?:\.\d+)*): cannot open shared object file")
+_NO_LIBRARY = re.compile(r"(/\S+): (?:invalid ELF header|file too short|wrong ELF class|ELF load command)")
 _UNLOADABLE = re.compile(
-    r"cannot open shared object file|invalid ELF header|file too short|wrong ELF class|ELF load command"
-    r"|failed to map segment from shared object|\.so\S* not found in the system path"
+    r"cannot open shared object file|failed to map segment from shared object|\.so\S* not found in the system path"
 )
 # https://docs.nvidia.com/deeplearning/cudnn/backend/latest/api/cudnn-graph-library.html#cudnnstatus-t and cuda.h:
 # CUDA_ERROR_UNSUPPORTED_PTX_VERSION is how minor-version compatibility ends where the driver must compile.
@@ -120,6 +120,12 @@ def misfit(words: str) -> Found | None:
         return Found(
             "version_mismatch",
             f"one of these libraries is of another version than the others: install those of one release{_searched()}",
+        )
+    if broken := _NO_LIBRARY.search(words):
+        folder = Path(broken[1]).parent
+        out = f", or take {folder} out of LD_LIBRARY_PATH" if str(folder) in _searched() else ""
+        return Found(
+            "no_libraries", f"that file is no library, or of another kind of machine: replace it{out}"
         )
     if _UNLOADABLE.search(words):
         return Found("no_libraries", f"install the libraries that it was built for{_searched()}")
