@@ -69,7 +69,7 @@ def test_real_allocators_say_it() -> None:
         lambda: bytearray(1 << 48),
     ):
         with pytest.raises((MemoryError, RuntimeError)) as caught:
-            allocate()  # type: ignore[no-untyped-call]
+            allocate()
         assert place_of(caught.value) == "host"
 
 
