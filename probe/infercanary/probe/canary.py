@@ -38,10 +38,7 @@ from infercanary.probe.targets.libraries import MISFITS, misfit
 log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
-_SHORT_SECONDS = (
-    60.0,
-    600.0,
-)  # between attempts while memory does not suffice: each takes some from the server
+_SHORT_SECONDS = 60.0, 600.0  # between runs while memory does not suffice: each takes some from the server
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
@@ -134,9 +131,8 @@ class Canary:
     @property
     def cuda_missing(self) -> str:
         """Why it found no CUDA, which it was to run on; empty where it did, or does not need any."""
-        return (
-            str(self._target.cuda_missing) if isinstance(self._target, MayLackCuda) else ""
-        ) or self._unfit
+        said = str(self._target.cuda_missing) if isinstance(self._target, MayLackCuda) else ""
+        return said or self._unfit
 
     @property
     def is_opening(self) -> bool:
