@@ -274,7 +274,8 @@ int nvmlDeviceGetPciInfo_v3(struct gpu *g, struct pci *pci)
 {
     ASK("nvmlDeviceGetPciInfo", g->label);
     memset(pci, 0, sizeof *pci);
-    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", 0x1B + g->index);
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0",
+             (unsigned)number("bus", g->label, 0x1B + g->index));
     return OK;
 }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cuda_stand_in import build, needs_cc
+from cuda_stand_in import CC, build, needs_cc
 
 pytest.importorskip("numpy")
 
@@ -605,6 +605,31 @@ def test_memory_that_does_not_suffice_is_waited_out(run: Run, function: str, pla
     assert detail.startswith(f"cannot be opened: out of memory ({place}): ")
     assert f"CudaError: {function}: CUDA_ERROR_OUT_OF_MEMORY (2)" in detail
     assert found == {"reason": "out_of_memory", "alive": {}, "waits": True, "opens": True}
+
+
+FULL = """
+from infercanary.probe.shortage import explained, place_of
+from infercanary.probe.gpu.cuda_driver import CudaError
+error = CudaError("cuMemAlloc_v2", 2, "CUDA_ERROR_OUT_OF_MEMORY")
+found["line"] = explained(error, place_of(error, "cuda"), "cuda")
+"""
+
+
+@needs_cc
+def test_how_full_the_device_is_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path)
+    source = Path(__file__).parents[2] / "fake_nvml/nvml.c"
+    subprocess.run(
+        [str(CC), "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True
+    )
+    (tmp_path / "script").write_text(
+        f"gpus * 2\nbus 1 {0x41}\nmemory_size 1 {80 << 30}\nmemory_used 1 {79 << 30}\n"
+    )
+    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "script"))
+    assert session(tmp_path, FULL)["line"] == (
+        "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:0; CudaError: cuMemAlloc_v2: "
+        "CUDA_ERROR_OUT_OF_MEMORY (2)"
+    )
 
 
 def test_no_driver_at_all(tmp_path: Path) -> None:
