@@ -97,8 +97,8 @@ PARTS = (
     ),
     Part(
         "Process",
-        "gc stalled",
-        "What held the process up that the probe runs in, and the canary with it.",
+        "gc stalled process_resident beside",
+        "What held the process up that the probe runs in, and the canary with it; its memory; and what runs beside it.",
     ),
     Part(
         "The probe itself",

@@ -23,6 +23,7 @@ import docker.errors
 import docker.types
 import docker.utils
 import msgspec
+import psutil
 import requests
 
 from infercanary.ab.conditions import Conditions, Mount
@@ -30,6 +31,7 @@ from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import StartFailed
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import DEFAULT_PORT
+from infercanary.contract.started import started
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import ENABLE_LABEL, PORT_LABEL, SOCKET_LABEL
 from infercanary.judge.origin import NOWHERE, Origin
@@ -450,7 +452,7 @@ def _archive(path: str, text: str) -> bytes:
 
 
 def _runs(pid: int) -> bool:
-    """Return whether a process runs, also if /proc hides it from this user (mount option ``hidepid``)."""
+    """Return whether a process runs, also if /proc hides it from this user (``hidepid``): psutil would deny it."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -461,9 +463,7 @@ def _runs(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """Return the ticks since boot at which the process started; empty if it does not run or there is no /proc."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        return stat.rpartition(")")[2].split()[19]  # proc(5): field 22
-    except (OSError, IndexError):
-        return ""
+    """Return the ticks since boot at which the process started; empty if it does not run or is hidden."""
+    with suppress(psutil.Error, OSError, RuntimeError):
+        return str(round(started(pid) * os.sysconf("SC_CLK_TCK")))
+    return ""

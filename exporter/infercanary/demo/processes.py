@@ -1,4 +1,4 @@
-"""The demo's processes: started in order, each waited for, and none left behind."""
+"""The demo's processes: started in order, each waited for, and none of them or of their own children left behind."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
 from infercanary.command.settings import UsageError
+
+_END_SECONDS = 5.0
 
 
 class Processes:
@@ -30,7 +34,7 @@ class Processes:
             signal.signal(number, self._interrupt)
         self._stack = ExitStack()
         self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="infercanary-demo-")))
-        self._children: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._children: list[tuple[str, psutil.Popen]] = []
         return self
 
     def __exit__(
@@ -39,14 +43,14 @@ class Processes:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
         with self._stack:
-            for _, child in reversed(self._children):
-                child.terminate()
-            for _, child in reversed(self._children):
-                try:
-                    child.wait(5)
-                except subprocess.TimeoutExpired:
-                    child.kill()
-                    child.wait()
+            family = [
+                process for _, child in reversed(self._children) for process in _with_descendants(child)
+            ]
+            for end in (psutil.Process.terminate, psutil.Process.kill):
+                for process in family:
+                    with suppress(psutil.NoSuchProcess):
+                        end(process)
+                _, family = psutil.wait_procs(family, _END_SECONDS)
 
     def start(self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str) -> None:
         """Start a child. It has a session of its own, so that Ctrl-C reaches the demo alone, which then ends it.
@@ -58,7 +62,7 @@ class Processes:
             environment: Variables beside those of this process.
         """
         with (self.folder / f"{name}.log").open("wb") as log:
-            child = subprocess.Popen(  # noqa: S603 - our own commands
+            child = psutil.Popen(
                 command,
                 cwd=cwd or self.folder,
                 env={**os.environ, **environment},
@@ -110,6 +114,13 @@ class Processes:
     def _end_of_log(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
+
+
+def _with_descendants(child: psutil.Popen) -> list[psutil.Process]:
+    """The child and all that it started, while they can be found: an orphan has no parent to be found by."""
+    with suppress(psutil.NoSuchProcess):  # it has ended
+        return [child, *child.children(recursive=True)]
+    return [child]
 
 
 def free_port(preferred: int) -> int:

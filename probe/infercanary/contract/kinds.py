@@ -9,6 +9,9 @@ from __future__ import annotations
 from infercanary.contract.report import Kind
 
 KINDS: dict[str, Kind] = {
+    "infercanary_beside_cpu_seconds": "counter",
+    "infercanary_beside_processes": "gauge",
+    "infercanary_beside_resident_memory_bytes": "gauge",
     "infercanary_between_tokens_seconds": "gauge",
     "infercanary_bottleneck_ratio": "gauge",
     "infercanary_burst_busy_seconds": "counter",
@@ -119,6 +122,7 @@ KINDS: dict[str, Kind] = {
     "infercanary_process_off_node_allowed_threads": "gauge",
     "infercanary_process_off_node_threads": "gauge",
     "infercanary_process_pinned_threads": "gauge",
+    "infercanary_process_resident_memory_bytes": "gauge",
     "infercanary_process_run_queue_seconds": "counter",
     "infercanary_process_threads": "gauge",
     "infercanary_recent_p90_seconds": "gauge",

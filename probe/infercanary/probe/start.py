@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
+
+import psutil
+
+from infercanary.contract.started import started
 
 # The inode of the machine's own PID namespace, PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h. In any
 # other one, process 1 is the container's first.
@@ -15,32 +18,41 @@ _HOST_NAMESPACE = "pid:[4026531836]"
 _REPLACED_SECONDS = 600.0
 
 
-def since_start(proc: Path = Path("/proc")) -> float | None:
+def in_container() -> bool:
+    """Return whether the processes that this one sees are those of a container, not all of the host's."""
+    try:
+        return os.readlink("/proc/self/ns/pid") != _HOST_NAMESPACE
+    except OSError:
+        return False
+
+
+def since_start() -> float | None:
     """Seconds since the container's first process started; outside of a container, since this one did.
 
-    None where the container had been up for long when this process began: a worker that a server recycled, or a probe
-    that was started again, is no cold start.
-
-    Args:
-        proc: Where procfs is mounted.
-
     Returns:
-        Seconds, or None; since this module was imported where procfs cannot be read.
+        Seconds, or None where :func:`of_container` is; since this module was imported where procfs cannot be read.
     """
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
     try:
-        own = _age(proc / "self" / "stat")
-        if os.readlink(proc / "self" / "ns" / "pid") == _HOST_NAMESPACE:
-            return own
-        container = _age(proc / "1" / "stat")
-        return container if container - own < _REPLACED_SECONDS else None
-    except (OSError, ValueError, IndexError):
+        own = now - started(os.getpid())
+        return of_container(own, now - started(1)) if in_container() else max(0.0, own)
+    except (psutil.Error, OSError, RuntimeError):  # the last one is psutil's for a procfs without a boot time
         return time.monotonic() - _IMPORTED
 
 
-def _age(stat: Path) -> float:
-    # proc(5): field 22, in clock ticks since the boot. The name in field 2 may hold spaces and parentheses.
-    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+def of_container(own: float, first: float) -> float | None:
+    """Return how long the container has been up if this process belongs to its start.
+
+    A worker that a server recycled, or a probe that was started again, is no cold start.
+
+    Args:
+        own: Seconds since this process started.
+        first: Seconds since the container's first process did.
+
+    Returns:
+        Seconds; None where the container had been up for long when this process began.
+    """
+    return max(0.0, first) if first - own < _REPLACED_SECONDS else None
 
 
 _IMPORTED = time.monotonic()

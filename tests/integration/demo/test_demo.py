@@ -118,3 +118,22 @@ def test_a_part_that_cannot_start_is_named_in_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("infercanary: the server ended with code 1: ImportError: no torch for this test")
+
+
+def test_children_of_its_children_end_too(tmp_path: Path) -> None:
+    """Also those that ignore SIGTERM."""
+    script = (
+        "import sys, time\n"
+        "from infercanary.demo.processes import Processes\n"
+        "with Processes() as processes:\n"
+        "    processes.start('parent', ['sh', '-c', \"trap '' TERM; sleep 600 & echo $! > new; mv new pid; wait\"])\n"
+        "    while not (processes.folder / 'pid').exists(): time.sleep(0.05)\n"
+        "    print((processes.folder / 'pid').read_text())\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    assert not psutil.pid_exists(int(done.stdout))
+    assert list(tmp_path.iterdir()) == []

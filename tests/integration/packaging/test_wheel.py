@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 TREES = (ROOT / "probe", ROOT / "exporter")
-LIBRARIES = ("click", "msgspec", "yaml", "pynvml", "numpy", "scipy")
+LIBRARIES = ("click", "msgspec", "yaml", "psutil", "pynvml", "numpy", "scipy")
 
 
 def pip(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -16,7 +16,7 @@ import infercanary
 
 ROOT = Path(__file__).resolve().parents[3]
 PROBE, EXPORTER = ROOT / "probe", ROOT / "exporter"
-OF_PROBE = ("click", "msgspec", "yaml", "pynvml")
+OF_PROBE = ("click", "msgspec", "yaml", "psutil", "pynvml")
 OF_EXPORTER = (*OF_PROBE, "numpy", "scipy")
 
 
@@ -99,7 +99,8 @@ def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> No
 def test_importing_it_imports_nothing_else(libraries: Path) -> None:
     script = (
         "import sys, infercanary\n"
-        "print([name for name in ('click', 'msgspec', 'yaml', 'numpy', 'importlib.metadata') if name in sys.modules])\n"
+        "others = ('click', 'msgspec', 'yaml', 'psutil', 'numpy', 'importlib.metadata')\n"
+        "print([name for name in others if name in sys.modules])\n"
         "print([name for name in sys.modules if name.startswith('infercanary.')])\n"
         "print(hasattr(infercanary, 'no_such_name'))\n"
     )

@@ -1,43 +1,68 @@
-"""How long ago the container started, out of files like the kernel's."""
+"""How long ago the container started: on real processes, in a PID namespace as a container has one."""
 
 from __future__ import annotations
 
-import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from infercanary.probe.start import since_start
+from infercanary.contract.started import started
+from infercanary.probe.start import of_container, since_start
 
-HOST, CONTAINER = "pid:[4026531836]", "pid:[4026532001]"
-
-
-def proc(folder: Path, namespace: str, ages: dict[str, float]) -> Path:
-    """A /proc with processes that started so many seconds ago."""
-    for name, age in ages.items():
-        (folder / name).mkdir()
-        ticks = int((time.clock_gettime(time.CLOCK_BOOTTIME) - age) * os.sysconf("SC_CLK_TCK"))
-        (folder / name / "stat").write_text(f"7 (a (name)) S {' '.join(['0'] * 18)} {ticks} 0 0\n")
-    (folder / "self" / "ns").mkdir()
-    (folder / "self" / "ns" / "pid").symlink_to(namespace)
-    return folder
+PRINT = "from infercanary.probe.start import in_container, since_start; print(in_container(), since_start())"
 
 
 @pytest.mark.parametrize(
-    ("namespace", "ages", "seconds"),
+    ("own", "first", "seconds"),
     [
-        pytest.param(CONTAINER, {"1": 90.0, "self": 88.0}, 90.0, id="a container: of its first process"),
-        pytest.param(HOST, {"1": 9e5, "self": 88.0}, 88.0, id="no container: of this process"),
-        pytest.param(CONTAINER, {"1": 9e5, "self": 5.0}, None, id="started again, days later"),
+        pytest.param(88.0, 90.0, 90.0, id="of its first process"),
+        pytest.param(5.0, 9e5, None, id="started again, days later"),
+        pytest.param(0.0, -0.004, 0.0, id="the kernel's ticks are 10 ms"),
     ],
 )
-def test_a_cold_start_is_the_containers(
-    tmp_path: Path, namespace: str, ages: dict[str, float], seconds: float | None
-) -> None:
-    found = since_start(proc(tmp_path, namespace, ages))
-    assert found == (None if seconds is None else pytest.approx(seconds, abs=1.0))
+def test_a_cold_start_is_the_containers(own: float, first: float, seconds: float | None) -> None:
+    assert of_container(own, first) == seconds
 
 
-def test_without_proc_it_is_since_the_import(tmp_path: Path) -> None:
-    assert 0 <= (since_start(tmp_path) or -1) < 3600
+def test_of_a_process_that_has_just_started() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        assert before - 0.02 <= started(child.pid) <= time.clock_gettime(time.CLOCK_BOOTTIME)
+        assert child.stdin is not None
+        child.stdin.close()
+    with pytest.raises(psutil.NoSuchProcess):
+        started(child.pid)
+
+
+def printed(*command: str) -> tuple[bool, float]:
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    contained, seconds = done.stdout.split()
+    return contained == "True", float(seconds)
+
+
+def test_outside_of_a_container_it_is_since_the_process_started() -> None:
+    begin = time.monotonic()
+    contained, seconds = printed(sys.executable, "-c", PRINT)
+    if contained:
+        pytest.skip("the tests run in a container themselves")
+    assert 0 < seconds < time.monotonic() - begin + 0.02
+
+
+def test_in_a_container_it_is_since_its_first_process_started() -> None:
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("PID namespaces need rights that are not here")
+    # The shell is the first process, and starts the probe's half a second later.
+    contained, seconds = printed(*unshare, "sh", "-c", 'sleep 0.5; "$0" -c "$1"; :', sys.executable, PRINT)
+    assert contained
+    assert 0.5 <= seconds < 60
+
+
+def test_without_proc_it_is_since_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    assert 0 <= (since_start() or -1) < 3600

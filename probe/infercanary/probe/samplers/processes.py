@@ -1,0 +1,114 @@
+"""The memory of the host process, and what runs beside it in its container, by psutil.
+
+psutil is used where a fact is read a few times in a round: docs/adr/0013-psutil.md has what that costs, and why threads
+are read by hand. Processes are summed by the name of their command, since a process's id means nothing later. Reading
+one takes about 40 µs, so one sample reads at most :data:`MOST` of them, those with the lowest ids.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import psutil
+
+from infercanary.contract.report import Family, Metric
+from infercanary.contract.text import printable
+from infercanary.probe.samplers import register
+from infercanary.probe.start import in_container
+
+RESIDENT = Metric(
+    "infercanary_process_resident_memory_bytes",
+    "gauge",
+    "Memory of the process that the probe runs in, shared libraries included.",
+    reading="Growth without end is a leak. Another level since an upgrade is the image's: other weights or precision, "
+    "or another allocator (`MALLOC_ARENA_MAX`, `LD_PRELOAD`).",
+)
+PROCESSES = Metric(
+    "infercanary_beside_processes",
+    "gauge",
+    "Other processes in the container; missing where the probe sees those of the whole host.",
+    reading="The server's workers are among them. Another number since an upgrade is another default of its server; "
+    "each worker has a model and threads of its own.",
+)
+CPU = Metric(
+    "infercanary_beside_cpu_seconds_total",
+    "counter",
+    "CPU time of the other processes in the container, by command. One that starts and ends between two samples is not "
+    "in it. Missing where their number is.",
+    ("command",),
+    reading="`topk(3, rate(…[5m]))` names who takes the CPU where runs are tagged `crowded_inside`. The first eight "
+    "commands that were seen have a series, all later ones share `others`.",
+)
+MEMORY = Metric(
+    "infercanary_beside_resident_memory_bytes",
+    "gauge",
+    "Memory of the other processes in the container, by command. What they share counts for each. Missing where their "
+    "number is.",
+    ("command",),
+    reading="The largest names who else takes of `infercanary_cgroup_memory_limit_bytes` where that is near.",
+)
+
+MOST = 64
+COMMANDS = 8
+OTHERS = "others"
+
+_NAME = 64  # characters
+
+
+class _Read(NamedTuple):
+    pid: int
+    command: str
+    cpu_seconds: float
+    resident: int
+
+
+@register()
+class ProcessSampler:
+    """Asks psutil.
+
+    Args:
+        is_contained: Whether the processes that this one sees are those of a container.
+        most: How many other processes are read in one sample.
+    """
+
+    name = "processes"
+
+    def __init__(self, is_contained: Callable[[], bool] = in_container, most: int = MOST) -> None:
+        self._is_contained = is_contained
+        self._most = most
+        self._last: dict[int, float] = {}  # process → its CPU seconds when it was last read
+        self._seconds: dict[str, float] = defaultdict(
+            float
+        )  # command → CPU seconds, those of ended processes too
+
+    def sample(self) -> Iterable[Family]:
+        """See :class:`~infercanary.probe.samplers.Sampler`."""
+        # Not kept: a server may fork, and the probe then runs in the child.
+        yield RESIDENT.family(psutil.Process().memory_info().rss)
+        if not self._is_contained():
+            return
+        alive, memory = {*psutil.pids()}, defaultdict[str, float](float)
+        for pid, command, seconds, resident in islice(_others(), self._most):
+            known = command in self._seconds or len(self._seconds) < COMMANDS
+            command = command if known else OTHERS
+            before = self._last.get(pid, 0.0)
+            # The increase of each is added: a new sum would shrink when one ends. An id may be used again.
+            self._seconds[command] += seconds - before if seconds >= before else seconds
+            self._last[pid] = seconds
+            memory[command] += resident
+        self._last = {pid: seconds for pid, seconds in self._last.items() if pid in alive}
+        yield PROCESSES.family(len(alive - {os.getpid()}))
+        yield CPU.family({(command,): seconds for command, seconds in self._seconds.items()})
+        yield MEMORY.family({(command,): resident for command, resident in memory.items()})
+
+
+def _others() -> Iterator[_Read]:
+    """Every other process that can be read, the lowest id first."""
+    for process in psutil.process_iter(["name", "cpu_times", "memory_info"]):
+        name, cpu, memory = (process.info[fact] for fact in ("name", "cpu_times", "memory_info"))
+        if process.pid != os.getpid() and cpu is not None and memory is not None:
+            yield _Read(process.pid, printable(name or "?", _NAME), cpu.user + cpu.system, memory.rss)

@@ -1,0 +1,127 @@
+"""The sampler of processes, on real ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infercanary.probe.samplers import processes
+from infercanary.probe.samplers.processes import ProcessSampler
+
+OWN, COUNT = "infercanary_process_resident_memory_bytes", "infercanary_beside_processes"
+CPU, MEMORY = "infercanary_beside_cpu_seconds_total", "infercanary_beside_resident_memory_bytes"
+WORK = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+
+
+def sampler() -> ProcessSampler:
+    """As in a container, of whatever runs here."""
+    return ProcessSampler(lambda: True, most=100_000)
+
+
+def sampled(of: ProcessSampler) -> dict[str, dict[str, float]]:
+    """Name → label's value, or an empty one → value."""
+    return {
+        f.name: {"".join(p.labels): p.value for p in f.points if isinstance(p.value, float)}
+        for f in of.sample()
+    }
+
+
+@contextmanager
+def worker(folder: Path, name: str) -> Iterator[psutil.Process]:
+    """A process of that name, which has computed for 0.3 s and waits."""
+    program = folder / name
+    if not program.exists():
+        program.symlink_to(sys.executable)
+    with subprocess.Popen([program, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()
+        yield psutil.Process(child.pid)
+        child.stdin.close()
+
+
+@pytest.fixture
+def nobody_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many commands run here, each is shown by its name."""
+    monkeypatch.setattr(processes, "COMMANDS", 100_000)
+
+
+def test_outside_of_a_container_it_shows_its_own_memory_alone() -> None:
+    found = sampled(ProcessSampler(lambda: False))
+    assert found.keys() == {OWN}
+    assert found[OWN][""] == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)
+
+
+@pytest.mark.usefixtures("nobody_known")
+def test_what_runs_beside_it_is_summed_by_command(tmp_path: Path) -> None:
+    of = sampler()
+    before = sampled(of)
+    assert "infer-worker" not in before[CPU]
+    with worker(tmp_path, "infer-worker") as one, worker(tmp_path, "infer-worker") as other:
+        beside = sampled(of)
+        assert 0.5 <= beside[CPU]["infer-worker"] < 60
+        both = one.memory_info().rss + other.memory_info().rss
+        assert beside[MEMORY]["infer-worker"] == pytest.approx(both, rel=0.3)
+    after = sampled(of)
+    assert "infer-worker" not in after[MEMORY]
+    assert after[CPU]["infer-worker"] == beside[CPU]["infer-worker"], "a counter keeps what has ended"
+
+
+def test_it_is_not_one_of_the_others() -> None:
+    begin = time.process_time()
+    while time.process_time() - begin < 0.2:
+        pass
+    of = sampler()
+    read = {process.pid for process in processes._others()}
+    assert os.getpid() not in read and os.getppid() in read
+    assert sampled(of)[COUNT][""] >= 1
+
+
+def test_only_the_first_commands_have_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of = sampler()
+    monkeypatch.setattr(processes, "COMMANDS", len(sampled(of)[CPU]))
+    with worker(tmp_path, "infer-worker"):
+        found = sampled(of)
+        assert not {"infer-worker"} & (found[CPU].keys() | found[MEMORY].keys())
+        assert found[CPU]["others"] >= 0.25
+        assert found[MEMORY]["others"] > 1 << 20
+
+
+def test_a_sample_reads_a_bounded_number_of_them() -> None:
+    of = ProcessSampler(lambda: True, most=1)
+    assert len(sampled(of)[MEMORY]) == 1
+
+
+def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives: Iterable[processes._Read] = ()
+    monkeypatch.setattr(processes, "_others", lambda: iter(lives))
+    of, totals = sampler(), []
+    for seconds in (3.0, 5.0, 1.0, 1.5):
+        lives = [processes._Read(os.getpid(), "python", seconds, 1)]
+        totals.append(sampled(of)[CPU]["python"])
+    assert totals == [3.0, 5.0, 6.0, 6.5]
+
+
+def test_in_a_container_the_others_are_those_of_the_container() -> None:
+    """In a PID namespace as a container has one: process 1, and a worker."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("PID namespaces need rights that are not here")
+    script = (
+        "from infercanary.probe.samplers.processes import ProcessSampler\n"
+        "for f in ProcessSampler().sample(): print(f.name, *(p.labels for p in f.points))\n"
+    )
+    done = subprocess.run(
+        [*unshare, "sh", "-c", 'sleep 60 & "$0" -c "$1"; kill $!', sys.executable, script],
+        capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    both = "('sh',) ('sleep',)"
+    assert done.stdout.splitlines() == [f"{OWN} ()", f"{COUNT} ()", f"{CPU} {both}", f"{MEMORY} {both}"]
