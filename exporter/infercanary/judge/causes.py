@@ -35,7 +35,7 @@ from infercanary.contract.vocabulary import (
     order_of_interest,
 )
 from infercanary.judge.decide import Decision
-from infercanary.judge.evidence import Evidence, evidence
+from infercanary.judge.evidence import Evidence, evidence, resources
 from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Shift
@@ -67,6 +67,9 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     found = _explained(estimate.shift, estimate.evidence, estimate.runs.looks[-1], canary, known, policy)
     if decision.adjusted is not None:
         found = _without_host(found, decision, estimate.shift, policy)
+        if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
+            shares = resources(decision.pairs, estimate.evidence, policy)
+            found = msgspec.structs.replace(found, bottlenecks=shares)
     return Attribution(decision, found)
 
 

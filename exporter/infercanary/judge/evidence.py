@@ -79,6 +79,22 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     )
 
 
+def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) -> dict[Limit, float]:
+    """What each resource adds to a change of other runs than the evidence is of: of those without their waiting.
+
+    Args:
+        compared: For each replica its starts before and after.
+        moved_with: The evidence, for controls, siblings and the clock.
+        policy: From when on a control moved.
+
+    Returns:
+        Resource → its share, the largest first.
+    """
+    before, after = (_flat(getattr(pair, side) for pair in compared) for side in ("before", "after"))
+    beside = (moved_with.clock, moved_with.siblings)
+    return bottlenecks(before, after, moved_with.controls, beside, policy)
+
+
 def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:
     """A shift, and the part of it that is waiting for CPUs that others had; None where that is not known.
 

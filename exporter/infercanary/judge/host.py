@@ -19,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from infercanary.contract.bottleneck import QUEUED
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.statistics import Floats, Series
@@ -100,7 +101,12 @@ def left_waiting(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
     left = []
     for start in starts:
         samples = [
-            msgspec.structs.replace(s, median=s.median - s.waited)
+            msgspec.structs.replace(
+                s,
+                median=s.median - s.waited,
+                waited=0.0,
+                off_cpu={why: max(0.0, t - s.waited) if why == QUEUED else t for why, t in s.off_cpu.items()},
+            )
             for s in start.samples
             if s.median and s.waited is not None and s.waited < s.median
         ]

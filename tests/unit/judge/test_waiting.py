@@ -54,6 +54,7 @@ def test_twice_as_slow_is_called_although_others_crowded_the_baseline() -> None:
     assert found.state == "regressed" and found.is_unwaited
     assert found.shift == pytest.approx(1.0, abs=0.15)
     assert "without what each run waited for CPUs that others had" in sentence(found)
+    assert "scheduling" not in found.causes.bottlenecks, "what each run waited is in neither"
 
 
 def test_a_start_that_ended_before_its_first_run_changes_nothing() -> None:
