@@ -116,7 +116,8 @@ def differing(same: Variant, of_b: Variant) -> tuple[dict[str, str], dict[str, s
     """
     a = {**_variables(same.environment), **_limits(same)}
     b = {**a, **_variables(of_b.environment), **_limits(of_b)}
-    names = [name for name in b if b[name] != a.get(name)]
+    differ = [name for name in b if b[name] != a.get(name)]
+    names = sorted(differ, key=lambda name: name.startswith("--"))  # variables first
     return {name: a[name] for name in names if name in a}, {name: b[name] for name in names}
 
 

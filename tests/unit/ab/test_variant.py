@@ -37,7 +37,7 @@ def test_settings_that_differ_are_named_as_they_were_given(monkeypatch):
         Variant(("OMP_NUM_THREADS=2", "TOKEN", "MODEL=resnet"), 0.5, command="serve --workers 2"),
     )
     assert a == {"OMP_NUM_THREADS": "1", "--cpus": "1"}
-    assert words(b) == "OMP_NUM_THREADS=2, --cpus 0.5, TOKEN=(as here), --command serve --workers 2"
+    assert words(b) == "OMP_NUM_THREADS=2, TOKEN=(as here), --cpus 0.5, --command serve --workers 2"
     assert differing(Variant(("A=1",), 1.0), Variant(("A=1",), 1.0)) == ({}, {})
     assert words({}) == ""
     assert len(words({"LONG": "x" * 500})) <= 60
