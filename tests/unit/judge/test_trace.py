@@ -20,7 +20,7 @@ VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
 USED = {
     "estimate": {
-        *("align", "restarts", "host", "evidence", "crowding"),
+        *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),
         *("statistics", "persistence", "ranks", "sequential"),
     },
     "sentence": {"upgrade"},
