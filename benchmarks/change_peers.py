@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 from infercanary.judge.changepoints import strengths
 from infercanary.judge.policy import LIVE
 
+try:
+    from otava.analysis import compute_change_points
+except ImportError:
+    compute_change_points = None
+
 Floats: TypeAlias = NDArray[np.float64]
 Found: TypeAlias = list[tuple[int, float]]
 """Where the level changes, and how strongly: a threshold is chosen of that."""
@@ -93,6 +98,19 @@ def perfherder(values: Sequence[float] | Floats, settings: Mapping[str, float]) 
     return highest(strength, fore)
 
 
+def otava(values: Sequence[float] | Floats, settings: Mapping[str, float]) -> Found:
+    """Apache Otava's change points of 3 % or more (the real one), at a p-value of 10 to the power of minus ``digits``.
+
+    All are as strong: the weakest are taken away until each has the p-value that is asked for, so a stricter one is
+    another run.
+    """
+    p = 10 ** -settings.get("digits", 3)
+    # A list, because 0.8 does not cut an array into windows.
+    series = np.asarray(values, dtype=float).tolist()
+    found, _ = compute_change_points(series, max_pvalue=p, min_magnitude=0.03)
+    return [(int(point.index), 1.0) for point in found]
+
+
 def _steps(first: float, last: float, count: int) -> list[float]:
     return [float(x) for x in np.geomspace(first, last, count).round(3)]
 
@@ -104,6 +122,10 @@ FAMILIES: dict[str, Family] = {
     "Hodges-Lehmann z": Family(hodges_lehmann, {}, _steps(3, 30, 30), 7.0),
     "Perfherder t": Family(perfherder, {}, _steps(3, 30, 30), 7.0),
 }
+if compute_change_points is not None:  # pip install --no-deps apache-otava==0.8.0: it asks for an older numpy
+    FAMILIES["Otava"] = Family(
+        otava, {"digits": (3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 17, 22)}, (1.0,), 1.0
+    )
 
 
 # Noise, as latencies around 0.01 s.
