@@ -74,6 +74,9 @@ def pool_parts(
     those that agree by chance do not narrow it. Noise that looks as if it lasted for ever makes a standard error
     without bound; so how far runs lie from their levels is given, too: a start that is in one mode is off by that.
 
+    A replica that agrees narrows the interval, or one of few runs widens it by half at most. Another order of starts
+    or replicas changes nothing.
+
     Args:
         replicas: For each the latencies of each start before, and of each start after.
         restarts: The restart variance.
@@ -230,8 +233,17 @@ def _together(each: Sequence[_Part], restarts: Restarts) -> tuple[Shift, float, 
     df = restarts.df + len(each) - 1
     more = float(((logs - log) ** 2 / total).sum()) - (len(each) - 1) if total.all() else 0.0
     error = math.sqrt(weights**2 @ sampling + (weights @ np.sqrt(shared)) ** 2)
-    runs = Shift(log, error, float(freedom.min()))
+    runs = Shift(log, error, _freedom(weights**2 * (sampling + shared), freedom))
     return runs, float(weights**2 @ starting), df, math.sqrt(1 + more / df)
+
+
+def _freedom(variances: Floats, freedom: Floats) -> float:
+    """Of a sum of independent estimates of variances (Welch and Satterthwaite): one on few degrees counts as far as it
+    is a part of the sum."""
+    if freedom.size == 1 or not variances.any():
+        return float(freedom.min())
+    shares = variances / variances.sum()
+    return float(1 / (shares**2 @ (1 / freedom)))
 
 
 def _replica(
