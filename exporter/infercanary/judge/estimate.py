@@ -18,7 +18,7 @@ from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import moved, pool_parts
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sequential import assess_look, confirmed_at
-from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Pooled, Restarts, Shift, Verdict
+from infercanary.judge.shift import CHANGED, UNKNOWN, Comparison, Pooled, Restarts, Shift
 
 
 class Look(NamedTuple):
@@ -29,6 +29,10 @@ class Look(NamedTuple):
     runs: int
     confirmed_at: int | None = None
     """Of a change that is not called yet: the look that would call it if it stays as it is; None if none would."""
+    concurrent: int = 0
+    """Replicas that stayed on the old image while the new one's starts ran."""
+    moved: float | None = None
+    """What these moved by (a logarithm), which is taken off; None without any."""
 
 
 class Adjusted(NamedTuple):
@@ -120,12 +124,12 @@ def _looks(
             break
         parts = parts._replace(runs_se=math.hypot(parts.runs_se, slope_error))
         seen = assess_look(parts, runs, policy)
+        confirmed = None
         if not _is_seen_as_it_is(seen, parts, compared, restarts, policy):
-            verdict: Verdict = "confirming" if seen.verdict in CHANGED else "inconclusive"
-            found.append(Look(parts.shift, seen._replace(verdict=verdict), runs))
-        else:
-            confirmed = confirmed_at(parts, runs, policy) if seen.verdict == "confirming" else None
-            found.append(Look(parts.shift, seen, runs, confirmed))
+            seen = seen._replace(verdict="confirming" if seen.verdict in CHANGED else "inconclusive")
+        elif seen.verdict == "confirming":
+            confirmed = confirmed_at(parts, runs, policy)
+        found.append(Look(parts.shift, seen, runs, confirmed, len(_by_container(compared)), parts.moved))
         is_open = found[-1].seen.verdict == "confirming"
         if not is_open:
             break
@@ -246,7 +250,7 @@ def _is_seen_as_it_is(
 
 def _is_alone(compared: Sequence[Pair], policy: Policy) -> bool:
     """Whether what moved beside rests on one replica: there is no other, or the other's noise says little."""
-    count = beside_all(compared)
+    count = len(_by_container(compared))
     if count != 2:
         return count == 1
     errors = [
@@ -265,15 +269,6 @@ def _by_container(compared: Sequence[Pair]) -> list[list[Concurrent]]:
         for each in pair.concurrent:
             found.setdefault(each.during.generation.container, []).append(each)
     return [*found.values()]
-
-
-def beside_all(compared: Sequence[Pair]) -> int:
-    """How many replicas stayed on the old image while the new one's starts ran.
-
-    Args:
-        compared: The pairs of a look.
-    """
-    return len(_by_container(compared))
 
 
 def _pooled(compared: Iterable[Pair], restarts: Restarts, policy: Policy) -> Shift:

@@ -212,16 +212,8 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
     return found
 
 
-def concurrent_shift(compared: Iterable[Pair], policy: Policy = LIVE) -> Shift | None:
-    """What replicas moved by that stayed on the old image while the new one's starts ran.
-
-    Args:
-        compared: For each replica its starts before and after.
-        policy: The fewest runs of a start.
-
-    Returns:
-        A logarithm; None where no replica stayed.
-    """
+def _concurrent_shift(compared: Iterable[Pair], policy: Policy) -> Shift | None:
+    """What replicas moved by that stayed on the old image while the new one's starts ran; None without any."""
     pairs = ([(a.series(policy), b.series(policy)) for a, b in pair.concurrent] for pair in compared)
     each = [moved_beside(beside, policy, policy.noise_df) for beside in pairs]
     return middle_of([moved.whole for moved in each if moved is not None])
@@ -247,7 +239,7 @@ def moved_with_controls(log: float, compared: Sequence[Pair], policy: Policy = L
 
 def _beyond_concurrent(siblings: Shift | None, compared: Iterable[Pair], policy: Policy) -> Shift | None:
     """What siblings moved by beyond what replicas on the old image did: the shift is beyond that, too."""
-    moved = concurrent_shift(compared, policy)
+    moved = _concurrent_shift(compared, policy)
     if siblings is None or moved is None:
         return siblings
     return Shift(siblings.log - moved.log, math.hypot(siblings.se, moved.se), min(siblings.df, moved.df))

@@ -100,8 +100,10 @@ def pool_parts(
     if not each:
         return None
     runs, starting, df, apart = _together(_beyond(each), restarts)
+    known = [beside.shift.log for _, beside in each if beside is not None]
+    moved = median(known) if known else None
     more = (runs.se**2 + starting) * max(apart, 1.0) ** 2 - runs.se**2
-    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, lasting[:2], lasting[2])
+    return Pooled(runs.log, runs.se, runs.df, math.sqrt(max(more, 0.0)), df, lasting[:2], lasting[2], moved)
 
 
 class Beside(NamedTuple):

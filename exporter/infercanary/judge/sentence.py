@@ -11,8 +11,6 @@ import msgspec
 from infercanary.contract.vocabulary import COMPONENTS
 from infercanary.judge import origin
 from infercanary.judge.causes import Attribution
-from infercanary.judge.estimate import beside_all
-from infercanary.judge.evidence import concurrent_shift
 from infercanary.judge.model import Causes, Change, Judgement, Pair, Part, Start
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
@@ -75,7 +73,6 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     adjusted = decision.adjusted
     own = estimate.own if adjusted is None else adjusted.own
     measured = runs.looks[-1]  # people are shown the runs as they are
-    moved = concurrent_shift(decision.pairs, policy)
     return msgspec.structs.replace(
         judgement,
         shift=decision.look.seen.shift,
@@ -86,8 +83,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
-        concurrent=beside_all(decision.pairs),
-        concurrent_shift=ratio(moved.log) if moved is not None else None,
+        concurrent=decision.look.concurrent,
+        concurrent_shift=ratio(decision.look.moved) if decision.look.moved is not None else None,
         siblings=0 if adjusted is None else adjusted.siblings,
         is_unwaited=adjusted is not None and not adjusted.siblings,
         own=_own(own, policy),

@@ -61,6 +61,8 @@ class Pooled(NamedTuple):
     noise that lasts for a whole start moves it by as much as it moved some run."""
     beside: Sequence[Floats] = ()
     """The same of replicas that stayed on the old image, whose shift was taken off."""
+    moved: float | None = None
+    """That shift (a logarithm); None without such replicas."""
 
     @property
     def shift(self) -> Shift:

@@ -19,9 +19,10 @@ STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
 VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
 USED = {
+    "align": {"host"},
     "estimate": {
         *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),
-        *("statistics", "persistence", "ranks", "sequential"),
+        *("statistics", "pooling", "persistence", "ranks", "sequential"),
     },
     "sentence": {"upgrade"},
 }
