@@ -1,7 +1,7 @@
 """What psutil's calls cost beside ours, in a process of 4, 32 and 128 threads.
 
 Each line is one fact, read in both ways, in turns: CPU time, so that a busy machine counts less. Only the ratio counts,
-of the medians over all turns, with a 95 % bootstrap interval. docs/adr/0013-psutil.md is what was decided by it.
+of the medians over all turns, with a 95 % bootstrap interval. docs/adr/0015-psutil.md is what was decided by it.
 """
 
 from __future__ import annotations

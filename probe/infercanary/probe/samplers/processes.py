@@ -1,6 +1,6 @@
 """The memory of the host process, and what runs beside it in its container, by psutil.
 
-psutil is used where a fact is read a few times in a round: docs/adr/0013-psutil.md has what that costs, and why threads
+psutil is used where a fact is read a few times in a round: docs/adr/0015-psutil.md has what that costs, and why threads
 are read by hand. Processes are summed by the name of their command, since a process's id means nothing later. Reading
 one takes about 40 µs, so one sample reads at most :data:`MOST` of them, those with the lowest ids.
 """

@@ -2,7 +2,7 @@
 
 Counts only: a series per thread would be a new series with every thread (and a thread's id means nothing later).
 
-Read by hand: psutil takes five times as long, and does not read how long a thread waited (docs/adr/0013-psutil.md).
+Read by hand: psutil takes five times as long, and does not read how long a thread waited (docs/adr/0015-psutil.md).
 
 Reading a thread takes about 20 µs. So one sample reads at most :data:`DETAILED` threads, new ones first, then those
 that were read longest ago; for the others the last values stay. In a process with more threads a sample takes no
