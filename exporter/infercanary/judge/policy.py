@@ -420,9 +420,8 @@ LIVE = Policy()
 """Judges upgrades in the exporter, at looks while runs come in."""
 
 FILES = replace(LIVE, confidence=0.995, history=16)
-"""Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Its
-confidence is the one that folds of labelled series choose (benchmarks/known_event.py): of 11,590 places where people
-saw no change 5 were called."""
+"""Compares files or samples, at one look: all runs are there, and so the interval that is shown also calls. Of places
+in labelled series where people saw no change, .07 % were called at this confidence (benchmarks/known_event.py)."""
 
 EXPERIMENT = replace(LIVE, prior_restart_sd=0.05)
 """Decides on pairs of starts, at a look after each pair. The number of starts is what its interval rests on; what is
