@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -132,12 +131,17 @@ def _pair(
     Those of the same minutes are compared with first: None while there are too few of them yet.
     """
     beside: dict[tuple[str, str], Concurrent] = {}
-    awaited = False
+    until = max(s.samples[-1].started_at for s in after)
+    awaited = False  # by one that goes on, and will soon have them
     for start in before:
         found = _concurrent(start, after, policy)
-        if found is not None and len(found.during.samples) >= policy.fewest_concurrent_runs:
+        if found is None:
+            continue
+        if len(found.during.samples) >= policy.fewest_concurrent_runs:
             beside[start.boot] = found
-        awaited = awaited or found is not None
+        every = float(np.ptp(found.before.times)) / (found.before.times.size - 1)
+        goes_on = start.times[-1] + policy.gone_runs * every >= until
+        awaited = awaited or (goes_on and every <= policy.concurrent_seconds)
     if awaited and not beside:
         return None
     left = [beside[start.boot].before if start.boot in beside else start for start in baseline]
@@ -145,26 +149,15 @@ def _pair(
 
 
 def _concurrent(start: Start, after: Sequence[Start], policy: Policy) -> Concurrent | None:
-    """What ``start`` did before ``after`` and meanwhile; None where it has too few runs before, or did not go on.
-
-    A new start may run more often than others at first. So where these have too few runs meanwhile, their last ones
-    before count, up to a minute back.
-    """
+    """What ``start`` did before ``after`` and meanwhile; None where it has too few runs before, or did not go on."""
     times, began = start.times, min(s.samples[0].started_at for s in after)
-    if times.size <= policy.fewest_runs or times[0] >= began or times[-1] < began:
+    first = int(np.searchsorted(times, began))
+    if not max(policy.fewest_runs, 2) <= first < times.size:
         return None
     ran = [(s.samples[0].started_at, s.samples[-1].started_at) for s in after]
     firsts, lasts = np.searchsorted(times, ran)[:, 0], np.searchsorted(times, ran, "right")[:, 1]
-    merged = _merged(zip(firsts.tolist(), lasts.tolist(), strict=True))
-    missing = policy.fewest_concurrent_runs - sum(high - low for low, high in merged)
-    if missing > 0:
-        earliest = int(np.searchsorted(times, began - policy.concurrent_seconds))
-        merged[0] = (max(earliest, merged[0][0] - missing), merged[0][1])
-    first = merged[0][0]
-    every = (times[first] - times[0]) / first if first else math.inf
-    if first < policy.fewest_runs or every > policy.concurrent_seconds:
-        return None
-    return Concurrent(start.part((max(0, first - policy.baseline_runs), first)), start.part(*merged))
+    during = _merged(zip(firsts.tolist(), lasts.tolist(), strict=True))
+    return Concurrent(start.part((max(0, first - policy.baseline_runs), first)), start.part(*during))
 
 
 def _merged(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

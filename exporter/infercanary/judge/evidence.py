@@ -202,7 +202,11 @@ def _shift(compared: Iterable[Pair], value: Value, policy: Policy) -> Shift:
     ]
     both = [(before, after) for _, before, after in known]
     beside = [
-        [(sides[0], sides[1]) for each in pair.concurrent if len(sides := points(each)) == 2]
+        [
+            (sides[0], sides[1])
+            for each in pair.concurrent
+            if len(sides := points(each)) == 2 and len(sides[1]) >= policy.fewest_concurrent_runs
+        ]
         for pair, _, _ in known
     ]
     found = pool(both, NO_RESTART, policy, beside)

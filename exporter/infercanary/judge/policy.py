@@ -72,9 +72,8 @@ class Policy:
     """Runs of a replica on the old image, while those of the candidate ran, from which on it is compared with: with
     fewer, they have no scatter. Until one has so many, the judge waits."""
 
-    concurrent_seconds: float = 60.0
-    """As far before the candidate's first run they may begin, where it runs more often than they do. A replica that
-    runs more seldom than this is not waited for."""
+    concurrent_seconds: float = 30.0
+    """A replica that runs more seldom than this is not waited for: a new start may run every 2 s at first."""
 
     concurrent_alone: float = 0.5
     """Share of a change that the runs as they are must show where one replica alone stayed on the old image, or where

@@ -53,7 +53,7 @@ def pool(
         old, new = counting(before, "baseline", policy), counting(after, "candidate", policy)
         if pair := _replica(old, new, restarts.sd, policy):
             each.append((pair, moved_beside(concurrent[place], policy) if concurrent else None))
-    if not each:
+    if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
         return UNKNOWN
     runs, starting, df, apart = _together(_beyond(each), restarts)
     pooled = _widened(runs, starting, df)

@@ -109,29 +109,50 @@ def test_one_of_several_replicas_that_changed_by_itself_calls_nothing() -> None:
 
 
 def test_the_judge_waits_for_runs_of_the_same_minutes() -> None:
+    """A new start may run more often than others at first, and its first runs are no others' minutes."""
     host = Host(0.1)
-    old = [host.start("r0", "old", 9000.0, 60), host.start("r1", "old", 9000.0, 130, every=8.0)]
-    new = host.start("r0", "new", UPGRADE, 200, every=1.0)
-    gap = [
-        s for s in old[1].samples if not UPGRADE - 60 <= s.started_at < UPGRADE
-    ]  # none of the minute before
-    old[1] = Start(old[1].generation, gap)
+    old = [host.start("r0", "old", 9000.0, 60), host.start("r1", "old", 9000.0, 200, every=10.0)]
+    new = host.start("r0", "new", UPGRADE, 200, every=2.0)
     looks = {runs: pairs(old, [new.first(runs)], LIVE) for runs in LIVE.looks}
-    assert not looks[5] and not looks[24]
-    assert [len(each.during.samples) for each in looks[36][0].concurrent] == [5]
-    # A replica that runs once an hour is not waited for.
-    seldom = host.start("r1", "old", 0.0, 40, every=300.0)
-    assert [pair.concurrent for pair in pairs([old[0], seldom], [new.first(5)], LIVE)] == [[]]
+    assert not looks[5] and not looks[12] and len(looks[24]) == 1
+    (beside,) = looks[24][0].concurrent
+    assert [s.started_at - UPGRADE for s in beside.during.samples] == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert beside.before.samples[-1].started_at == UPGRADE - 10
+    early = judge([*(s.first(s.times.searchsorted(UPGRADE + 9).item()) for s in old), new.first(5)], [], "c")
+    assert early.state == "settling"
+    # A replica that runs more seldom than that is not waited for, and counts once it has run often enough.
+    seldom = [old[0], host.start("r1", "old", 0.0, 300, every=60.0)]
+    assert [pair.concurrent for pair in pairs(seldom, [new.first(5)], LIVE)] == [[]]
+    assert [len(pair.concurrent) for pair in pairs(seldom, [new], LIVE)] == [1]
 
 
-def test_a_new_start_that_runs_more_often_is_compared_with_the_minute_before_too() -> None:
+def test_replicas_that_are_upgraded_seconds_later_are_not_waited_for() -> None:
     host = Host()
-    old = [host.start("r0", "old", 9000.0, 60), host.start("r1", "old", 9000.0, 200)]
-    (pair,) = pairs(old, [host.start("r0", "new", UPGRADE + 1, 5, every=2.0)], LIVE)
-    (beside,) = pair.concurrent
-    times = [s.started_at for s in beside.during.samples]
-    assert len(times) == LIVE.fewest_concurrent_runs and UPGRADE - 60 <= times[0] < UPGRADE < times[-1] + 1
-    assert beside.before.samples[-1].started_at < times[0]
+    old = [host.start(f"r{i}", "old", 9400.0 + 5 * i, 60 + i) for i in range(3)]
+    for slower, state in ((0.0, ("equivalent", "inconclusive")), (0.3, ("regressed",))):
+        new = [host.start(f"r{i}", "new", UPGRADE + 20 * i, 24, slower=slower) for i in range(3)]
+        judgement = judge([*old, *new], [], "c")
+        assert judgement.state in state and judgement.concurrent == 0 and judgement.starts == 6
+
+
+@pytest.mark.parametrize("every", [3.0, 7.0, 10.0, 13.0, 17.0, 29.0])
+def test_any_number_of_runs_beside_is_judged(every: float) -> None:
+    host = Host()
+    old = [
+        host.start("r0", "old", 9400.0, 60),
+        host.start("r1", "old", 9000.0, int(2900 / every), every=every),
+    ]
+    new = host.start("r0", "new", UPGRADE, 190, slower=0.3)
+    states = []
+    for runs in range(5, 60):
+        seen = old[1].first(old[1].times.searchsorted(new.times[runs - 1]).item())
+        states.append(judge([old[0], seen, new.first(runs)], [], "c").state)
+    assert states[-1] == "regressed" and set(states) <= {
+        "settling",
+        "inconclusive",
+        "confirming",
+        "regressed",
+    }
 
 
 def test_the_runs_after_a_look_do_not_change_it() -> None:
