@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack campaign coverage mutation lint format docs dashboards images servers bench clean
+.PHONY: help demo venv test test-stack campaign causes coverage mutation lint format docs dashboards images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ test-stack: .venv/dev ## tests with real containers: Docker with Compose v2, and
 
 campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: benchmarks/results/campaign.md
 	.venv/bin/python tests/tools/campaign.py $(ARGS)
+
+causes: .venv/dev ## each cause made ten times with real processes, and named: benchmarks/results/causes.md
+	.venv/bin/python tests/tools/campaign.py --causes $(ARGS)
 
 coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by package
 	.venv/bin/python tests/tools/coverage_by_package.py run $(ARGS)

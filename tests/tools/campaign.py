@@ -1,13 +1,15 @@
 """Run the tests that take longer than CI may (mark ``campaign``), one by one, and keep their table.
 
 ``make campaign`` skips what the table says passed at this commit, so it goes on where it was stopped: commit first.
-``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` everything once more.
+``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` everything once more. ``make causes`` runs the tests
+named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and must be named so; it keeps a table by cause.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import re
 import subprocess
 import sys
 import time
@@ -24,6 +26,18 @@ writes this table; what passed at the present commit is not run again, so it goe
 | test | result | commit | seconds | day |
 |---|---|---|---:|---|
 """
+
+
+CAUSES = ROOT / "benchmarks/results/causes.md"
+CAUSES_HEAD = """# Causes
+
+Each cause is made with real processes, as often as `of` says, and the judge must name it. `make causes` runs the trials
+one by one and writes this table; what was right at the present commit is not run again, so it goes on where it stopped.
+
+| cause made | named | right | of |
+|---|---|---:|---:|
+"""
+_TRIAL = re.compile(r"\[(\w+)-is-(\w+)-\d+\]$")
 
 
 class Row(NamedTuple):
@@ -50,6 +64,19 @@ def write(rows: dict[str, Row]) -> None:
     TABLE.write_text(HEAD + "".join(str(row) for _, row in sorted(rows.items())))
 
 
+def by_cause(rows: dict[str, Row]) -> str:
+    """The table of the trials in which a cause is made, by cause."""
+    found: dict[tuple[str, str], list[bool]] = {}
+    for test, row in sorted(rows.items()):
+        if trial := _TRIAL.search(test):
+            found.setdefault((trial[1], trial[2]), []).append(row.result == "passed")
+    lines = (
+        f"| {made.replace('_', ' ')} | {named} | {sum(right)} | {len(right)} |\n"
+        for (made, named), right in found.items()
+    )
+    return CAUSES_HEAD + "".join(lines)
+
+
 def collected(options: list[str]) -> list[str]:
     """The tests of the campaign, by pytest's ids."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "campaign", *options]
@@ -61,7 +88,7 @@ def collected(options: list[str]) -> list[str]:
 
 def commit() -> str:
     """The last commit that changed more than the table, with `+changes` where files differ from it."""
-    but_the_table = ("--", ".", f":!{TABLE.relative_to(ROOT)}")
+    but_the_table = ("--", ".", *(f":!{table.relative_to(ROOT)}" for table in (TABLE, CAUSES)))
     log = ["git", "log", "-1", "--format=%h", "--abbrev=10", *but_the_table]
     short = subprocess.check_output(log, cwd=ROOT, text=True).strip()
     changed = subprocess.check_output(["git", "status", "--porcelain", *but_the_table], cwd=ROOT, text=True)
@@ -73,7 +100,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")
     parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
+    parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
     arguments = parser.parse_args()
+    if arguments.causes:
+        arguments.k = " and ".join(filter(None, (arguments.k, "is_named")))
     rows = read(TABLE.read_text()) if TABLE.exists() else {}
     now = commit()
     tests = collected(["-k", arguments.k] if arguments.k else [])
@@ -94,6 +124,9 @@ def main() -> int:
         day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         rows[test] = Row(test, "failed" if code else "passed", now, took, day)
         write(rows)
+    if arguments.causes:
+        CAUSES.write_text(table := by_cause(rows))
+        print(table)
     return int(failed > 0)
 
 

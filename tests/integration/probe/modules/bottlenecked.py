@@ -1,0 +1,87 @@
+"""Canaries that depend on one resource each: on their copies of memory, on a file, on a CPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from infercanary.probe import HostClock, Phase
+from infercanary.probe.timing import Timing
+
+T = TypeVar("T")
+
+
+class Work:
+    """What they have in common."""
+
+    def __init__(self) -> None:
+        self.clock: HostClock = HostClock()
+
+    def open(self) -> None: ...
+
+    def run(self, phase: Phase) -> None:
+        with phase("compute"):
+            self.work()
+
+    def work(self) -> None: ...
+
+    def values(self, _result: Any) -> Sequence[float]:
+        return [1.0]
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def close(self) -> None: ...
+
+
+class Copy(Work):
+    """Copies 8 MB: more than a core's own caches hold."""
+
+    def open(self) -> None:
+        self._source, self._copy = np.ones(1 << 20), np.ones(1 << 20)
+
+    def work(self) -> None:
+        np.copyto(self._copy, self._source)
+
+
+class _Forgetful(HostClock):
+    """Before each repeat, outside of its time, the kernel forgets what it knows of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def measure(self, run: Callable[[Phase], T]) -> tuple[Timing, T]:
+        with self._path.open("rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return super().measure(run)
+
+
+class Read(Work):
+    """Reads a file; where it is ``forgotten``, from the disk each time."""
+
+    def __init__(self, path: str, forgotten: bool = False) -> None:
+        super().__init__()
+        self._path = Path(path)
+        if forgotten:
+            self.clock = _Forgetful(self._path)
+
+    def work(self) -> None:
+        self._path.read_bytes()
+
+
+class Spin(Work):
+    """Computes for several turns of the scheduler: what is shorter is often over before it loses its CPU."""
+
+    def work(self) -> None:
+        sum(range(700_000))
+
+
+def convolutions() -> Any:
+    """Convolutions of torch, which oneDNN and OpenMP's threads compute."""
+    import torch
+
+    return torch.nn.Sequential(*(torch.nn.Conv2d(64, 64, 3, padding=1) for _ in range(3)))

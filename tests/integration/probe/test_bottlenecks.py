@@ -1,0 +1,165 @@
+"""What makes a real process slower on a CPU is named: memory, compute, io or scheduling."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from watching import MODULES
+
+from infercanary.compare.comparison import compare_runs
+from infercanary.compare.read import read
+from infercanary.contract.vocabulary import Bottleneck
+from infercanary.judge.policy import FILES
+
+CPUS = sorted(os.sched_getaffinity(0))
+RUNS = FILES.fewest_runs + 1
+TORCH = "convolutions"
+
+pytestmark = [
+    pytest.mark.quiet,
+    pytest.mark.campaign,
+    pytest.mark.skipif(len(CPUS) < 2, reason="a neighbour needs a CPU of its own"),
+]
+
+
+class Trouble(NamedTuple):
+    """What is done to a canary, and what that is."""
+
+    canary: str
+    is_named: Bottleneck
+    beside: str = ""
+    """The code of a process beside it,"""
+    on_its_cpu: bool = False
+    """which has the canary's CPU; else it has the next one."""
+    environment: Mapping[str, str] = {}
+    options: Mapping[str, object] = {}
+    """The canary's."""
+
+
+NONE = Trouble("", "compute")
+TROUBLES = {
+    "memory_bandwidth_taken": Trouble(
+        "copy", "memory",
+        "import numpy as np; a = np.ones(1 << 23); b = np.ones(1 << 23); print(flush=True)\n"
+        "while True: np.copyto(b, a)",
+    ),
+    "lower_instruction_set": Trouble(
+        TORCH, "compute", environment={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
+    ),
+    "page_cache_dropped": Trouble("read", "io", options={"forgotten": True}),
+    "one_thread_too_many": Trouble(TORCH, "scheduling", environment={"OMP_NUM_THREADS": "3"}),
+    "busy_sibling": Trouble("spin", "scheduling", "print(flush=True)\nwhile True: pass", on_its_cpu=True),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the file that a canary reads, on a disk."""
+    made = tmp_path_factory.mktemp("bottlenecks")
+    with (made / "weights").open("wb") as file:
+        file.write(os.urandom(8 << 20))
+        file.flush()
+        os.fsync(file)
+    return made
+
+
+@pytest.mark.parametrize("trial", range(1, 11))
+@pytest.mark.parametrize(
+    "made", [pytest.param(made, id=f"{made}-is-{of.is_named}") for made, of in TROUBLES.items()]
+)
+def test_it_is_named(made: str, trial: int, folder: Path) -> None:
+    trouble = TROUBLES[made]
+    before = healthy(folder, (TORCH,) if trouble.canary == TORCH else ("copy", "read", "spin"))
+    with ExitStack() as stack:
+        if trouble.beside:
+            stack.enter_context(beside(trouble))
+        after = probed(folder, f"{made}-{trial}", (trouble.canary,), trouble)
+    old, new = (read([str(journal)]).canaries[trouble.canary] for journal in (before, after))
+    found = compare_runs(trouble.canary, old, new)
+    print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
+    assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
+    assert found.causes is not None
+    assert next(iter(found.causes.bottlenecks)) == trouble.is_named, (
+        found.causes.bottlenecks,
+        found.sentence,
+    )
+
+
+@cache
+def healthy(folder: Path, canaries: tuple[str, ...]) -> Path:
+    """The journal of what nobody disturbs; one for all trials of this process."""
+    return probed(folder, f"healthy-{canaries[0]}", canaries)
+
+
+def probed(folder: Path, name: str, canaries: Sequence[str], trouble: Trouble = NONE) -> Path:
+    """The journal of a probe's process, with a few settled runs of each canary."""
+    journal = folder / f"{name}.jsonl"
+    settings = {
+        "listen": f"unix://{folder}/{name}.sock", "interval_seconds": 0.1, "duty_cap": 1.0, "burst": False,
+        "journal": str(journal), "canaries": {each: settings_of(each, folder, trouble) for each in canaries},
+    }  # fmt: skip
+    config = folder / f"{name}.yaml"
+    config.write_text(json.dumps(settings))
+    cpus = set(CPUS[:2] if TORCH in canaries else CPUS[:1])
+    with (folder / f"{name}.log").open("w+") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "infercanary", "probe", "--config", str(config)],
+            cwd=MODULES, env={**os.environ, "OMP_NUM_THREADS": "2", **trouble.environment}, stdout=log, stderr=log,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+        )  # fmt: skip
+        try:
+            deadline = time.monotonic() + 90
+            while any(settled(journal, each) < RUNS for each in canaries):
+                assert process.poll() is None and time.monotonic() < deadline, log.seek(0) or log.read()
+                time.sleep(0.1)
+        finally:
+            process.kill()
+            process.wait()
+    return journal
+
+
+def settings_of(canary: str, folder: Path, trouble: Trouble) -> dict[str, object]:
+    if canary == TORCH:
+        model = {
+            "model": "bottlenecked:convolutions",
+            "inputs": [{"shape": [1, 64, 56, 56]}],
+            "device": "cpu",
+        }
+        return {"target": "torch", "options": model}
+    options: dict[str, object] = {"path": str(folder / "weights")} if canary == "read" else {}
+    return {"target": f"bottlenecked:{canary.title()}", "options": {**options, **trouble.options}}
+
+
+def settled(journal: Path, canary: str) -> int:
+    """How many of its runs count."""
+    if not journal.exists():
+        return 0
+    found = read([str(journal)]).canaries.get(canary)
+    return found.runs if found is not None else 0
+
+
+@contextmanager
+def beside(trouble: Trouble) -> Iterator[None]:
+    """A process that makes trouble."""
+    cpus = {CPUS[0] if trouble.on_its_cpu else CPUS[1]}
+    process = subprocess.Popen(
+        [sys.executable, "-c", trouble.beside],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+    )
+    with process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            yield
+        finally:
+            process.kill()
