@@ -73,7 +73,7 @@ def _split(
     What the computing controls or the clock moved by too is compute. What a memory control moved by beyond that is
     memory. If neither moved as far, and siblings felt as much, it is something of the host that no control feels. Else
     the program computes more; but where a memory control moved, the program may feel that more than the control does,
-    and where one varied so much that it may have moved, nobody knows.
+    and where one varied so much that the memory may have made it, nobody knows.
 
     Args:
         moved: The growth (a logarithm, not 0).
@@ -104,10 +104,9 @@ def _split(
         unknown = left
     else:
         felt = most([siblings]) if siblings is not None else _STOOD
-        hidden = max(s.log * sign + policy.moved_sigmas * s.se for s in of_memory)
-        if hidden < (1 - policy.whole_share) * left:
-            hidden = 0.0
-        unknown = min(left, max(0.0, hidden, abs(felt.log) - compute))
+        unknown = min(left, max(0.0, abs(felt.log) - compute))
+        if max(s.log * sign + policy.moved_sigmas * s.se for s in of_memory) >= policy.whole_share * left:
+            unknown = left
     compute += left - unknown
     whole = abs(moved)
     return {"compute": compute / whole, "memory": memory / whole, "unknown": unknown / whole}

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -40,13 +40,14 @@ class Trouble(NamedTuple):
     beside: str = ""
     """The code of a process beside it,"""
     on_its_cpu: bool = False
-    """which has the canary's CPU; else it has the next one."""
+    """which has the canary's CPU; else there is one on each other CPU."""
+    cpus: int = 1
+    """That the canary has, and as many threads where it is healthy."""
     environment: Mapping[str, str] = {}
     options: Mapping[str, object] = {}
     """The canary's."""
 
 
-NONE = Trouble("", "compute")
 TROUBLES = {
     "memory_bandwidth_taken": Trouble(
         "copy", "memory",
@@ -57,7 +58,7 @@ TROUBLES = {
         TORCH, "compute", environment={"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
     ),
     "page_cache_dropped": Trouble("read", "io", options={"forgotten": True}),
-    "one_thread_too_many": Trouble(TORCH, "scheduling", environment={"OMP_NUM_THREADS": "3"}),
+    "one_thread_too_many": Trouble(TORCH, "scheduling", cpus=2, environment={"OMP_NUM_THREADS": "3"}),
     "busy_sibling": Trouble("spin", "scheduling", "print(flush=True)\nwhile True: pass", on_its_cpu=True),
 }  # fmt: skip
 
@@ -79,11 +80,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     trouble = TROUBLES[made]
-    before = healthy(folder, (TORCH,) if trouble.canary == TORCH else ("copy", "read", "spin"))
+    before = healthy(folder, trouble.canary, trouble.cpus)
     with ExitStack() as stack:
-        if trouble.beside:
-            stack.enter_context(beside(trouble))
-        after = probed(folder, f"{made}-{trial}", (trouble.canary,), trouble)
+        for cpu in () if not trouble.beside else CPUS[:1] if trouble.on_its_cpu else CPUS[1:]:
+            stack.enter_context(beside(trouble.beside, cpu))
+        after = probed(folder, f"{made}-{trial}", trouble)
     old, new = (read([str(journal)]).canaries[trouble.canary] for journal in (before, after))
     found = compare_runs(trouble.canary, old, new)
     print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
@@ -96,30 +97,30 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
 
 
 @cache
-def healthy(folder: Path, canaries: tuple[str, ...]) -> Path:
+def healthy(folder: Path, canary: str, cpus: int) -> Path:
     """The journal of what nobody disturbs; one for all trials of this process."""
-    return probed(folder, f"healthy-{canaries[0]}", canaries)
+    return probed(folder, f"healthy-{canary}-{cpus}", Trouble(canary, "compute", cpus=cpus))
 
 
-def probed(folder: Path, name: str, canaries: Sequence[str], trouble: Trouble = NONE) -> Path:
-    """The journal of a probe's process, with a few settled runs of each canary."""
+def probed(folder: Path, name: str, trouble: Trouble) -> Path:
+    """The journal of a probe's process, with a few settled runs."""
     journal = folder / f"{name}.jsonl"
     settings = {
         "listen": f"unix://{folder}/{name}.sock", "interval_seconds": 0.1, "duty_cap": 1.0, "burst": False,
-        "journal": str(journal), "canaries": {each: settings_of(each, folder, trouble) for each in canaries},
+        "journal": str(journal), "canaries": {trouble.canary: settings_of(trouble, folder)},
     }  # fmt: skip
     config = folder / f"{name}.yaml"
     config.write_text(json.dumps(settings))
-    cpus = set(CPUS[:2] if TORCH in canaries else CPUS[:1])
+    cpus, threads = set(CPUS[: trouble.cpus]), str(trouble.cpus)
     with (folder / f"{name}.log").open("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "infercanary", "probe", "--config", str(config)],
-            cwd=MODULES, env={**os.environ, "OMP_NUM_THREADS": "2", **trouble.environment}, stdout=log, stderr=log,
+            cwd=MODULES, env={**os.environ, "OMP_NUM_THREADS": threads, **trouble.environment}, stdout=log, stderr=log,
             preexec_fn=lambda: os.sched_setaffinity(0, cpus),
         )  # fmt: skip
         try:
             deadline = time.monotonic() + 90
-            while any(settled(journal, each) < RUNS for each in canaries):
+            while settled(journal, trouble.canary) < RUNS:
                 assert process.poll() is None and time.monotonic() < deadline, log.seek(0) or log.read()
                 time.sleep(0.1)
         finally:
@@ -128,16 +129,16 @@ def probed(folder: Path, name: str, canaries: Sequence[str], trouble: Trouble = 
     return journal
 
 
-def settings_of(canary: str, folder: Path, trouble: Trouble) -> dict[str, object]:
-    if canary == TORCH:
+def settings_of(trouble: Trouble, folder: Path) -> dict[str, object]:
+    if trouble.canary == TORCH:
         model = {
             "model": "bottlenecked:convolutions",
             "inputs": [{"shape": [1, 64, 56, 56]}],
             "device": "cpu",
         }
         return {"target": "torch", "options": model}
-    options: dict[str, object] = {"path": str(folder / "weights")} if canary == "read" else {}
-    return {"target": f"bottlenecked:{canary.title()}", "options": {**options, **trouble.options}}
+    options: dict[str, object] = {"path": str(folder / "weights")} if trouble.canary == "read" else {}
+    return {"target": f"bottlenecked:{trouble.canary.title()}", "options": {**options, **trouble.options}}
 
 
 def settled(journal: Path, canary: str) -> int:
@@ -149,13 +150,12 @@ def settled(journal: Path, canary: str) -> int:
 
 
 @contextmanager
-def beside(trouble: Trouble) -> Iterator[None]:
+def beside(code: str, cpu: int) -> Iterator[None]:
     """A process that makes trouble."""
-    cpus = {CPUS[0] if trouble.on_its_cpu else CPUS[1]}
     process = subprocess.Popen(
-        [sys.executable, "-c", trouble.beside],
+        [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+        preexec_fn=lambda: os.sched_setaffinity(0, {cpu}),
     )
     with process:
         try:
