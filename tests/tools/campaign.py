@@ -103,7 +103,7 @@ def main() -> int:
     parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
     arguments = parser.parse_args()
     if arguments.causes:
-        arguments.k = " and ".join(filter(None, (arguments.k, "is_named")))
+        arguments.k = f"is_named and ({arguments.k})" if arguments.k else "is_named"
     rows = read(TABLE.read_text()) if TABLE.exists() else {}
     now = commit()
     tests = collected(["-k", arguments.k] if arguments.k else [])
