@@ -124,9 +124,9 @@ def main() -> int:
         day = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         rows[test] = Row(test, "failed" if code else "passed", now, took, day)
         write(rows)
+        CAUSES.write_text(by_cause(rows))
     if arguments.causes:
-        CAUSES.write_text(table := by_cause(rows))
-        print(table)
+        print(by_cause(rows))
     return int(failed > 0)
 
 
