@@ -246,8 +246,9 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixtu
         "infercanary-example:slower"
     }
     assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", alert.text), alert.text
-    # Which control feels it a little differs from machine to machine.
-    assert re.search(r"; compute \d+ %.* of the change; .*controls ", alert.text), alert.text
+    # Which control feels it a little differs from machine to machine. Where other processes in the container took its
+    # CPUs, what they cost is left out, and the shares of the change with it.
+    assert re.search(r"; (compute \d+ %.* of the change|compute phase); .*controls ", alert.text), alert.text
 
 
 @pytest.mark.campaign
