@@ -47,6 +47,23 @@ def test_what_is_made_of_the_code_is_current(file: tuple[Path, str]) -> None:
     assert path.read_text(encoding="utf-8") == text, "it is stale: run `make docs`"
 
 
+def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there() -> None:
+    """A row without an alert says by which tag it shows."""
+    declared = {metric.name for metric in METRICS}
+    alerts = set(re.findall(r"- alert: (\w+)", (ROOT / "prometheus/rules/alerts.yml").read_text()))
+    lines = (ROOT / "docs/causes.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|") and "tests/" in line]
+    assert len(rows) >= 25
+    for cause, shown, alert, test in rows:
+        metrics = set(re.findall(r"`(infercanary_\w+)", shown))
+        assert metrics and metrics <= declared, cause
+        named = set(re.findall(r"`(InferCanary\w+)`", alert))
+        assert named <= alerts and (named or "tag" in alert), cause
+        path, _, name = test.partition("::")
+        assert not name or f"def {name}(" in (ROOT / path).read_text(), cause
+        assert (ROOT / path).is_file(), cause
+
+
 def test_every_metric_is_found() -> None:
     of_the_probe = {metric.name.removesuffix("_total") for metric in METRICS} & KINDS.keys()
     assert of_the_probe == KINDS.keys()
