@@ -48,7 +48,7 @@ _MAX_HELP = 1024
 _MAX_ENVIRONMENT = 200
 _MAX_SETTING = 4096
 _MAX_OUTPUT = 64  # places of one output
-_MAX_NAMES = 100  # tags, phases or controls of one run
+_MAX_NAMES = 100  # tags, phases, controls or measures of one run
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -172,18 +172,18 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         and 0 <= (run.sm_clock or 0.0) < math.inf
         and all(0 <= (x or 0.0) < math.inf for x in (run.waited, run.crowded, run.inside, run.received))
         and all(0 <= seconds < math.inf for seconds in run.latencies)
-        and _sound_times(run.phases, limits)
-        and _sound_times(run.controls, limits)
-        and _sound_times(run.off_cpu, limits)
+        and all(
+            _sound_numbers(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures)
+        )
         and len(run.tags) <= _MAX_NAMES
         and all(_printable(tag, limits.label_bytes) for tag in run.tags)
         and _printable(run.boot_id, limits.label_bytes)
     )
 
 
-def _sound_times(times: Mapping[str, float], limits: Limits) -> bool:
-    return len(times) <= _MAX_NAMES and all(
-        _printable(name, limits.label_bytes) and 0 <= seconds < math.inf for name, seconds in times.items()
+def _sound_numbers(numbers: Mapping[str, float], limits: Limits) -> bool:
+    return len(numbers) <= _MAX_NAMES and all(
+        _printable(name, limits.label_bytes) and 0 <= number < math.inf for name, number in numbers.items()
     )
 
 

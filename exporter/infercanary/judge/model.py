@@ -53,7 +53,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One run, or the median of ``runs`` of them: its sequence is then the last one's, its start the first one's.
 
-    Seconds and hertz. The order of the fields is the format of the file: new ones go to the end, with a default.
+    Base units. The order of the fields is the format of the file: new ones go to the end, with a default.
     """
 
     sequence: int
@@ -73,6 +73,7 @@ class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     inside: float | None = None
     received: float | None = None
     off_cpu: dict[str, float] = {}
+    measures: dict[str, float] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -111,6 +112,7 @@ def kept(run: Run) -> Sample:
         inside=run.inside,
         received=run.received,
         off_cpu=run.off_cpu,
+        measures=run.measures,
     )
 
 
@@ -152,6 +154,7 @@ def merge(samples: Sequence[Sample]) -> Sample:
         inside=_median(sample.inside for sample in samples),
         received=_median(sample.received for sample in samples),
         off_cpu=_medians(sample.off_cpu for sample in samples),
+        measures=_medians(sample.measures for sample in samples),
     )
 
 

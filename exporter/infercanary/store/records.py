@@ -22,7 +22,9 @@ def encode(sample: Sample) -> bytes:
     """
     body = _encoder.encode(sample)
     if len(body) > _MAX_BYTES:
-        body = _encoder.encode(msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, tags=()))
+        body = _encoder.encode(
+            msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, measures={}, tags=())
+        )
     return body
 
 

@@ -133,8 +133,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     is how much of it was waiting for CPUs that others inside the container had (other threads of the process, other
     processes). ``inside`` is how many cores those took meanwhile, and ``received`` how many TCP segments the container
     received a second since the run before. ``off_cpu`` is why the thread did not compute in the median latency: reason
-    (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``boot_id`` is empty, or that of an earlier probe
-    of this container whose journal was found.
+    (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``measures`` are what it is judged by beside the
+    latency: name (:mod:`infercanary.contract.measures`) → value, those of sweeps since the run before among them.
+    ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
     """
 
     sequence: int
@@ -155,6 +156,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     inside: float | None = None
     received: float | None = None
     off_cpu: dict[str, float] = {}
+    measures: dict[str, float] = {}
 
 
 class Report(msgspec.Struct, frozen=True):

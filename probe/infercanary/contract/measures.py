@@ -1,0 +1,106 @@
+"""What a run is judged by beside its latency: the throughput of a load, memory, energy. Pure.
+
+A run carries them as :attr:`~infercanary.contract.report.Run.measures`: name → value. Those of :data:`MEASURES` stand
+here; throughput that a sweep measured has the load in its name (:func:`throughput_of`). Names stay plain strings, as
+all that travels: an exporter keeps those of a newer probe, and judges those that it knows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+THROUGHPUT: Final = "throughput"
+HOST_MEMORY: Final = "host_memory"
+DEVICE_MEMORY: Final = "device_memory"
+DEVICE_USE: Final = "device_use"
+ENERGY: Final = "energy"
+
+_LOAD = re.compile(THROUGHPUT + r"@([1-9]\d{0,3})x([1-9]\d?)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One of them."""
+
+    name: str
+    words: str
+    """As a sentence says it: "takes 31 % more host memory"."""
+    unit: str
+    """Base unit, empty for a ratio."""
+    meaning: str
+    more_is_better: bool
+    is_judged: bool
+    """Whether it gets a verdict of its own. What moves as the latency does, or with the neighbours, does not."""
+
+
+MEASURES: Mapping[str, Measure] = MappingProxyType(
+    {
+        measure.name: measure
+        for measure in (
+            Measure(
+                THROUGHPUT, "throughput", "samples/s",
+                "Samples of the run's requests over the wall time of its repeats.",
+                more_is_better=True, is_judged=False,
+            ),
+            Measure(
+                HOST_MEMORY, "host memory", "bytes",
+                "The most memory of the host that the canary's process had during the run.",
+                more_is_better=False, is_judged=True,
+            ),
+            Measure(
+                DEVICE_MEMORY, "device memory", "bytes",
+                "The most memory of its device that the engine had allocated during the run.",
+                more_is_better=False, is_judged=True,
+            ),
+            Measure(
+                DEVICE_USE, "use of the device", "",
+                "Share of the time in which the device worked, whoever's work it was.",
+                more_is_better=False, is_judged=False,
+            ),
+            Measure(
+                ENERGY, "energy", "joules",
+                "Energy of its device for one inference, whoever else had the device meanwhile.",
+                more_is_better=False, is_judged=True,
+            ),
+        )
+    }
+)  # fmt: skip
+
+
+def throughput_of(batch: int, concurrency: int) -> str:
+    """The name of the throughput of a sweep's point: ``throughput@8x1`` is a batch of 8, one request at a time.
+
+    Args:
+        batch: Samples of a request.
+        concurrency: Requests at a time.
+    """
+    return f"{THROUGHPUT}@{batch}x{concurrency}"
+
+
+def measure_of(name: str) -> Measure | None:
+    """What is known of a measure; None where it is a newer probe's.
+
+    Args:
+        name: As runs carry it.
+
+    Returns:
+        Of a sweep's point a measure with the load in its words, which is judged.
+    """
+    if (known := MEASURES.get(name)) is not None:
+        return known
+    if (load := _LOAD.fullmatch(name)) is None:
+        return None
+    batch, concurrency = load.groups()
+    at_a_time = f" with {concurrency} requests at a time" if concurrency != "1" else ""
+    return Measure(
+        name,
+        f"throughput at batch {batch}{at_a_time}",
+        "samples/s",
+        "Samples a second of a sweep's point, of all requests at a time together.",
+        more_is_better=True,
+        is_judged=True,
+    )
