@@ -36,7 +36,9 @@ class Scene(NamedTuple):
     def ask(self, expression: str, over_time: bool = False) -> Answer:
         """What it answers: at the end, or over the time."""
         if over_time:
-            answer = self.prometheus.over(expression, self.start, self.end, STEP)
+            # The verdict may be younger than a step: the last one is at the end.
+            first = self.end - math.ceil((self.end - self.start) / STEP) * STEP
+            answer = self.prometheus.over(expression, first, self.end, STEP)
         else:
             answer = self.prometheus.at(expression, self.end)
         return answer._replace(remarks=[remark for remark in answer.remarks if HARMLESS not in remark])

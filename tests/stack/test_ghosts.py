@@ -235,7 +235,8 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixtu
     print(
         f"from the slow image's start to the webhook: {alert.received_at - upgrades:.0f} s, {runs:.0f} runs"
     )
-    assert alert.labels["severity"] == "critical"
+    # At the first look its interval may still reach down to less than severe.
+    alert = stack.alert("InferCanaryImageRegressed", "classify", severity="critical")
     # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
     by = r"by (the image|host and image)"
     assert re.search(rf"classify: resnet18 is [\d.]+% slower since the upgrade, {by}", alert.text), alert.text
