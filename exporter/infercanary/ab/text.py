@@ -8,7 +8,7 @@ from infercanary.ab import variant
 from infercanary.ab.answer import STEPS, ArmSummary, CanaryAnswer
 from infercanary.compare import text
 from infercanary.compare.recording import RecordedRuns, shown
-from infercanary.compare.units import short, value
+from infercanary.compare.units import short, size, value
 from infercanary.judge.sentence import percent
 
 _MOST = 16  # pairs in a row
@@ -117,12 +117,3 @@ def duration(arm: ArmSummary, step: str) -> str:
     """
     swing = f" (± {short(100 * arm.swing[step])} %)" if step in arm.swing else ""
     return f"{value(arm.cold_start[step], 's')}{swing}"
-
-
-def size(number: int) -> str:
-    """How Docker shows so many bytes.
-
-    Args:
-        number: Bytes.
-    """
-    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"

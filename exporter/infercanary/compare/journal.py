@@ -104,7 +104,7 @@ def recording(
         if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
             continue
         runs = samples.setdefault((entry.run.canary, boot_id), {})
-        runs[entry.run.sequence] = _sample(where, entry.run), entry.environment
+        runs[entry.run.sequence] = sample_of(where, entry.run), entry.environment
     place = " and ".join(places)
     if not known:
         raise UsageError(f"{place}: a journal without a run; wait for some, or name another")
@@ -161,7 +161,19 @@ def _series(
     )
 
 
-def _sample(where: str, run: Run) -> Sample:
+def sample_of(where: str, run: Run) -> Sample:
+    """Return a run as the judge takes it.
+
+    Args:
+        where: Its place, for messages.
+        run: As it was written.
+
+    Returns:
+        The sample; its median is None where it has no latency.
+
+    Raises:
+        UsageError: A latency cannot be one.
+    """
     for seconds in run.latencies:
         if not 0 < seconds < math.inf:
             raise UsageError(

@@ -6,24 +6,19 @@ how much starts of one kind differ, which is what a difference must be compared 
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, quantiles, stdev
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
 
-from infercanary.command.settings import UsageError
+from infercanary.compare import stores
+from infercanary.compare.efficiency import Efficiency, efficiency
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
 from infercanary.judge.upgrade import image_name
-from infercanary.store.base import StoreError
-from infercanary.store.sqlite import SqliteStore
 
 
 class _Engine(NamedTuple):
@@ -44,8 +39,6 @@ _ENGINES = (
     _Engine("tensorrt_engine", "TensorRT", "tensorrt", "tensorrt_cuda_device"),
     _Engine("kserve_server", "", "kserve_server", is_here=False),
 )
-_MAX_BYTES = 16 << 30
-_WHICH = "give the file that the exporter's --store names"
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,15 +66,22 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """Than the fastest row of this canary, as a ratio: 0.5 takes 1.5 times as long."""
     medians: tuple[float, ...]
     """Of each start, in order of time."""
+    efficiency: Efficiency
 
 
-def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") -> list[OverviewRow]:
+def overview(
+    hosts: Mapping[str, Path],
+    canary: str = "*",
+    service: str = "*",
+    prices: Mapping[str, float] = MappingProxyType({}),
+) -> list[OverviewRow]:
     """Return the rows of every canary, the fastest first.
 
     Args:
-        stores: Host → file of the judge's store.
+        hosts: Host → file of the judge's store.
         canary: A pattern (fnmatch) of names of canaries.
         service: A pattern of names of services.
+        prices: Host → price of an hour.
 
     Returns:
         Rows in order of the canary's name, then of the median; without those of which no start has enough runs.
@@ -90,17 +90,15 @@ def overview(stores: Mapping[str, Path], canary: str = "*", service: str = "*") 
         UsageError: A file cannot be read as a store.
     """
     groups: dict[tuple[str, ...], list[Start]] = {}
-    for host, path in stores.items():
-        with _copied(path) as store:
-            try:
-                for name, each in store.canaries():
-                    if fnmatchcase(each, canary) and fnmatchcase(name, service):
-                        for generation, samples in store.generations(name, each):
-                            key = (each, host, name, *_kind(generation))
-                            groups.setdefault(key, []).append(Start.of(generation, samples))
-            except StoreError as error:
-                raise UsageError(f"{path}: {error}") from None
-    kinds = [found for key, starts in groups.items() if (found := _summed(key, starts)) is not None]
+    for host, path in hosts.items():
+        for each, generation, samples in stores.starts(path, canary, service):
+            key = (each, host, generation.service, *_kind(generation))
+            groups.setdefault(key, []).append(Start.of(generation, samples))
+    kinds = [
+        found
+        for key, starts in groups.items()
+        if (found := _summed(key, starts, prices.get(key[1]))) is not None
+    ]
     fastest: dict[str, float] = {}
     for kind in kinds:
         fastest[kind.canary] = min(kind.median, fastest.get(kind.canary, kind.median))
@@ -123,10 +121,10 @@ def _either(names: Iterable[str]) -> str:
     return " or ".join(dict.fromkeys(filter(None, names)))
 
 
-def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None:
-    counted = [[s.median for s in start.samples if s.median] for start in starts]
-    counted = [medians for medians in counted if len(medians) >= FILES.fewest_runs]
-    if not counted:
+def _summed(key: tuple[str, ...], starts: Sequence[Start], price: float | None) -> OverviewRow | None:
+    kept = [start for start in starts if len(start.samples) >= FILES.fewest_runs]
+    counted = [[s.median for s in start.samples if s.median] for start in kept]
+    if not kept:
         return None
     canary, host, service, image, engine, device = key
     levels = [median(medians) for medians in counted]
@@ -140,9 +138,7 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None
         engine=engine,
         device=device,
         starts=len(levels),
-        runs=sum(
-            s.runs for start in starts if len(start.samples) >= FILES.fewest_runs for s in start.samples
-        ),
+        runs=sum(s.runs for start in kept for s in start.samples),
         median=median(levels),
         deviation=stdev(levels) / mean(levels) if len(levels) > 1 else None,
         p90=quantiles(every, n=10, method="inclusive")[8],
@@ -150,6 +146,7 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start]) -> OverviewRow | None
         first_run=_cold(starts, canary, "first_run"),
         slower=0.0,
         medians=tuple(levels),
+        efficiency=efficiency((s for start in kept for s in start.samples), price),
     )
 
 
@@ -157,31 +154,3 @@ def _cold(starts: Iterable[Start], canary: str, step: str) -> float | None:
     steps = (start.generation.cold_start.get(canary, {}).get(step) for start in starts)
     seconds = [each for each in steps if each is not None]
     return median(seconds) if seconds else None
-
-
-@contextmanager
-def _copied(path: Path) -> Iterator[SqliteStore]:
-    """Open a copy of the store: a running exporter locks its file."""
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; {_WHICH}")
-    beside = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
-    if sum(file.stat().st_size for file in beside) > _MAX_BYTES:
-        raise UsageError(f"{path}: more than {_MAX_BYTES >> 30} GB; give a store of fewer services")
-    with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
-        copy = Path(folder) / path.name
-        try:
-            for file in beside:
-                shutil.copy(file, copy.with_name(file.name))
-            with copy.open("rb") as head:
-                if not head.read(16).startswith(b"SQLite format 3"):
-                    raise UsageError(f"{path}: not the judge's store; {_WHICH}")
-            store = SqliteStore.open(copy)
-        except (OSError, StoreError, sqlite3.Error) as error:
-            raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None
-        if store.set_aside_at is not None:  # the exporter moved its log into the file while it was copied
-            store.close()
-            raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
-        try:
-            yield store
-        finally:
-            store.close()

@@ -17,6 +17,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import picture, text
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, PartShift, SideSummary
+from infercanary.compare.efficiency import in_words
 from infercanary.compare.overview import OverviewRow
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, value, when
@@ -124,6 +125,7 @@ def overview(each: Sequence[OverviewRow]) -> str:
             _safe(" · ".join(filter(None, (kind.image, kind.origin)))), _safe(kind.engine),
             _safe(kind.device), _safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
             f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", _safe(value(kind.load, "s")),
+            _safe(in_words(kind.efficiency)),
             '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label="medians of the starts">'
             f'<path class="reach" d="M0 5H{200 * kind.median / most:.1f}"/><path class="point" d="{dots}"/></svg>',
         )  # fmt: skip
@@ -143,6 +145,7 @@ def overview(each: Sequence[OverviewRow]) -> str:
         "slower",
         "rests on",
         "load",
+        "throughput and cost",
         "starts",
     )
     head = "".join(f"<th>{name}</th>" for name in names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from infercanary.command.settings import UsageError
@@ -45,7 +45,7 @@ def read(
             raise UsageError(
                 f"{places[0]}: a journal, whose runs are judged by their latencies; leave --column out"
             )
-        return journal.recording(places, _lines(texts, apart, notes), notes, ids)
+        return journal.recording(places, journal_lines(texts, apart, notes), notes, ids)
     if ids:
         raise UsageError(
             f"{places[0]}: holds numbers, without ids of boots or environments; leave that option out"
@@ -83,9 +83,22 @@ def pick(recording: Recording, canary: str) -> dict[str, RecordedRuns]:
     return {canary: recording.canaries[canary]}
 
 
-def _lines(
-    texts: dict[str, bytes], apart: Collection[str], notes: list[str]
+def journal_lines(
+    texts: Mapping[str, bytes], apart: Collection[str], notes: list[str]
 ) -> Iterator[tuple[str, JournalEntry]]:
+    """Yield the lines of journals, each after those of its older file.
+
+    Args:
+        texts: Path → content.
+        apart: Files that were named themselves, and are not read as an older part of another.
+        notes: Gets a remark on what was read too, or left out.
+
+    Yields:
+        ``FILE:LINE``, and the entry.
+
+    Raises:
+        UsageError: A line is not one of a journal, or an older file cannot be read.
+    """
     beside = {Path(path).absolute() for path in apart}
     for path, text in texts.items():
         older = Path(path).with_name(Path(path).name + ".1") if path != STANDARD_INPUT else None

@@ -215,11 +215,21 @@ def row(label: str, text: str, width: int) -> list[str]:
         Lines.
     """
     first, rest = f"  {label:<{_LABEL}}", " " * (_LABEL + 2)
-    return _wrapped(text, width, first, rest)
+    return wrapped(text, width, first, rest)
 
 
-def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    """Wrap ``text``; a number, its unit and its interval stay in one line."""
+def wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """Wrap ``text``; a number, its unit and its interval stay in one line.
+
+    Args:
+        text: One line, however long.
+        width: Columns.
+        first: What the first line begins with.
+        rest: What the others begin with.
+
+    Returns:
+        Lines; at least one.
+    """
     joined = re.sub(r" (?=%)|(?<=%) (?=\[)", "\xa0", text)
     joined = re.sub(r"(\[[^][ ]+,) (?=[^][ ]+])", "\\1\xa0", joined)
     lines = textwrap.wrap(joined, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
@@ -232,7 +242,7 @@ def _text(blocks: Iterable[Sequence[str]]) -> str:
 
 def _head(canary: str | None, sentence: str, width: int) -> list[str]:
     text = f"{canary}: {sentence}" if canary else sentence
-    return _wrapped(shown(text, 2000), width)
+    return wrapped(shown(text, 2000), width)
 
 
 def _side(side: SideSummary) -> str:
@@ -264,7 +274,7 @@ def _changes(result: ScanResult, width: int) -> Iterator[str]:
         text = "; ".join(
             part for part in (interval(change.shift, change.low, change.high), began(change)) if part
         )
-        yield from _wrapped(text, width, head, " " * len(head))
+        yield from wrapped(text, width, head, " " * len(head))
 
 
 def _line(result: ScanResult, points: Floats, width: int) -> Iterator[str]:

@@ -22,6 +22,31 @@ def value(number: float | None, unit: str | None) -> str:
     return f"{_digits(number * 1e6)} µs"
 
 
+def measured(number: float, unit: str) -> str:
+    """Return a measure in three digits or more.
+
+    Args:
+        number: In the base unit.
+        unit: Of :class:`~infercanary.contract.measures.Measure`; empty for a ratio.
+    """
+    if unit == "bytes":
+        return size(number)
+    if unit == "joules":
+        return f"{number / 1e3:.3g} kJ" if number >= 1e3 else f"{number:.3g} J"
+    if not unit:
+        return f"{100 * number:.3g} %"
+    return f"{number:,.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
+
+
+def size(number: float) -> str:
+    """How Docker shows so many bytes.
+
+    Args:
+        number: Bytes.
+    """
+    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"
+
+
 def short(number: float, digits: int = 2) -> str:
     """Return ``number`` in so many significant digits, without trailing zeros.
 

@@ -121,7 +121,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     [
         (["none.sqlite"], "none.sqlite: no such file; give the file that the exporter's --store names"),
         (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
-        (["a/one.sqlite", "b/one.sqlite"], "b/one.sqlite: two stores of the host `one`; name them, HOST=STORE"),
+        (["a/one.sqlite", "b/one.sqlite"], "b/one.sqlite: two files of the host `one`; name them, HOST=FILE"),
         (
             ["empty.sqlite"],
             "empty.sqlite: no start of canary `*`, service `*`, has 8 steady runs; wait for them",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import groupby
 from pathlib import Path
 
@@ -13,56 +14,101 @@ import msgspec
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
-from infercanary.compare import options, page
+from infercanary.compare import options, page, runs, spreadsheet, stores
+from infercanary.compare.content import STANDARD_INPUT, content, named
+from infercanary.compare.efficiency import in_words, prices
+from infercanary.compare.journal import is_journal
 from infercanary.compare.overview import OverviewRow, overview
+from infercanary.compare.read import journal_lines
 from infercanary.compare.recording import shown
+from infercanary.compare.runs import RunRow
 from infercanary.compare.terminal import say, width
+from infercanary.compare.text import wrapped
 from infercanary.compare.units import count, value
 
 _BAR = 24  # columns
+_COLUMNS = (
+    "canary", "host", "service", "image", "origin", "engine", "device", "starts", "runs", "latency_median_seconds",
+    "latency_deviation_ratio", "latency_p90_seconds", "latency_above_fastest_ratio", "load_seconds",
+    "first_run_seconds", "throughput_samples_per_second", "throughput_from", "best_load", "host_memory_bytes",
+    "device_memory_bytes", "energy_per_1000_joules", "cost_per_1000",
+)  # fmt: skip
 
 
 @click.command(name="report", epilog=exit_codes.epilog({ExitCode.FINE: "fine"}))
-@click.argument("stores", metavar="[HOST=]STORE...", nargs=-1, required=True)
+@click.argument("files", metavar="[HOST=]FILE...", nargs=-1, required=True)
 @click.option(
     "--canary", default="*", metavar="PATTERN", help="Only canaries whose names match, such as 'resnet18*'."
 )
 @click.option("--service", default="*", metavar="PATTERN", help="Only services whose names match.")
+@click.option(
+    "--price",
+    "given_prices",
+    multiple=True,
+    metavar="[HOST=]PRICE",
+    help="What an hour of the machine or GPU costs, such as 2.5, in any currency: shows the cost of 1,000 inferences. "
+    "May be repeated, with the name of a host.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "csv"]),
+    help="How the table is printed.  [default: text]",
+)
+@click.option(
+    "--runs", "each_run", is_flag=True, help="Print each run of the stores instead; needs --format csv."
+)
 @options.as_json
 @options.report
-def command(stores: tuple[str, ...], canary: str, service: str, as_json: bool, report: str) -> int:
+def command(
+    files: tuple[str, ...],
+    canary: str,
+    service: str,
+    given_prices: tuple[str, ...],
+    form: str | None,
+    each_run: bool,
+    as_json: bool,
+    report: str,
+) -> int:
     """One model across images, engines, devices and hosts: a table of what the judges' stores hold, and a picture.
 
-    STORE is the file that the exporter's --store names; a copy is read, so the exporter may keep running. Give
-    several hosts names: gpu-1=one.sqlite gpu-2=two.sqlite.
+    FILE is a store, the file that the exporter's --store names; a copy is read, so the exporter may keep running.
+    Give several hosts names: gpu-1=one.sqlite gpu-2=two.sqlite. With --format csv it may be a journal of a probe, too:
+    then each run is a row.
 
-    Only steady runs count, and only starts with 8 or more. SD is that of the starts' medians: do not trust a
-    difference that is not well above it.
+    Of the table only steady runs count, and only starts with 8 or more. SD is that of the starts' medians: do not
+    trust a difference that is not well above it. The cost of 1,000 inferences is that of the time they take at the best
+    throughput that is known: of a sweep, of the canary's own requests, or by its latency as if each request were one
+    inference.
     """
-    hosts: dict[str, Path] = {}
-    for each in stores:
-        host, named, path = each.partition("=")
-        name = host if named else Path(each).stem
-        if name in hosts:
-            raise UsageError(f"{each}: two stores of the host `{name}`; name them, HOST=STORE")
-        hosts[name] = Path(path if named else each)
-    kinds = overview(hosts, canary, service)
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form}: exclude each other; give one of them")
+    form = "json" if as_json else form or "text"
+    hosts = _hosts(files)
+    journals = {host: found for host, path in hosts.items() if (found := _journal(path)) is not None}
+    if journals or each_run:
+        _say_runs(hosts, journals, canary, service, form, bool(given_prices or report))
+        return 0
+    paths = {host: Path(path) for host, path in hosts.items()}
+    kinds = overview(paths, canary, service, prices(given_prices, hosts))
     if not kinds:
         raise UsageError(
-            f"{stores[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
+            f"{files[0]}: no start of canary `{canary}`, service `{service}`, has 8 steady runs; wait for them"
         )
     if report:
         title = "Latency across images, engines, devices and hosts"
         page.write(report, page.page(title, [page.overview(kinds)], []))
-    if as_json:
+    if form == "json":
         say(json.dumps(msgspec.to_builtins(kinds)) + "\n")
+    elif form == "csv":
+        _say_all(spreadsheet.lines(_COLUMNS, map(cells, kinds)))
     else:
         say(text(kinds, width(), several=len(hosts) > 1))
     return 0
 
 
 def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
-    """Return a block for each canary: three lines for each row, with its share of the slowest as a bar.
+    """Return a block for each canary: three lines or more for each row, with its share of the slowest as a bar.
 
     Args:
         kinds: Rows; those of a canary one after the other.
@@ -92,5 +138,89 @@ def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
             first = f"; first run {value(kind.first_run, 's')}" if kind.first_run is not None else ""
             rests = f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}"
             lines.append(f"    {rests}; p90 {value(kind.p90, 's')}{cold}{first}")
+            if line := in_words(kind.efficiency):
+                lines += wrapped(line, columns, "    ", "    ")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
+
+
+def cells(kind: OverviewRow) -> list[spreadsheet.Cell]:
+    """Return the cells of a row.
+
+    Args:
+        kind: The row.
+
+    Returns:
+        A cell for each column of the CSV.
+    """
+    of = kind.efficiency
+    return [
+        kind.canary, kind.host, kind.service, kind.image, kind.origin, kind.engine, kind.device, kind.starts, kind.runs,
+        kind.median, kind.deviation, kind.p90, kind.slower, kind.load, kind.first_run, of.throughput,
+        of.throughput_from, of.best_load, of.host_memory, of.device_memory, of.energy_per_1000, of.cost_per_1000,
+    ]  # fmt: skip
+
+
+def _hosts(files: Sequence[str]) -> dict[str, str]:
+    """Return host → path; the name of a file without a host is that of the file."""
+    found: dict[str, str] = {}
+    for each in files:
+        host, is_named, path = each.partition("=")
+        name = host if is_named else Path(each).stem
+        if name in found:
+            raise UsageError(f"{each}: two files of the host `{name}`; name them, HOST=FILE")
+        found[name] = path if is_named else each
+    return found
+
+
+def _journal(path: str) -> bytes | None:
+    """Return the text of a journal; None of what is no journal."""
+    file = Path(path)
+    if path != STANDARD_INPUT:
+        if not file.exists() or file.is_dir():
+            return None
+        if file.is_file():  # the beginning of a pipe can be read once only
+            with file.open("rb") as head:
+                if head.read(16).startswith(stores.MAGIC):
+                    return None
+    found = content(path)
+    return found if is_journal(found) else None
+
+
+def _say_runs(
+    hosts: Mapping[str, str],
+    journals: Mapping[str, bytes],
+    canary: str,
+    service: str,
+    form: str,
+    is_priced_or_pictured: bool,
+) -> None:
+    """Print each run as a row."""
+    first = hosts[next(iter(journals or hosts))]
+    if form != "csv":
+        what = f"{named(first)}: a journal" if journals else "--runs"
+        raise UsageError(f"{what}: each run is a row of a table; give --format csv too")
+    if is_priced_or_pictured:
+        raise UsageError("--price and --html: are of the table of stores, not of runs; leave them out")
+    if journals and service != "*":
+        raise UsageError(f"--service: {named(first)} is a journal, which names no service; leave it out")
+    notes: list[str] = []
+    rows: list[RunRow] = []
+    for host, path in hosts.items():
+        if (data := journals.get(host)) is None:
+            for _, generation, samples in stores.starts(Path(path), canary, service):
+                rows += runs.of_start(host, generation, samples)
+        else:
+            found = runs.of_journal(host, journal_lines({path: data}, [*hosts.values()], notes))
+            rows += [row for row in found if fnmatchcase(row.sample.canary, canary)]
+    if not rows:
+        raise UsageError(f"{named(first)}: no run of canary `{canary}`, service `{service}`; wait for some")
+    columns = runs.header(rows)
+    _say_all(spreadsheet.lines(columns, (runs.cells(row, columns) for row in rows)))
+    for note in notes:
+        click.echo(f"infercanary: {note}", err=True)  # standard output is the table
+
+
+def _say_all(parts: Iterable[str]) -> None:
+    for part in parts:
+        say(part)

@@ -1,0 +1,141 @@
+"""Runs of journals and stores as rows of a table, one each, with every number that is known of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from infercanary.command.settings import UsageError
+from infercanary.compare.journal import sample_of
+from infercanary.compare.recording import shown
+from infercanary.compare.spreadsheet import Cell, moment
+from infercanary.contract.journal import JournalEntry, environment_id
+from infercanary.contract.measures import MEASURES, measure_of
+from infercanary.judge.model import Generation, Sample
+
+_MOST_COLUMNS = 1000
+_UNITS = {"samples/s": "samples_per_second", "": "ratio"}
+
+
+class RunRow(NamedTuple):
+    """One run, or the median of several that a store merged. What is not known is empty or None."""
+
+    host: str
+    generation: Generation
+    environment_id: str
+    sample: Sample
+    detail: str = ""
+    fastest: float | None = None
+    """Seconds of its fastest repeat."""
+
+
+_FIXED = (
+    "host", "service", "container", "image", "image_id", "boot_id", "environment_id", "canary", "sequence",
+    "started_at", "started_at_unix_seconds", "outcome", "detail", "latency_median_seconds", "latency_min_seconds",
+    "repeats", "merged_runs", "tags", "sm_clock_hertz", "output_error_ratio", "waited_seconds", "crowded_seconds",
+    "inside_cores", "received_segments_per_second",
+)  # fmt: skip
+
+
+def of_journal(host: str, entries: Iterable[tuple[str, JournalEntry]]) -> list[RunRow]:
+    """Read the runs of a journal, each once, also those that do not count.
+
+    Args:
+        host: Its name; empty where it is not known.
+        entries: Of the journal, each with its place.
+
+    Returns:
+        Rows in the order of the file.
+
+    Raises:
+        UsageError: A latency cannot be one.
+    """
+    found: dict[tuple[str, str, int], RunRow] = {}
+    for place, entry in entries:
+        if (run := entry.run) is None:
+            continue
+        boot_id = run.boot_id or entry.boot_id
+        found[boot_id, run.canary, run.sequence] = RunRow(
+            host,
+            Generation(service="", container="", boot_id=boot_id, started_at=0.0),
+            entry.environment,
+            sample_of(place, run),
+            run.detail,
+            min(run.latencies, default=None),
+        )
+    return [*found.values()]
+
+
+def of_start(host: str, generation: Generation, samples: Iterable[Sample]) -> Iterator[RunRow]:
+    """Yield the runs of a start in a store.
+
+    Args:
+        host: Its name.
+        generation: The start.
+        samples: Its runs; older ones are merged.
+
+    Yields:
+        Rows in the order of the samples.
+    """
+    environment = environment_id(generation.environment) if generation.environment else ""
+    for sample in samples:
+        yield RunRow(host, generation, environment, sample)
+
+
+def header(rows: Iterable[RunRow]) -> list[str]:
+    """Return the columns for these runs: the fixed ones, then those of the phases, controls and loads that occur.
+
+    Args:
+        rows: All of the table.
+
+    Returns:
+        Names with their units.
+
+    Raises:
+        UsageError: There are more than a spreadsheet can show.
+    """
+    known = {_measured(name) for name in MEASURES}
+    more: dict[str, None] = {}
+    for row in rows:
+        more.update(dict.fromkeys(_numbers(row.sample)))
+        if len(more) > _MOST_COLUMNS:
+            raise UsageError(
+                f"{shown(row.sample.canary)}: more than {_MOST_COLUMNS:,} phases, controls and measures; pick fewer "
+                "canaries with --canary"
+            )
+    return [*_FIXED, *map(_measured, MEASURES), *sorted(more.keys() - known)]
+
+
+def cells(row: RunRow, columns: Sequence[str]) -> list[Cell]:
+    """Return the cells of a run.
+
+    Args:
+        row: The run.
+        columns: As :func:`header` gives them.
+
+    Returns:
+        A cell for each column; None where nothing is known.
+    """
+    start, sample = row.generation, row.sample
+    numbers = _numbers(sample)
+    fixed: tuple[Cell, ...] = (
+        row.host, start.service, start.container, start.image, start.image_id, start.boot_id, row.environment_id,
+        sample.canary, sample.sequence, moment(sample.started_at), sample.started_at, sample.outcome, row.detail,
+        sample.median, row.fastest, sample.repeats, sample.runs, ";".join(sample.tags), sample.sm_clock,
+        sample.output_error, sample.waited, sample.crowded, sample.inside, sample.received,
+    )  # fmt: skip
+    return [*fixed, *map(numbers.get, columns[len(fixed) :])]
+
+
+def _numbers(sample: Sample) -> Mapping[str, float]:
+    """Column → number, of those that not every run has."""
+    kinds = {"phase": sample.phases, "control": sample.controls, "off_cpu": sample.off_cpu}
+    found = {f"{kind}_{name}_seconds": x for kind, several in kinds.items() for name, x in several.items()}
+    return found | {_measured(name): x for name, x in sample.measures.items()}
+
+
+def _measured(name: str) -> str:
+    """The column of a measure; one that only a newer probe knows has no unit."""
+    if (measure := measure_of(name)) is None:
+        return f"measure_{name}"
+    return f"{name}_{_UNITS.get(measure.unit, measure.unit)}"

@@ -1,0 +1,74 @@
+"""Opens the judge's stores to read them."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from infercanary.command.settings import UsageError
+from infercanary.judge.model import Generation, Sample
+from infercanary.store.base import StoreError
+from infercanary.store.sqlite import SqliteStore
+
+MAGIC = b"SQLite format 3"
+"""What the file of a store begins with."""
+_MAX_BYTES = 16 << 30
+_WHICH = "give the file that the exporter's --store names"
+
+
+def starts(
+    path: Path, canary: str = "*", service: str = "*"
+) -> Iterator[tuple[str, Generation, list[Sample]]]:
+    """Yield the starts in a store, of one canary of one service after the other.
+
+    Args:
+        path: The store's file; a copy of it is read, since a running exporter locks it.
+        canary: A pattern (fnmatch) of names of canaries.
+        service: A pattern of names of services.
+
+    Yields:
+        The canary, the start, and all runs of the canary in it, in order of time.
+
+    Raises:
+        UsageError: The file cannot be read as a store.
+    """
+    with _copied(path) as store:
+        try:
+            for name, each in store.canaries():
+                if fnmatchcase(each, canary) and fnmatchcase(name, service):
+                    for generation, samples in store.generations(name, each):
+                        yield each, generation, samples
+        except StoreError as error:
+            raise UsageError(f"{path}: {error}") from None
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[SqliteStore]:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; {_WHICH}")
+    beside = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
+    if sum(file.stat().st_size for file in beside) > _MAX_BYTES:
+        raise UsageError(f"{path}: more than {_MAX_BYTES >> 30} GB; give a store of fewer services")
+    with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
+        copy = Path(folder) / path.name
+        try:
+            for file in beside:
+                shutil.copy(file, copy.with_name(file.name))
+            with copy.open("rb") as head:
+                if not head.read(16).startswith(MAGIC):
+                    raise UsageError(f"{path}: not the judge's store; {_WHICH}")
+            store = SqliteStore.open(copy)
+        except (OSError, StoreError, sqlite3.Error) as error:
+            raise UsageError(f"{path}: {str(error).removeprefix(f'{copy}: ')}") from None
+        if store.set_aside_at is not None:  # the exporter moved its log into the file while it was copied
+            store.close()
+            raise UsageError(f"{path}: changed while it was read, or is corrupt; try again")
+        try:
+            yield store
+        finally:
+            store.close()
