@@ -9,23 +9,23 @@ disturbance, then a few more. Neighbours on the test's own machine take CPUs awa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 import pytest
 import yaml
-from harness import OWN_LABEL, PROJECT, compose, eventually, get, remove_containers, run
+from canaries import PROBE, SETTINGS, Begin, Canary
+from harness import OWN_LABEL, PROJECT, eventually, run
 
-from infercanary.contract.report import Report, Run, decode
+from infercanary.contract.report import Report, Run
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.sentence import sentence
 from infercanary.judge.stages import judge
 
 pytestmark = pytest.mark.quiet
 
-IMAGE = "infercanary-example:dev"
 QUIET_RUNS, DISTURBED_RUNS = 4, 6
 
 # Which metrics a cause moves. Run-queue seconds are not here: a busy machine moves them at any time.
@@ -52,60 +52,6 @@ QUOTA = "infercanary_cgroup_cpu_quota_cores"
 MEMORY = "infercanary_cgroup_memory_bytes"
 
 FILE_BYTES = 64 << 20
-
-TARGET = """
-from infercanary.probe.timing import HostClock
-
-
-class Spin:
-    clock = HostClock()
-
-    def open(self):
-        pass
-
-    def run(self, phase):
-        with phase("compute"):
-            return sum(range(700_000))
-
-    def values(self, result):
-        return [result]
-
-    def environment(self):
-        return {}
-
-    def close(self):
-        pass
-"""
-SETTINGS = {
-    "canaries": {"spin": {"target": "spin:Spin"}},
-    "interval_seconds": 0.8,
-    # Runs of a quarter of a second or more, several periods of a CPU quota.
-    "duty_cap": 0.6,
-}
-PROBE = ("infercanary", "probe", "--config", "/app/probe.yaml")
-
-
-class Canary:
-    """A container that runs one."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        address = run("docker", "port", name, "9798/tcp").split()[0]
-        self._url = f"http://{address}/report"
-
-    def report(self) -> Report:
-        return decode(get(self._url))
-
-    def ran(self, runs: int, since: float, seconds: float = 30) -> tuple[Report, list[Run]]:
-        """Waits for ``runs`` runs that ended after ``since`` (Unix time)."""
-
-        def ended(report: Report) -> list[Run]:
-            return [each for each in report.runs if each.started_at + sum(each.latencies) > since][:runs]
-
-        [report] = eventually(
-            f"{runs} runs", seconds, lambda: [now for now in [self.report()] if len(ended(now)) == runs]
-        )
-        return report, ended(report)
 
 
 class Seen(NamedTuple):
@@ -169,49 +115,6 @@ def assert_only(cause: str, seen: Seen) -> None:
     for other, metrics in COUNTED.items():
         for metric in metrics:
             assert (seen.grown(metric) > 0) == (other == cause), metric
-
-
-Begin = Callable[..., Canary]
-"""From options of `docker run`, and the command, to a canary that has run."""
-
-
-@pytest.fixture(scope="session")
-def image() -> str:
-    """That of the stack's inference services."""
-    compose("build", "--quiet", "classify", seconds=600)
-    return IMAGE
-
-
-@pytest.fixture
-def start(image: str, tmp_path: Path) -> Iterator[Begin]:
-    """Starts a canary in a container of its own; it is gone afterwards, and what it logged is printed."""
-    target, settings = tmp_path / "spin.py", tmp_path / "probe.yaml"
-    target.write_text(TARGET)
-    settings.write_text(yaml.safe_dump(SETTINGS))
-    mounts = [f"--volume={file}:/app/{file.name}:ro" for file in (target, settings)]
-    for file in (target, settings):
-        file.chmod(0o644)
-
-    begun: list[str] = []
-
-    def begin(*options: str, command: tuple[str, ...] = PROBE, name: str = f"{PROJECT}-cause") -> Canary:
-        begun.append(name)
-        run(
-            *("docker", "run", "--detach", "--name", name, "--label", OWN_LABEL, "--no-healthcheck"),
-            *("--publish", "127.0.0.1::9798", "--env", "OMP_NUM_THREADS=1"),
-            *mounts, *options, image, *command,
-        )  # fmt: skip
-        canary = Canary(name)
-        eventually("a run", 60, lambda: canary.report().runs)
-        return canary
-
-    remove_containers()
-    try:
-        yield begin
-    finally:
-        for name in dict.fromkeys(begun):
-            print(name, run("sh", "-c", f"docker logs {name} 2>&1 || true"))
-        remove_containers()
 
 
 def test_a_cpu_quota(start: Begin) -> None:
