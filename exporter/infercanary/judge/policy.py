@@ -166,6 +166,15 @@ class Policy:
     most_adjusted: float = 0.75
     """Share of a shift by which adjusting may have changed it: a change must be seen in the runs as they are, too."""
 
+    # What is judged beside latency (:meth:`for_measures`).
+
+    measure_effect: float = 0.05
+    """Ratio. As :attr:`smallest_effect`, of memory, throughput and energy: allocators and clocks move these by a few
+    percent from start to start."""
+
+    most_measures: int = 20
+    """Measures of a canary that are judged: memory, energy, and as many points as a sweep may have."""
+
     # Causes.
 
     cause_confidence: float = 0.95
@@ -379,6 +388,24 @@ class Policy:
     @cached_property
     def _hash(self) -> int:
         return hash(tuple(getattr(self, field.name) for field in fields(self)))
+
+    def for_measures(self) -> Policy:
+        """The same numbers for what is judged beside latency.
+
+        Returns:
+            Of an effect that counts there, and without what the latencies of a store taught of restarts.
+        """
+        effect = max(self.smallest_effect, self.measure_effect)
+        if not self.prior_number:
+            return replace(self, smallest_effect=effect)
+        assumed = Policy.prior_restart_sd, Policy.prior_restart_df
+        return replace(
+            self,
+            smallest_effect=effect,
+            prior_restart_sd=assumed[0],
+            prior_restart_df=assumed[1],
+            prior_number=0,
+        )
 
     # As logarithms, such that a verdict holds in ratios of either direction.
 

@@ -1,0 +1,246 @@
+"""Verdicts on what a run is judged by beside its latency: memory, energy, the throughput of a load.
+
+The stages are those of latency: a start whose samples have the measure in place of their median is selected, aligned,
+estimated and decided as any other. Of a measure of which more is better that is one over it, so that `regressed` is
+worse for each of them. Three things differ:
+
+- **Memory is compared at the same age.** A process grows for hours, and a leak goes on for ever: the last runs of a
+  week-old start against the first ones of a new one would call each restart an improvement.
+- **What the host did is not taken off.** It does not change memory. Of throughput and energy, a change that controls or
+  siblings show too is `inconclusive`: no run shows what a load of its own would have felt.
+- **A measure is more often constant than a latency**: what restarts may do, as far as it is known, still stands in
+  each interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+import msgspec
+import numpy as np
+
+from infercanary.contract.measures import MEASURES, Measure, measure_of
+from infercanary.judge.align import align
+from infercanary.judge.causes import explain
+from infercanary.judge.decide import decide
+from infercanary.judge.estimate import shifts
+from infercanary.judge.model import Pair, Start, State, Upgrade
+from infercanary.judge.policy import FILES, LIVE, Policy
+from infercanary.judge.samples import compare_starts
+from infercanary.judge.sentence import interval
+from infercanary.judge.shift import CHANGED, Comparison, Shift
+from infercanary.judge.upgrade import Selection, select
+
+
+class MeasureVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one measure. Shifts are ratios of the measure itself: -0.2 is 20 % less, be that good or bad."""
+
+    state: State
+    """`regressed` is worse: more memory, less throughput."""
+    upgraded_at: float | None = None
+    """Unix seconds; None where two groups of starts were compared."""
+    shift: float | None = None
+    """None where nothing can be compared yet."""
+    low: float | None = None
+    high: float | None = None
+    before: float | None = None
+    """Median of the values before, in the measure's unit."""
+    after: float | None = None
+    values: int = 0
+    """Of the start of the new image that has most of them, by now."""
+
+
+def judge_measures(
+    starts: Sequence[Start], siblings: Sequence[Start] = (), policy: Policy = LIVE
+) -> dict[str, MeasureVerdict]:
+    """Did the last upgrade of a service change what a canary is judged by beside its latency.
+
+    Args:
+        starts: Of the service's containers, in order of time, with the runs of this canary.
+        siblings: Starts of other services on the host: they show what is not the image's.
+        policy: The numbers that decide about latency.
+
+    Returns:
+        By measure, of those that runs of both images have; nothing without an upgrade.
+    """
+    selection = select(starts, policy)
+    upgrade = selection.upgrade
+    if upgrade is None:
+        return {}
+    rules = policy.for_measures()
+    return {
+        name: _judged(selection, upgrade, siblings, measure, rules)
+        for name, measure in measured(upgrade.before, upgrade.after, policy).items()
+    }
+
+
+def compare_measures(
+    before: Sequence[Start], after: Sequence[Start], policy: Policy = FILES
+) -> dict[str, MeasureVerdict]:
+    """Do two groups of starts differ in what they are judged by beside their latency: one look, at all of their runs.
+
+    Args:
+        before: Of one side, in order of time.
+        after: Of the other side.
+        policy: The numbers that decide about latency.
+
+    Returns:
+        By measure, of those that runs of both sides have; `inconclusive` where a side has too few values.
+    """
+    rules = policy.for_measures()
+    found = {}
+    for name, measure in measured(before, after, policy).items():
+        sides = [of_measure(s, measure) for s in before], [of_measure(s, measure) for s in after]
+        if _is_memory(measure):
+            age = _common_age(*sides)
+            sides = [_until(s, age, rules) for s in sides[0]], [_until(s, age, rules) for s in sides[1]]
+        old, new = ([start.series(rules) for start in side if start.samples] for side in sides)
+        seen, shift, _ = compare_starts(old, new, policy=rules)
+        state: State = seen.verdict
+        if state in CHANGED and not _is_memory(measure) and _is_hosts(shift, [Pair(*sides)], [], rules):
+            state = "inconclusive"
+        found[name] = _verdict(state, seen, measure, sides)
+    return found
+
+
+def measured(before: Iterable[Start], after: Iterable[Start], policy: Policy = LIVE) -> dict[str, Measure]:
+    """The measures that get a verdict.
+
+    Args:
+        before: Starts of one side.
+        after: Starts of the other one.
+        policy: How many there may be.
+
+    Returns:
+        By name, of those that runs of both sides have: memory and energy first, then the points of sweeps.
+    """
+    known = [
+        m for name in _names(before) & _names(after) if (m := measure_of(name)) is not None and m.is_judged
+    ]
+    order = [*MEASURES]
+    known.sort(key=lambda m: (order.index(m.name) if m.name in MEASURES else len(order), len(m.name), m.name))
+    return {measure.name: measure for measure in known[: policy.most_measures]}
+
+
+def of_measure(start: Start, measure: Measure) -> Start:
+    """``start`` as the stages take it: with the measure in place of its runs' medians, worse if larger.
+
+    Args:
+        start: With the runs that count.
+        measure: Of which a value of zero does not count.
+
+    Returns:
+        A start with the runs that have the measure. They keep their controls, their clock and their tags.
+    """
+    samples = [
+        msgspec.structs.replace(
+            sample,
+            median=1 / value if measure.more_is_better else value,
+            phases={}, waited=None, crowded=None, inside=None, received=None, off_cpu={}, measures={},
+        )
+        for sample in start.samples
+        if 0 < (value := sample.measures.get(measure.name, 0.0)) < math.inf
+    ]  # fmt: skip
+    return Start(start.generation, samples, start.last_at)
+
+
+def measure_words(name: str, verdict: MeasureVerdict) -> str:
+    """Such as ``host memory regressed +31.0 % [+28.0, +34.0]``.
+
+    Args:
+        name: The measure's.
+        verdict: The one on it.
+
+    Returns:
+        One line without a full stop.
+    """
+    measure = measure_of(name)
+    start = f"{measure.words if measure is not None else name} {verdict.state}"
+    if verdict.shift is None or verdict.low is None or verdict.high is None:
+        return start
+    return f"{start} {interval(verdict.shift, verdict.low, verdict.high)}"
+
+
+def _judged(
+    selection: Selection, upgrade: Upgrade, siblings: Sequence[Start], measure: Measure, rules: Policy
+) -> MeasureVerdict:
+    derived = {start.boot: of_measure(start, measure) for start in selection.starts}
+    if _is_memory(measure):
+        age = _common_age(*([derived[s.boot] for s in side] for side in (upgrade.before, upgrade.after)))
+        derived = {boot: _until(start, age, rules) for boot, start in derived.items()}
+    before, after = ([derived[s.boot] for s in side] for side in (upgrade.before, upgrade.after))
+    starts, live = ([derived[s.boot] for s in several] for several in (selection.starts, selection.live))
+    theirs = Selection(starts, Upgrade(upgrade.at, before, after, []), live)
+    decision = decide(shifts(align(theirs, (), rules), rules), rules)
+    state, look = decision.state, decision.look
+    found = MeasureVerdict(state=state)
+    if look is not None:
+        pairs = decision.pairs
+        if state in CHANGED and not _is_memory(measure):
+            beside = align(theirs, siblings, rules).beside
+            state = "inconclusive" if _is_hosts(look.shift, pairs, beside, rules) else state
+        sides = [s for pair in pairs for s in pair.before], [s for pair in pairs for s in pair.after]
+        found = _verdict(state, look.seen, measure, sides)
+    values = max((len(start.samples) for start in after), default=0)
+    return msgspec.structs.replace(found, upgraded_at=upgrade.at, values=values)
+
+
+def _verdict(
+    state: State, seen: Comparison, measure: Measure, sides: tuple[Sequence[Start], Sequence[Start]]
+) -> MeasureVerdict:
+    """Of a comparison of what is worse if larger, in the measure's own unit and direction."""
+    if not math.isfinite(seen.shift):
+        return MeasureVerdict(state=state)
+    if _is_memory(measure) and state in ("improved", "equivalent") and not _is_of_one_age(*sides):
+        state = "inconclusive"
+    shift, low, high = seen.shift, seen.low, seen.high
+    before, after = (median(s.median for start in side for s in start.samples if s.median) for side in sides)
+    if measure.more_is_better:
+        shift, low, high = _inverse(shift), _inverse(high), _inverse(low)
+        before, after = 1 / before, 1 / after
+    return MeasureVerdict(state=state, shift=shift, low=low, high=high, before=before, after=after)
+
+
+def _inverse(ratio: float) -> float:
+    return -ratio / (1 + ratio) if -1 < ratio < math.inf else math.inf if ratio <= -1 else -1.0
+
+
+def _is_hosts(shift: Shift, compared: Sequence[Pair], beside: Sequence[Pair], rules: Policy) -> bool:
+    """Whether the host may have made a change, as far as controls and siblings show."""
+    causes = explain(shift, compared, "", beside=beside, policy=rules)
+    return causes.host is not None and causes.cause != "image"
+
+
+def _is_memory(measure: Measure) -> bool:
+    return measure.unit == "bytes"
+
+
+def _common_age(before: Iterable[Start], after: Iterable[Start]) -> float:
+    """Seconds after its first value that some start of either side has reached."""
+    return min(
+        max((float(start.times[-1] - start.times[0]) for start in side if start.samples), default=0.0)
+        for side in (before, after)
+    )
+
+
+def _until(start: Start, age: float, rules: Policy) -> Start:
+    """Its values up to that age, and at least as many as a start takes to count."""
+    if not start.samples:
+        return start
+    reached = int(np.searchsorted(start.times, start.times[0] + age, "right"))
+    return start.first(max(reached, rules.fewest_runs))
+
+
+def _is_of_one_age(before: Iterable[Start], after: Sequence[Start]) -> bool:
+    """Whether the old image's starts are known from as early on as the new one's last value.
+
+    One that was seen only later had grown by then: that a new one has less is no sign of anything.
+    """
+    oldest = max(start.times[-1] - start.generation.started_at for start in after)
+    return all(start.times[0] - start.generation.started_at <= oldest for start in before)
+
+
+def _names(starts: Iterable[Start]) -> set[str]:
+    return {name for start in starts for sample in start.samples for name in sample.measures}

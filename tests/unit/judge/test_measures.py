@@ -1,0 +1,234 @@
+"""Verdicts on memory, throughput and energy: what is worse is found, and what a restart does is not called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from infercanary.contract.measures import (
+    DEVICE_MEMORY,
+    DEVICE_USE,
+    ENERGY,
+    HOST_MEMORY,
+    THROUGHPUT,
+    throughput_of,
+)
+from infercanary.judge.measures import (
+    MeasureVerdict,
+    compare_measures,
+    judge_measures,
+    measure_words,
+    measured,
+)
+from infercanary.judge.model import Generation, Sample, Start
+from infercanary.judge.policy import LIVE
+from infercanary.judge.priors import Prior
+from infercanary.judge.shift import CHANGED
+from infercanary.judge.stages import judge
+
+AT_8 = throughput_of(8, 1)
+MIB = 2.0**20
+
+
+def start(
+    order: int,
+    values: Mapping[str, Sequence[float]],
+    *,
+    replica: int = 0,
+    seen_after: float = 0.0,
+    slower: float = 1.0,
+    every: float = 10.0,
+) -> Start:
+    """Of the old image where ``order`` is below 0; ``slower`` are its controls."""
+    g = Generation(
+        service="s", container=f"r{replica}", boot_id=f"{replica}{order}", started_at=1e9 + 1e6 * order + replica,
+        image_id="old" if order < 0 else "new",
+    )  # fmt: skip
+    rng = np.random.default_rng([order + 10, replica])
+    count = max(map(len, values.values()))
+    samples = [
+        Sample(
+            i, "c", g.started_at + seen_after + every * i, "ok", 0.01 * math.exp(rng.normal(0, 0.01)),
+            controls={"cpu_spin": 0.001 * slower * math.exp(rng.normal(0, 0.003))},
+            measures={name: each[i] for name, each in values.items() if i < len(each)},
+        )
+        for i in range(count)
+    ]  # fmt: skip
+    return Start(g, samples, samples[-1].started_at)
+
+
+def memory(levels: Sequence[float], new: float, runs: int = 24) -> list[Start]:
+    """Constant to the byte in each start."""
+    before = [start(i - len(levels), {HOST_MEMORY: [level] * 60}) for i, level in enumerate(levels)]
+    return [*before, start(0, {HOST_MEMORY: [new] * runs})]
+
+
+def only(found: Mapping[str, MeasureVerdict], name: str = HOST_MEMORY) -> MeasureVerdict:
+    assert [*found] == [name]
+    return found[name]
+
+
+def test_more_memory_at_equal_latency() -> None:
+    starts = memory([512 * MIB] * 3, 1.3 * 512 * MIB)
+    found = only(judge_measures(starts))
+    assert found.state == "regressed" and found.shift == pytest.approx(0.3)
+    assert (found.before, found.after) == (pytest.approx(512 * MIB), pytest.approx(1.3 * 512 * MIB))
+    assert (found.upgraded_at, found.values) == (1e9, 24)
+    assert judge(starts, [], "c").state not in CHANGED
+    assert only(compare_measures(starts[:-1], starts[-1:])).state == "regressed"
+    assert measure_words(HOST_MEMORY, found).startswith("host memory regressed +30.0 % [+2")
+
+
+def test_less_memory_is_better() -> None:
+    assert only(judge_measures(memory([512 * MIB] * 3, 0.7 * 512 * MIB))).state == "improved"
+
+
+@pytest.mark.parametrize("earlier", [1, 3, 9])
+@pytest.mark.parametrize("more", [0.0, 0.001, 0.02, -0.02])
+def test_what_is_constant_to_the_byte_makes_no_small_shift_certain(earlier: int, more: float) -> None:
+    starts = memory([512 * MIB] * earlier, (1 + more) * 512 * MIB)
+    for found in (only(judge_measures(starts)), only(compare_measures(starts[:-1], starts[-1:]))):
+        assert found.state not in (*CHANGED, "confirming")
+        assert found.shift == pytest.approx(more, abs=1e-9)
+        assert (
+            found.low is not None
+            and found.high is not None
+            and found.low < more - 0.003 < more + 0.003 < found.high
+        )
+
+
+def loads(level: float, seed: int, count: int = 48) -> dict[str, Sequence[float]]:
+    """Of two points of a sweep; the level is that of a batch of 8."""
+    rng = np.random.default_rng(seed)
+    noise = np.exp(rng.normal(0, 0.015, (2, count)))
+    return {throughput_of(1, 1): (200 * noise[0]).tolist(), AT_8: (900 * level * noise[1]).tolist()}
+
+
+def test_less_throughput_at_one_load_only() -> None:
+    before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
+    after = [start(0, loads(0.8, 0, 12), every=3600.0)]
+    for found in (judge_measures([*before, *after]), compare_measures(before, after)):
+        assert {name: verdict.state for name, verdict in found.items() if verdict.state in CHANGED} == {
+            AT_8: "regressed"
+        }
+        shift, low, high = found[AT_8].shift, found[AT_8].low, found[AT_8].high
+        assert shift == pytest.approx(-0.2, abs=0.02)
+        assert low is not None and high is not None and -0.3 < low < -0.2 < high < -0.05
+        assert found[AT_8].before == pytest.approx(900, rel=0.02)
+
+
+@pytest.mark.parametrize(("controls", "state"), [(1.0, "regressed"), (1.25, "inconclusive")])
+def test_what_controls_show_too_is_not_said_of_the_image(controls: float, state: str) -> None:
+    before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
+    after = [start(0, loads(0.8, 0, 12), every=3600.0, slower=controls)]
+    for found in (judge_measures([*before, *after]), compare_measures(before, after)):
+        assert found[AT_8].state == state
+
+
+def test_what_replicas_on_the_old_image_felt_too_is_taken_off() -> None:
+    before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
+    stays = []
+    for replica in (1, 2):
+        values = loads(1.0, 10 * replica, 96)
+        values[AT_8] = [x * (0.8 if i >= 48 else 1.0) for i, x in enumerate(values[AT_8])]
+        one = start(-1, values, replica=replica, every=3600.0)
+        at = 1e9 - 48 * 3600.0
+        stays.append(Start(one.generation, [_moved(s, at - one.samples[0].started_at) for s in one.samples]))
+    found = judge_measures([*before, *stays, start(0, loads(0.8, 0, 48), every=3600.0)])
+    assert found[AT_8].state not in (*CHANGED, "confirming")
+
+
+def _moved(sample: Sample, by: float) -> Sample:
+    return msgspec.structs.replace(sample, started_at=sample.started_at + by)
+
+
+def leaking(order: int, count: int, rate: float, seen_after: float = 0.0, level: float = 1.0) -> Start:
+    """By so much an hour."""
+    ages = seen_after + 10.0 * np.arange(count)
+    return start(
+        order, {HOST_MEMORY: (level * 512 * MIB * (1 + rate * ages / 3600)).tolist()}, seen_after=seen_after
+    )
+
+
+def test_a_leak_is_compared_at_the_same_age() -> None:
+    before = [leaking(-2, 3000, 0.05), leaking(-1, 9000, 0.05)]
+    for runs in (5, 24, 192):
+        after = [leaking(0, runs, 0.05)]
+        assert only(judge_measures([*before, *after])).state not in (*CHANGED, "confirming")
+        if runs >= LIVE.fewest_runs:
+            assert only(compare_measures(before, after)).state not in CHANGED
+            assert only(compare_measures(after, before)).state not in CHANGED
+    assert only(judge_measures([*before, leaking(0, 24, 0.05, level=1.3)])).state == "regressed"
+
+
+def test_one_that_was_seen_late_had_grown_by_then() -> None:
+    """Less memory is then no sign of anything; more of it is."""
+    before = [leaking(-2, 300, 0.05, seen_after=1e5), leaking(-1, 300, 0.05, seen_after=1e5)]
+    assert only(judge_measures([*before, leaking(0, 48, 0.05)])).state == "inconclusive"
+    assert only(judge_measures([*before, leaking(0, 48, 0.05, level=4.0)])).state == "regressed"
+
+
+def test_what_is_judged() -> None:
+    values = {
+        name: [1.0] for name in (THROUGHPUT, DEVICE_USE, AT_8, ENERGY, HOST_MEMORY, DEVICE_MEMORY, "newer")
+    }
+    before = [start(-1, {**values, throughput_of(16, 1): [1.0]})]
+    assert [*measured(before, [start(0, values)])] == [HOST_MEMORY, DEVICE_MEMORY, ENERGY, AT_8]
+    many = {throughput_of(batch, 1): [1.0] for batch in range(1, 99)}
+    assert len(measured([start(-1, many)], [start(0, many)])) == LIVE.most_measures
+
+
+def test_nothing_is_judged_without_an_upgrade_or_values() -> None:
+    assert judge_measures(memory([MIB] * 3, MIB)[:-1]) == {}
+    assert judge_measures([]) == {} and compare_measures([], []) == {}
+    zeros = [start(-1, {HOST_MEMORY: [0.0] * 60}), start(0, {HOST_MEMORY: [0.0] * 60})]
+    assert only(judge_measures(zeros)) == MeasureVerdict(state="no_baseline", upgraded_at=1e9)
+    assert only(compare_measures(zeros[:1], zeros[1:])) == MeasureVerdict(state="inconclusive")
+    few = [start(-1, {HOST_MEMORY: [MIB] * 60}), start(0, {HOST_MEMORY: [2 * MIB] * 3})]
+    assert only(judge_measures(few)) == MeasureVerdict(state="settling", upgraded_at=1e9, values=3)
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e-6, 1e9])
+def test_the_unit_changes_nothing(unit: float) -> None:
+    def states(unit: float) -> list[tuple[str, float]]:
+        found = judge_measures(
+            [
+                *(start(-i, {ENERGY: _energy(i, unit)}) for i in (3, 2, 1)),
+                start(0, {ENERGY: _energy(0, unit)}),
+            ]
+        )
+        return [(only(found, ENERGY).state, round(only(found, ENERGY).shift or 0.0, 9))]
+
+    assert states(unit) == states(1.0)
+
+
+def _energy(seed: int, unit: float) -> list[float]:
+    noise = np.random.default_rng(seed).normal(0, 0.02, 40)
+    return (unit * (1.1 if not seed else 1.0) * np.exp(noise)).tolist()
+
+
+@pytest.mark.parametrize("name", [HOST_MEMORY, ENERGY, AT_8])
+@pytest.mark.parametrize("sd", [0.01, 0.025])
+def test_restarts_of_one_image_are_not_called(name: str, sd: float) -> None:
+    for seed in range(8):
+        rng = np.random.default_rng([seed, int(1e3 * sd)])
+
+        def values(count: int, rng: np.random.Generator = rng) -> dict[str, Sequence[float]]:
+            return {
+                name: (512 * MIB * math.exp(rng.normal(0, sd)) * np.exp(rng.normal(0, 0.01, count))).tolist()
+            }
+
+        before = [start(-i, values(60)) for i in (3, 2, 1)]
+        new = start(0, values(24))
+        for look in (5, 12, 24):
+            assert only(judge_measures([*before, new.first(look)]), name).state not in CHANGED
+
+
+def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
+    learned = Prior(number=3, sd=0.002, df=4.0).of(LIVE)
+    assert learned.for_measures() == LIVE.for_measures()
+    assert LIVE.for_measures().log_effect == pytest.approx(math.log(1.05))
