@@ -230,10 +230,29 @@ class Component:
     """Its value is the device that a canary runs on, such as ``cuda:0``."""
     pool: PoolName | None = None
     """Its value is the number of threads in this pool of an engine."""
+    is_given: bool = False
+    """It comes from outside the image: another value is no other image, also where nobody but the environment says
+    which image a container has."""
+
+
+MODEL: Final = "model"
+SETTINGS: Final = "settings"
+
+
+def of_canary(component: str, canary: str) -> str:
+    """The name of a component that each canary has for itself, such as ``model:resnet18``.
+
+    Args:
+        component: ``MODEL`` or ``SETTINGS``.
+        canary: The canary's name.
+    """
+    return f"{component}:{canary}"
 
 
 COMPONENTS: Mapping[str, Component] = _table(
     (
+        Component(MODEL, "model", is_first=True, is_given=True),
+        Component(SETTINGS, "canary's settings", is_first=True, is_given=True),
         Component("torch_device", "device", is_first=True, row="device", names_device=True),
         Component("torch_cuda_device", "GPU", is_first=True, row="device"),
         Component("torch", "torch", is_first=True, row="torch"),
@@ -270,6 +289,19 @@ POOL_COMPONENTS: Mapping[PoolName, tuple[str, ...]] = {
 }
 """Pool of threads → the components that say how many those are, of any engine."""
 
+
+def known_component(name: str) -> Component | None:
+    """What is known of a component of the environment.
+
+    Args:
+        name: As it is reported; that of a canary's own component has the canary's name in it.
+
+    Returns:
+        None of one that has only its name.
+    """
+    return COMPONENTS.get(name) or COMPONENTS.get(name.partition(":")[0])
+
+
 _RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() if c.is_first)}
 
 
@@ -282,7 +314,8 @@ def order_of_interest(component: str) -> tuple[int, str]:
     Returns:
         The rank among those that people ask for first (all others share the last rank), and the name.
     """
-    return _RANKS.get(component, len(_RANKS)), component
+    known = known_component(component)
+    return _RANKS.get(component if known is None else known.name, len(_RANKS)), component
 
 
 @dataclass(frozen=True)

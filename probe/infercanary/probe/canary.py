@@ -58,6 +58,7 @@ class Canary:
         open_timeout: Seconds that opening and warming up may take.
         pool: The server's own; None to run in a thread of the canary's own.
         container: CPU time of the container, read around each run; None for one of its own.
+        sweep: What of its sweep changes what that measures; None without one.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Canary:
         open_timeout: float,
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
+        sweep: object = None,
     ) -> None:
         self.name = name
         self.state: CanaryState = "opening"
@@ -89,7 +91,7 @@ class Canary:
         """What the user must fix before it can be opened."""
         self._target = target
         self._is_pooled = pool is not None
-        self._runner = Runner(name, target, timeout, pool, container)
+        self._runner = Runner(name, target, timeout, pool, container, sweep)
         self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
@@ -294,7 +296,7 @@ class Canary:
         self.compute_threads = pools["intra_op"]
         self._costs.append(statistics.median(opened.latencies))
         self.is_open, self._unfit, self._retry_at = True, "", 0.0
-        self._settle(opened.latencies)
+        self._settle(opened.latencies, opened.aside)
         self._recover()
 
     def _put_off(self, complaint: str, log_it: bool = True, reason: Reason | None = None) -> None:
@@ -335,15 +337,15 @@ class Canary:
         else:
             self._fail(f"{result.outcome}: {result.detail}")
 
-    def _settle(self, latencies: Iterable[float]) -> None:
-        """Whether it is steady by now; scheduled runs go on where warm-up stopped."""
+    def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
+        """Whether it is steady by now, or was so many seconds ago; scheduled runs go on where warm-up stopped."""
         if self._unsteady is None:
             return
         self._unsteady.extend(latencies)
         if is_steady(list(self._unsteady)):
             self._unsteady = None
             if (seconds := since_start()) is not None:
-                self._record.steady(seconds)
+                self._record.steady(max(0.0, seconds - aside))
 
     def _enter(self, state: CanaryState) -> None:
         self.state = state

@@ -112,11 +112,15 @@ class Probe:
         self._burst = bursts(burst if executor is None else bool(burst))
         self._tally = Tally()
         pool = Pool(executor, on_hang) if executor is not None else None
-        self._canaries = [
-            Canary(name, target, self._tally, timeout_seconds, open_timeout_seconds, pool)
-            for name, target in targets.items()
-        ]
         wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
+        points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
+        self._canaries = [
+            Canary(
+                name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
+                sweep=points.get(name),
+            )
+            for name, target in targets.items()
+        ]  # fmt: skip
         kept, intervals = keep_for_sweeps([(s.seconds, s.every_seconds) for s in wanted.values()], duty_cap)
         self._runs_cap = duty_cap - kept
         swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, divided, off_cpu
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, clear_frames, one_line
+from infercanary.probe.identity import components
 from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
@@ -60,6 +61,8 @@ class Opened(NamedTuple):
     """Inferences in one repeat."""
     overhead: float | None
     """What the clock shows for an empty phase."""
+    aside: float = 0.0
+    """Seconds since the last warm-up repeat: what it measures was identified. They are no part of the cold start."""
 
 
 class Repeats(NamedTuple):
@@ -94,6 +97,7 @@ class Runner:
         timeout: Seconds that a run may take.
         pool: The server's own; None to run in the canary's thread.
         container: CPU time of the container; None for one of its own.
+        sweep: What of its sweep changes what that measures; None without one.
     """
 
     def __init__(
@@ -103,8 +107,10 @@ class Runner:
         timeout: float,
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
+        sweep: object = None,
     ) -> None:
         self.name = name
+        self._sweep = sweep
         self._container = ContainerCpu() if container is None else container
         self._target = target
         self._prepares = target if isinstance(target, PreparesRuns) else None
@@ -284,7 +290,10 @@ class Runner:
         cost: float | None = None
         with suppress(Exception):  # a clock of the target's own may know certain phases only
             cost = _seconds(overhead(clock))
-        return Opened(environment, load, first_run, warm_up, latencies, int(inferences(clock)), cost)
+        begin = perf_counter()
+        environment |= components(self.name, self._target, self._sweep)
+        aside = perf_counter() - begin
+        return Opened(environment, load, first_run, warm_up, latencies, int(inferences(clock)), cost, aside)
 
     def _repeat(self, repeats: int, skip_if_busy: bool, has_helpers: bool) -> Repeats:
         begin = perf_counter()
@@ -389,7 +398,6 @@ def _texts(reported: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _seconds(value: Any) -> float:
-    seconds = float(value)
-    if not 0 <= seconds < math.inf:
+    if not 0 <= (seconds := float(value)) < math.inf:
         raise ValueError(f"the target's clock gave {value!r} as seconds")
     return seconds

@@ -24,10 +24,12 @@ from infercanary.contract.vocabulary import (
     CONTROLS,
     DEVICE_COMPONENTS,
     IN_STEP,
+    MODEL,
     NOT_JUDGED,
     OUTCOMES,
     PHASES,
     POOL_COMPONENTS,
+    SETTINGS,
     TAGS,
     Component,
     ControlKind,
@@ -87,7 +89,7 @@ def test_a_control_made_of_what_the_image_changed_says_nothing_of_the_host() -> 
 
 def test_components_are_those_of_the_targets() -> None:
     names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
-    assert COMPONENTS.keys() <= names
+    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS}, "those two are of each canary"
     engine = environment(torch, torch.device("cpu"), "compile", "default", "bfloat16").keys()
     assert {name for name in COMPONENTS if name.startswith("torch") and "cud" not in name} <= engine
 
@@ -97,6 +99,11 @@ def test_components_are_sorted_as_people_ask_for_them() -> None:
     assert sorted(given, key=order_of_interest) == [
         "torch_device", "torch", "numpy", "env_OMP_NUM_THREADS", "onnx_inter_op_threads", "zlib",
     ]  # fmt: skip
+    assert sorted(["torch", "settings:b", "model:b"], key=order_of_interest) == [
+        "model:b",
+        "settings:b",
+        "torch",
+    ]
     assert DEVICE_COMPONENTS == ("torch_device", "onnx_device")
     assert POOL_COMPONENTS["intra_op"] == ("torch_intra_op_threads", "onnx_intra_op_threads")
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.connection import Response
-from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, document
+from infercanary.probe.targets.wire.server import ServerOptions, ServerTarget, document, without_secrets
 from infercanary.probe.targets.wire.timing_headers import header_readings, recent_headers
 from infercanary.probe.timing import Phase
 
@@ -82,7 +83,7 @@ class HttpTarget(ServerTarget):
         self._expect = convert({} if options.expect is None else options.expect, Expect, "expect")
         values = self._expect.values
         self._pointers = [_parsed(pointer) for pointer in ((values,) if isinstance(values, str) else values)]
-        self._request = b""
+        self._request = self._body = b""
         self._headers = recent_headers()
 
     def open(self) -> None:
@@ -140,6 +141,14 @@ class HttpTarget(ServerTarget):
     def environment(self) -> dict[str, str]:
         """Report nothing: which server answers is not known."""
         return {}
+
+    def measured_settings(self) -> dict[str, object]:
+        """List the request. Its query is left out: it may hold a key."""
+        body: object = sha256(self._body).hexdigest()
+        if self._json is not UNSET:
+            body = without_secrets(self._json)
+        path = self._server.path.partition("?")[0]
+        return {"method": self._method, "path": path, "body": body}
 
     def close(self) -> None:
         """Close the connection."""

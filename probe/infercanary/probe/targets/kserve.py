@@ -121,6 +121,7 @@ class KserveTarget(ServerTarget):
             raise UsageError(f"version: `{version}` is no version; give text such as `1`, or leave it out")
         if not isinstance(binary, (bool, type(None))):
             raise UsageError(f"binary: `{binary}` is neither true nor false")
+        self._identity = [model, "" if version is None else str(version)]
         self._name = f"`{model}`" if version is None else f"`{model}`, version `{version}`"
         base = self._server.base
         self._v2 = f"{base}/v2"
@@ -211,6 +212,17 @@ class KserveTarget(ServerTarget):
             "kserve_model_versions": " ".join(self._of_model.versions or []) or "unknown",
             "kserve_tensors": "binary" if self._is_binary else "json",
         }
+
+    def model_identity(self) -> str:
+        """Return the model's name and versions as the server reports them; without versions, the server's own."""
+        versions = self._identity[1] or " ".join(self._of_model.versions or [])
+        server = f"{self._about.name} {self._about.version}".strip()
+        of = f"version {versions}" if versions else server
+        return f"server: {self._identity[0]} {of}" if of else ""
+
+    def measured_settings(self) -> dict[str, object]:
+        """List the inputs, and how they are sent."""
+        return {"inputs": self._specs, "seed": self._seed, "binary": self._binary}
 
     def close(self) -> None:
         """Close the connection."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.targets import Unsized, register
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock
+from infercanary.probe.targets.engines.digests import beside_onnx, of_files
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.onnx_binding import DeviceBinding, HostBinding, slots
 from infercanary.probe.targets.engines.onnx_providers import ON_CUDA, full_names, options_of, texts
@@ -105,6 +105,7 @@ class OnnxTarget:
         self._graph_optimization = graph_optimization
         self._session_config = texts("session_config", session_config)
         self._seed = seed
+        self._asked = asked
         self._loaded = OnnxSession(model, asked, self._provider_options, cpu_fallback)
         on_cuda = any(provider in ON_CUDA for provider in asked)
         self.device = f"cuda:{self._loaded.ordinal}" if on_cuda else "cpu"
@@ -192,10 +193,31 @@ class OnnxTarget:
                 "onnx_execution_mode": lambda: self._execution_mode,
                 "onnx_graph_optimization": lambda: self._graph_optimization,
                 "onnx_session_config": lambda: _listed(self._session_config),
-                "onnx_model": lambda: _digest(self._path),
+                "onnx_model": lambda: Path(self._path).name,
                 "onnx_producer": lambda: loaded.session.get_modelmeta().producer_name,
             }
         )
+
+    def model_identity(self) -> str:
+        """Digest the file, and those beside it that hold its weights."""
+        path = Path(self._path)
+        return of_files([path, *beside_onnx(path)])
+
+    def measured_settings(self) -> dict[str, object]:
+        """List the inputs, the providers and the session's options."""
+        return {
+            "inputs": self._specs,
+            "providers": self._asked,
+            "provider_options": {
+                provider: {key: value for key, value in options.items() if key != "device_id"}
+                for provider, options in self._provider_options.items()
+            },
+            "threads": self._threads if any(self._threads) else None,
+            "execution_mode": "" if self._execution_mode == "sequential" else self._execution_mode,
+            "graph_optimization": "" if self._graph_optimization == "all" else self._graph_optimization,
+            "session_config": self._session_config,
+            "seed": self._seed,
+        }
 
     def close(self) -> None:
         """Release the session and its memory; a copy leaves the session to the target that it is of."""
@@ -295,12 +317,3 @@ def _physical_cores() -> int:
 
 def _listed(options: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(options.items()))
-
-
-def _digest(path: str) -> str:
-    """Return the file's name and the start of its SHA-256: another model has another latency."""
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return f"{Path(path).name} {digest.hexdigest()[:12]}"

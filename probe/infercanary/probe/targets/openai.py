@@ -20,7 +20,14 @@ from infercanary.contract.report import Metric
 from infercanary.probe.targets import Failure, Reading, register
 from infercanary.probe.targets.wire.events import events
 from infercanary.probe.targets.wire.salt import SaltedRequest, placed
-from infercanary.probe.targets.wire.server import Server, ServerOptions, ServerTarget, document, whole
+from infercanary.probe.targets.wire.server import (
+    Server,
+    ServerOptions,
+    ServerTarget,
+    document,
+    whole,
+    without_secrets,
+)
 from infercanary.probe.timing import Phase
 
 BETWEEN_TOKENS = Metric(
@@ -80,6 +87,19 @@ class _Event(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     error: Any = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+    root: str | None = None
+    meta: dict[str, Any] = {}
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+_MODEL_SIZES = ("n_params", "size")  # of llama.cpp
 
 
 class Completion(NamedTuple):
@@ -156,6 +176,8 @@ class OpenaiTarget(ServerTarget):
             raise UsageError("body.stream: only a stream is timed here; use `target: http` for the rest")
         if not isinstance(options.salt, bool):
             raise UsageError(f"salt: `{options.salt}` is neither true nor false")
+        self._model = model
+        self._asked = request
         self._body = json.dumps(request).encode()
         self._salted_body = json.dumps(placed(request)).encode() if options.salt else None
         base = self._server.base or "/v1"
@@ -236,6 +258,30 @@ class OpenaiTarget(ServerTarget):
     def environment(self) -> dict[str, str]:
         """Report whether prompts are salted; the protocol has no version."""
         return {} if self._salted_body is None else {"openai_prompt": "salted"}
+
+    def model_identity(self) -> str:
+        """Return what the server's list says of the model; empty where it has no such list.
+
+        Its `created` is left out: vLLM, SGLang and llama.cpp have the time of the request there.
+        """
+        answer, body = self._server.get(self._models)
+        if answer.status != 200:
+            return ""
+        for model in document(body, _Models, "the list of models").data:
+            if model.id == self._model:
+                size = [f"{key} {model.meta[key]}" for key in _MODEL_SIZES if key in model.meta]
+                root = [f"root {model.root}"] if model.root and model.root != model.id else []
+                return ", ".join([f"server: {model.id}", *root, *size])
+        return ""
+
+    def measured_settings(self) -> dict[str, object]:
+        """List what is asked for: the prompt, and how it is completed."""
+        asked = {key: value for key, value in without_secrets(self._asked).items() if key != "model"}
+        return {
+            "request": asked,
+            "path": self._path.rpartition("/v1/")[2],
+            "plain": self._salted_body is None,
+        }
 
     def close(self) -> None:
         """Close the connection."""

@@ -190,3 +190,32 @@ class TracksPeakMemory(Protocol):
             Bytes on the device.
         """
         ...
+
+
+@runtime_checkable
+class IdentifiesModel(Protocol):
+    """A target that knows which model it runs: other weights are then an upgrade, also in the same image."""
+
+    def model_identity(self) -> str:
+        """Identify the model; called after :meth:`Target.open` and the warm-up, outside of what is timed.
+
+        Returns:
+            A digest, or what a server reports, with what it is of before it (``file-sha256:…``); the same wherever the
+            same model runs. Empty where that is not known.
+        """
+        ...
+
+
+@runtime_checkable
+class ListsSettings(Protocol):
+    """A target that knows what of its options changes what is measured: runs of other settings are not compared."""
+
+    def measured_settings(self) -> Mapping[str, Any]:
+        """List them; read after :meth:`Target.open`.
+
+        Returns:
+            Setting → plain values and structs. Not the model, which has an identity of its own; not times, addresses,
+            headers and keys. What is empty or zero counts as left out: an option that is added later must be so by
+            default, or all runs before it are another canary's.
+        """
+        ...

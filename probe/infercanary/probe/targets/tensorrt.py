@@ -8,7 +8,6 @@ import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from infercanary.probe.targets.engines.cuda_tensors import (
     staged_run,
 )
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
+from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, places, specs
 from infercanary.probe.targets.libraries import imported
@@ -152,7 +152,7 @@ class TensorRtTarget:
                 "tensorrt": lambda: self._trt.__version__,
                 "tensorrt_build_cuda": self._built_for,
                 "tensorrt_built_by": lambda: self._built_by,
-                "tensorrt_engine": lambda: self._digest,
+                "tensorrt_engine": lambda: Path(self._path).name,
                 "tensorrt_profile": lambda: self._profile,
                 "tensorrt_device": lambda: self.device,
                 "tensorrt_cuda_device": lambda: None if gpu is None else gpu.name,
@@ -160,6 +160,14 @@ class TensorRtTarget:
                 "tensorrt_auxiliary_streams": lambda: self._engine.num_aux_streams,
             }
         )
+
+    def model_identity(self) -> str:
+        """Digest the engine's file."""
+        return of_files([Path(self._path)])
+
+    def measured_settings(self) -> dict[str, object]:
+        """List the inputs and the profile."""
+        return {"inputs": self._specs, "profile": self._profile, "seed": self._seed}
 
     def calibrate(self) -> None:
         """Choose how many inferences a repeat has. Called once it has run."""
@@ -188,7 +196,6 @@ class TensorRtTarget:
         self._log = complaints_log(trt)
         self._log.complaints.clear()
         self._built_by = built_by(plan)
-        self._digest = f"{Path(self._path).name} {sha256(plan).hexdigest()[:12]}"
         with suppress(AttributeError):  # the lean runtime has no plugins
             trt.init_libnvinfer_plugins(self._log, "")
         self._runtime = trt.Runtime(self._log)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import NoCuda, Unsized, register
 from infercanary.probe.targets.engines import torch_model
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver
+from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.targets.engines.torch_weights import digest_of
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_100_us
 
@@ -112,6 +115,7 @@ class TorchTarget:
         after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
         self._is_copy = False
+        self._loaded: Any = None  # as it was given, with its weights
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
         self._device_inputs: list[Any] = []
         self._host_inputs: list[Any] = []
@@ -141,6 +145,7 @@ class TorchTarget:
             if isinstance(self._source, str)
             else self._source
         )
+        self._loaded = model
         self._model = torch.compile(model, mode=self._compile_mode) if self._compile_mode else model
         if self._autocast:
             # What a cache of casts kept from a capture would lie in the graph's own memory.
@@ -178,9 +183,31 @@ class TorchTarget:
             self._torch, self._device, self._mode, self._compile_mode, self._autocast
         )
 
+    def model_identity(self) -> str:
+        """Digest the file, or the weights of a model that is no file; empty where it has none."""
+        if isinstance(self._source, str) and torch_model.is_file(self._source):
+            return of_files([Path(self._source)])
+        stream = self.clock.stream if isinstance(self.clock, CudaClock) else None
+        with self._torch.cuda.stream(stream):  # None leaves the stream as it is
+            return digest_of(self._torch, self._loaded)
+
+    def measured_settings(self) -> dict[str, object]:
+        """List the inputs, and how they are computed."""
+        return {
+            "inputs": [
+                e if isinstance(e, TensorSpec) else (list(getattr(e, "shape", ())), str(e.dtype))
+                for e in self._inputs
+            ],
+            "device": self.device.partition(":")[0],
+            "mode": "" if self._mode == "eager" else self._mode,
+            "compile_mode": self._compile_mode,
+            "autocast": self._autocast,
+            "seed": self._seed,
+        }
+
     def close(self) -> None:
         """Drop the model and the buffers."""
-        self._model = self._captured_model = None
+        self._model = self._captured_model = self._loaded = None
         self._device_inputs = self._host_inputs = self._host_outputs = []
         if self._is_copy and self._device.type == "cuda":
             # The allocator keeps what the largest batch took for its stream, which is gone: nobody else can use it.

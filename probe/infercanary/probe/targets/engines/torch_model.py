@@ -24,6 +24,15 @@ AUTOCAST_DTYPES = ("bfloat16", "float16")
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
 
+def is_file(source: str) -> bool:
+    """Whether a model's source is a file, by its name.
+
+    Args:
+        source: As :func:`loaded` takes it.
+    """
+    return Path(source).suffix in _FILES
+
+
 def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any]:
     """Load a model, in evaluation mode.
 
@@ -39,7 +48,7 @@ def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any
     Raises:
         UsageError: There is no such model, or it cannot be loaded.
     """
-    if Path(source).suffix in _FILES:
+    if is_file(source):
         return _from_file(torch, source, device)
     if ":" not in source:
         raise UsageError(

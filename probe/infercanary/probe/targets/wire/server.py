@@ -34,6 +34,7 @@ _MAX_SECRET_BYTES = 65536
 _OURS = ("connection", "content-length", "transfer-encoding", "inference-header-content-length")
 _READY_PAUSES = 0.1, 2.0
 _SECRETS = re.compile(r"auth|cookie|key|secret|token", re.IGNORECASE)
+_PRIVATE = re.compile(r"key|secret|passw|credential|authorization|(access|auth|bearer)[_-]?token", re.I)
 _LEAST_HIDDEN = 6  # a shorter value would hide words that are no secret
 
 
@@ -310,6 +311,22 @@ class ServerTarget:
         other = copy.copy(self)
         other._server = self._server.another(batch)
         return other
+
+
+def without_secrets(value: Any) -> Any:
+    """Return a request's body without what may be a secret by its key: nothing of it may be found by trying.
+
+    Args:
+        value: Of JSON.
+
+    Returns:
+        The same at any depth, without those keys.
+    """
+    if isinstance(value, Mapping):
+        return {key: without_secrets(each) for key, each in value.items() if not _PRIVATE.search(str(key))}
+    if isinstance(value, (list, tuple)):
+        return [without_secrets(each) for each in value]
+    return value
 
 
 def document(body: bytes, kind: type[T], what: str) -> T:

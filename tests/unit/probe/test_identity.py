@@ -1,0 +1,243 @@
+"""What a canary measures: the digest of its model and that of its settings, with real files and a real torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercanary.probe import HostClock, TorchTarget
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
+from infercanary.probe.identity import components, digest
+from infercanary.probe.targets import make
+from infercanary.probe.targets.engines.digests import PIECE_BYTES, beside_onnx, of_files
+from infercanary.probe.targets.wire.server import without_secrets
+
+# torch warns about TorchScript, which is a part of itself.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+ONE = [{"shape": [2, 4]}]
+
+
+def settings(target: str, sweep: object = None, **options: Any) -> str:
+    return components("c", make(target, options), sweep).get("settings:c", "")
+
+
+def test_a_file_is_identified_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> None:
+    one, same, other = (tmp_path / name for name in ("one", "same", "other"))
+    one.write_bytes(b"weights")
+    same.write_bytes(b"weights")
+    other.write_bytes(b"Weights")
+    assert of_files([one]) == of_files([same]) != of_files([other])
+    assert of_files([one]).startswith("file-sha256:") and len(of_files([one])) == 28
+    assert of_files([one, same]) not in (of_files([one]), of_files([same, other]))
+
+
+def test_of_a_huge_file_a_sample_is_digested_that_reaches_both_ends(tmp_path: Path) -> None:
+    path = tmp_path / "huge"
+    with path.open("wb") as file:
+        file.truncate(4096 * PIECE_BYTES * 2)
+    found = of_files([path], whole=1 << 20)
+    assert found.startswith("file-sample:")
+    for place in (0, 4096 * PIECE_BYTES * 2 - 1):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        assert found != (found := of_files([path], whole=1 << 20))
+
+
+def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    np = pytest.importorskip("numpy")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    given, made = (helper.make_tensor_value_info(name, kind, ["N", 64]) for name in "xy")
+
+    def save(name: str, weights: float) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        inside = onnx.numpy_helper.from_array(np.full((64, 64), weights, np.float32), "w")
+        graph = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])], "g", [given], [made], [inside]
+        )
+        onnx.save_model(
+            helper.make_model(graph), folder / "m.onnx", save_as_external_data=True, size_threshold=0,
+            location="m.weights" if name != "long" else "m" * 200 + ".weights",
+        )  # fmt: skip
+        return folder / "m.onnx"
+
+    one, other, long = save("one", 1.0), save("other", 2.0), save("long", 1.0)
+    assert [path.name for path in beside_onnx(one)] == ["m.weights"]
+    assert [len(path.name) for path in beside_onnx(long)] == [208], "a length of two bytes"
+    assert one.read_bytes() == other.read_bytes(), "the file itself does not show it"
+    assert of_files([one, *beside_onnx(one)]) != of_files([other, *beside_onnx(other)])
+    (tmp_path / "secret").write_bytes(b"s")
+    evil = tmp_path / "one" / "evil.onnx"
+    evil.write_bytes(b"\x0a\x08location\x12\x09../secret \x0a\x08location\x12\xff\xff \x0a\x08location\x12")
+    assert beside_onnx(evil) == [], "nothing outside of its folder is read"
+
+
+def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+
+    def identity(model: Any) -> str:
+        target = TorchTarget(model, ONE)
+        target.open()
+        return target.model_identity()
+
+    def linear(seed: int) -> Any:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).eval()
+
+    assert identity(linear(1)) == identity(linear(1)) != identity(linear(2))
+    assert identity(linear(1)).startswith("weights-sha256:")
+    assert identity(lambda x: x) == "", "a function has no weights to look at"
+    cached = linear(1)
+    cached.register_buffer("cache", torch.rand(3), persistent=False)
+    assert identity(cached) == identity(linear(1)), "a buffer of the run is no weight"
+    for weight in (torch.tensor(1.0), torch.empty(0, 3), torch.ones(5, dtype=torch.bool), torch.ones(3, 4).T):
+        model = linear(1)
+        model.register_buffer("other", weight)
+        assert identity(model) != identity(linear(1))
+    torch.jit.save(torch.jit.script(linear(1)), str(tmp_path / "m.pt"))
+    found = identity(str(tmp_path / "m.pt"))
+    assert found == of_files([tmp_path / "m.pt"])
+    assert identity(torch.jit.script(linear(1))) == identity(linear(1)), "a script's weights are the same"
+
+
+def test_a_large_models_weights_are_sampled_tensor_by_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    from infercanary.probe.targets.engines.torch_weights import digest_of
+
+    model = torch.nn.Linear(2048, 2048)
+    sampled = digest_of(torch, model, whole=1 << 20)
+    assert sampled.startswith("weights-sample:") and sampled == digest_of(torch, model, whole=1 << 20)
+    with torch.no_grad():
+        model.weight *= 1.001
+    assert digest_of(torch, model, whole=1 << 20) != sampled
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_same"),
+    [
+        ({}, True),
+        ({"model": "elsewhere:made"}, True),  # another model has another identity, and is an upgrade
+        ({"device": "cpu"}, True),
+        ({"cpu_fallback": True}, True),
+        ({"seed": 0}, True),  # the default, written out
+        ({"inputs": [{"shape": [2, 5]}]}, False),
+        ({"inputs": [{"shape": [2, 4], "dtype": "float64"}]}, False),
+        ({"seed": 1}, False),
+        ({"mode": "compile"}, False),
+        ({"mode": "compile", "compile_mode": "max-autotune"}, False),
+        ({"autocast": "bfloat16"}, False),
+        ({"device": "cuda"}, False),
+    ],
+)
+def test_what_of_torchs_options_is_another_measurement(changed: dict[str, Any], is_same: bool) -> None:
+    usual = {"model": "modules:made", "inputs": ONE}
+    assert (settings("torch", **usual) == settings("torch", **usual, **{}) != "") is True
+    assert (settings("torch", **{**usual, **changed}) == settings("torch", **usual)) is is_same
+    assert settings("torch", **{**usual, "device": "cuda:1"}) == settings(
+        "torch", **{**usual, "device": "cuda:0"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "usual", "same", "other"),
+    [
+        (
+            "onnx", {"model": "a.onnx", "inputs": {"past_key": {"shape": [1, 4]}}},
+            [{"model": "b.onnx"}, {"intra_op_threads": 0}, {"graph_optimization": "all"}],
+            [{"inputs": {"past_key": {"shape": [1, 5]}}}, {"intra_op_threads": 2}, {"graph_optimization": "basic"},
+             {"execution_mode": "parallel"}, {"session_config": {"session.intra_op.allow_spinning": "0"}}],
+        ),
+        ("tensorrt", {"engine": "a.plan"}, [{"engine": "b.plan"}, {"device": "cuda:1"}], [{"profile": 1}, {"seed": 2}]),
+        (
+            "kserve", {"url": "http://a:8000", "model": "m", "inputs": [{"name": "x", "shape": [1, 4]}]},
+            [{"url": "http://b:9000"}, {"timeout_seconds": 3}, {"version": "2"}, {"headers": {"Authorization": "x"}}],
+            [{"inputs": [{"name": "x", "shape": [1, 8]}]}, {"binary": True}, {"seed": 5},
+             {"inputs": [{"name": "x", "shape": [1, 4], "data": [1, 2, 3, 4]}]}],
+        ),
+        (
+            "openai", {"url": "http://a/v1", "model": "m", "prompt": "Hello"},
+            [{"url": "http://b:1/v1"}, {"key_file": "/run/key"}, {"timeout_seconds": 3}, {"model": "other"},
+             {"body": {"api_key": "hunter2"}}],
+            [{"prompt": "Hello!"}, {"max_tokens": 33}, {"salt": False}, {"api": "completions"},
+             {"body": {"ignore_eos": True}}],
+        ),
+        (
+            "http", {"url": "http://a/predict", "json": {"x": 1}},
+            [{"url": "http://b/predict?api_key=1"}, {"headers": {"X": "y"}}, {"json": {"x": 1, "token_secret": "s"}}],
+            [{"json": {"x": 2}}, {"url": "http://a/other"}, {"method": "PUT"}],
+        ),
+    ],
+)  # fmt: skip
+def test_what_of_the_other_targets_options_is_another_measurement(
+    target: str, usual: dict[str, Any], same: list[dict[str, Any]], other: list[dict[str, Any]]
+) -> None:
+    known = settings(target, **usual)
+    assert known
+    for changed in same:
+        assert settings(target, **{**usual, **changed}) == known, changed
+    found = [settings(target, **{**usual, **changed}) for changed in other]
+    assert known not in found and len(set(found)) == len(found)
+
+
+def test_points_of_a_sweep_are_settings() -> None:
+    usual = {"model": "modules:made", "inputs": ONE}
+    one, two = ({"batches": batches, "concurrency": ()} for batches in ((1, 8), (1, 16)))
+    found = [settings("torch", sweep, **usual) for sweep in (None, one, two)]
+    assert len(set(found)) == 3
+
+
+def test_settings_that_are_empty_are_as_if_they_did_not_exist() -> None:
+    assert digest({"a": 1}) == digest({"a": 1, "later": None, "more": (), "off": False, "deep": {"x": 0}})
+    assert digest({"a": 1, "b": [0, 1]}) != digest({"a": 1, "b": [1, 0]}), (
+        "numbers in a list have their places"
+    )
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+
+
+def test_a_request_is_known_without_its_secrets() -> None:
+    body = {"prompt": "p", "max_tokens": 5, "nested": [{"password": "x", "keep": 1}], "access_token": "t"}
+    assert without_secrets(body) == {"prompt": "p", "max_tokens": 5, "nested": [{"keep": 1}]}
+
+
+class Own:
+    """A target of a user's own."""
+
+    clock = HostClock()
+
+    def __init__(self, identity: Any = "") -> None:
+        self.identity = identity
+        self.settings = {"not": "a method"}
+
+    def open(self) -> None: ...
+
+    def run(self, phase: Any) -> None: ...
+
+    def values(self, result: None) -> list[float]:
+        return [1.0]
+
+    def environment(self) -> dict[str, str]:
+        return {"own": "1"}
+
+    def model_identity(self) -> str:
+        if isinstance(self.identity, Exception):
+            raise self.identity
+        return str(self.identity)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("identity", "found"),
+    [("version 3", {"model:own": "version 3"}), ("", {}), (OSError("no such volume"), {})],
+)
+def test_each_canary_has_components_of_its_own(identity: Any, found: dict[str, str]) -> None:
+    canary = Canary("own", Own(identity), Tally(), timeout=5.0, open_timeout=5.0)
+    canary.open(5.0)
+    assert canary.is_open and canary.environment == {"own": "1", **found}
+    assert canary.close(5.0)
