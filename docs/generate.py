@@ -33,7 +33,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.model import STATES
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.probe import failing, sweep
+from infercanary.probe import failing, measures, sweep
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
@@ -59,6 +59,11 @@ PARTS = (
         "latency intended_latency phase bottleneck run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
         "repeat_inferences server first_token between_tokens output_tokens",
         "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
+    ),
+    Part(
+        "What a run takes",
+        "run_memory run_samples",
+        "Beside its time. Each is with the run too, in the journal and in the store.",
     ),
     Part(
         "Runs and canaries",
@@ -141,6 +146,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("phase_seconds", "phase"): tuple(PHASES),
     ("run_phase_median_seconds", "phase"): tuple(PHASES),
     ("bottleneck_ratio", "bottleneck"): tuple(limit for limit in LIMITS if limit != "memory"),
+    ("run_memory_peak_bytes", "where"): measures.PLACES,
     ("runs_total", "outcome"): OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): tuple(TAGS),

@@ -250,6 +250,18 @@ class Canary:
         """
         self._record.tags(tags, eligible)
 
+    def measured(self, measures: Mapping[str, float]) -> None:
+        """Show what the last round took beside its time.
+
+        Args:
+            measures: Name (of :mod:`infercanary.contract.measures`) → value; empty where it failed.
+        """
+        self._record.measured(measures)
+
+    def be_a_guest(self) -> None:
+        """Run in a server's process from now on: counts that are the server's too are not reset."""
+        self._runner.taking.is_guest = True
+
     def interrupt(self) -> None:
         """End the wait for the target, now and from now on; callable from any thread."""
         self._runner.interrupt()
@@ -279,6 +291,7 @@ class Canary:
             off_cpu=ran.off_cpu,
             helpers=self.compute_threads > 1,
             readings=ran.readings,
+            measures=ran.measures,
         )
         if not all(map(math.isfinite, ran.values)):
             return done._replace(outcome="not_finite", detail="the output holds NaN or infinity")

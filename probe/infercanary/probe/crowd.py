@@ -4,6 +4,8 @@ what it slept for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from time import perf_counter, process_time
 from typing import NamedTuple
 
@@ -129,3 +131,34 @@ def off_cpu(used: ThreadUsage, wall: float, helpers_queued: float | None = None)
         helped = min(slept, computed / max(1e-9, 1.0 - helpers_queued))
         queued += helped * helpers_queued
     return {QUEUED: queued, BLOCKED: slept - helped, READING: 0.0}
+
+
+def of_each(
+    used: Sequence[ThreadUsage],
+    walls: Sequence[float],
+    batch: int,
+    inside: Inside | None,
+    helpers_queued: float | None,
+) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
+    """What each repeat waited for, for one of its inferences.
+
+    Args:
+        used: What the thread used from the first repeat's begin to each one's end.
+        walls: Seconds of an inference of each repeat.
+        batch: Inferences in a repeat.
+        inside: What others inside the container took meanwhile; None where unknown.
+        helpers_queued: See :func:`off_cpu`.
+
+    Returns:
+        For each repeat both of :func:`divided`, and :func:`off_cpu`.
+    """
+    waits: list[float | None] = []
+    crowds: list[float | None] = []
+    why = []
+    for (before, now), wall in zip(pairwise([ThreadUsage(), *used]), walls, strict=True):
+        waited, crowded = divided(now - before, wall * batch, inside)
+        waits.append(None if waited is None else waited / batch)
+        crowds.append(None if crowded is None else crowded / batch)
+        reasons = off_cpu(now - before, wall * batch, helpers_queued)
+        why.append({reason: seconds / batch for reason, seconds in reasons.items()})
+    return waits, crowds, why

@@ -157,6 +157,8 @@ class Probe:
         """
         if self._thread is not None:
             return
+        for canary in self._canaries:
+            canary.be_a_guest()
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
         try:
             self._thread.start()

@@ -25,6 +25,7 @@ from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
 from infercanary.probe import controls, failing, record
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.loop import Probe
+from infercanary.probe.measures import described
 from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
@@ -177,6 +178,8 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
         yield from _phases(run.phases, median, overhead, width)
         yield from _bottlenecks({limit: value(record.BOTTLENECK, limit) for limit in LIMITS}, width)
+    for label, text in described(run.measures).items() if run is not None else ():
+        yield from _row(label, text, width)
     own = {part: seconds for (of, part), seconds in known.get(SERVER.name, {}).items() if of == name}
     if own:
         text = _joined(*(f"{part} {_time(seconds)}" for part, seconds in own.items()))

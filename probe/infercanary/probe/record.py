@@ -10,6 +10,7 @@ from infercanary.contract.report import INTENDED, LATENCY, PHASE, Metric
 from infercanary.contract.vocabulary import CANARY_STATES, OUTCOMES, TAGS, CanaryState, PoolName
 from infercanary.probe.failing import Failing
 from infercanary.probe.histogram import Tally
+from infercanary.probe.measures import shown
 from infercanary.probe.round import Round
 from infercanary.probe.runner import Opened
 from infercanary.probe.targets import Reason
@@ -363,6 +364,17 @@ class Record:
             self._tally.add(TAGGED, 1, self._name, tag)
         self._eligible.append(eligible)
         self._tally.set(ELIGIBLE, sum(self._eligible) / len(self._eligible), self._name)
+
+    def measured(self, measures: Mapping[str, float]) -> None:
+        """Set what the run that was counted last took beside its time; nothing of the one before stays.
+
+        Args:
+            measures: Name → value.
+        """
+        for metric, points in shown(measures).items():
+            self._tally.forget(metric, self._name)
+            for labels, value in points.items():
+                self._tally.set(metric, value, self._name, *labels)
 
     def _count(self, done: Round) -> None:
         self._tally.add(RUNS, 1, self._name, done.outcome)

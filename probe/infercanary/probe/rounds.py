@@ -178,6 +178,13 @@ class Rounds:
         state = state_tags(canary.state, beside_opening=beside, beside_sweep=self._is_beside_sweep)
         all_tags = (*state, *disturbed)
         canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
+        measures = dict(done.measures)
+        canary.measured(measures)
+        if (
+            done.outcome == "ok"
+        ):  # else the next one takes them: nothing that was measured is lost with a failed run
+            for sweeping in self._sweeps:
+                measures |= sweeping.taken() if sweeping.canary == canary.name else {}
         return Run(
             sequence=self._sequence,
             canary=canary.name,
@@ -191,6 +198,7 @@ class Rounds:
             controls=dict(done.controls),
             output_error=done.output_error,
             off_cpu=done.idle,
+            measures=measures,
         )
 
 

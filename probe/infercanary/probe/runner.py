@@ -8,14 +8,15 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
-from itertools import islice, pairwise
+from itertools import islice
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeVar
 
 from infercanary.contract.vocabulary import OF_SERVER
-from infercanary.probe.crowd import Crowd, Helpers, Inside, divided, off_cpu
+from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
 from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, clear_frames, one_line
 from infercanary.probe.identity import components
+from infercanary.probe.measures import Taking
 from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place, ThreadUsage, thread_place, thread_usage
@@ -74,14 +75,14 @@ class Repeats(NamedTuple):
     usage: ThreadUsage
     """Of the thread that ran the repeats, while it ran them."""
     waits: list[float | None]
-    """See :class:`~infercanary.probe.round.Round`, as of the next three."""
+    """See :class:`~infercanary.probe.round.Round`, as of the next five."""
     crowds: list[float | None]
     inside: Inside | None
     off_cpu: list[dict[str, float]]
+    readings: list[Reading]
+    measures: dict[str, float]
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
-    readings: list[Reading]
-    """What the target reported beside its timing."""
     place: Place
     """Of the thread that ran the last repeat."""
 
@@ -111,6 +112,7 @@ class Runner:
     ) -> None:
         self.name = name
         self._sweep = sweep
+        self.taking = Taking(target)  # the measures of its runs
         self._container = ContainerCpu() if container is None else container
         self._target = target
         self._prepares = target if isinstance(target, PreparesRuns) else None
@@ -316,28 +318,22 @@ class Runner:
             used.append(self._usage)
         usage = self._usage
         # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
-        inside = None if self._phase_names & OF_SERVER else crowd.since(usage)
+        calls_a_server = bool(self._phase_names & OF_SERVER)
+        inside = None if calls_a_server else crowd.since(usage)
         queued = helpers.queued_share(usage) if helpers is not None else None
         place = thread_place(self._thread_id)
-        each = [now - before for before, now in pairwise([ThreadUsage(), *used])]
-        split = [divided(one, timing.wall * batch, inside) for one, timing in zip(each, timings, strict=True)]
-        waits, crowds = (
-            [None if x is None else x / batch for x in side] for side in zip(*split, strict=True)
-        )
-        why = [
-            {reason: seconds / batch for reason, seconds in off_cpu(one, t.wall * batch, queued).items()}
-            for one, t in zip(each, timings, strict=True)
-        ]
-        values = self._with_target(self._target.values, result)
-        numbers = [float(value) for value in islice(values, _MAX_VALUES)]
-        return Repeats(timings, numbers, usage, waits, crowds, inside, why, intended, self._read(), place)
+        measures = self.taking.end(timings, calls_a_server)
+        waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, queued)
+        numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
+        own = self._read()
+        return Repeats(timings, numbers, usage, waits, crowds, inside, why, own, measures, intended, place)
 
     def _prepare(self) -> float:
-        """Let the target prepare the run, if it does; the seconds that took."""
-        if self._prepares is None:
-            return 0.0
+        """Get ready for the repeats, and let the target; the seconds that took."""
         begin = perf_counter()
-        self._with_target(self._prepares.prepare)
+        if self._prepares is not None:
+            self._with_target(self._prepares.prepare)
+        self.taking.begin()
         return perf_counter() - begin
 
     def _read(self) -> list[Reading]:

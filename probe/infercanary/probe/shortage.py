@@ -129,15 +129,16 @@ def _host(proc: Path, root: Path) -> Iterator[str]:
         facts = own_cgroup(root, proc / "self").facts()
         used, limit = facts[MEMORY], facts[MEMORY_LIMIT]
     if used is not None and limit is not None:
-        yield f"{_size(used)} in use of the container's limit of {_size(limit)}"
+        yield f"{readable(used)} in use of the container's limit of {readable(limit)}"
     elif machine := _machine(proc):
-        yield f"{_size(machine[0])} in use of the machine's {_size(machine[1])}, and no limit"
+        yield f"{readable(machine[0])} in use of the machine's {readable(machine[1])}, and no limit"
     mapped, _ = resource.getrlimit(resource.RLIMIT_AS)
     if mapped != resource.RLIM_INFINITY:
-        yield f"this process may map {_size(mapped)} (ulimit -v), and has mapped {_size(_pages(proc / 'self', 0))}"
-    yield f"this process has {_size(_pages(proc / 'self', 1))}"
+        has = readable(_pages(proc / "self", 0))
+        yield f"this process may map {readable(mapped)} (ulimit -v), and has mapped {has}"
+    yield f"this process has {readable(_pages(proc / 'self', 1))}"
     if (other := largest_other(proc)) is not None:
-        yield f"the largest other, {other.name}, {_size(other.resident)}"
+        yield f"the largest other, {other.name}, {readable(other.resident)}"
 
 
 def _device(error: BaseException, device: str) -> Iterator[str]:
@@ -151,15 +152,15 @@ def _device(error: BaseException, device: str) -> Iterator[str]:
         with suppress(Unavailable, CudaError):
             memory = memory_of(pci_bus_id(ordinal))
     if memory is not None:
-        yield f"{_size(memory[0])} of {_size(memory[1])} in use on cuda:{ordinal}"
+        yield f"{readable(memory[0])} of {readable(memory[1])} in use on cuda:{ordinal}"
     if own is not None:
-        yield f"torch in this process holds {_size(own)}"
+        yield f"torch in this process holds {readable(own)}"
     others = [
         (float(amount) * _UNITS[unit], pid) for pid, amount, unit in _OTHERS.findall(_whole_text(error))
     ]
     if others:
         size, pid = max(others)
-        yield f"the largest other, process {pid}, {_size(size)}"
+        yield f"the largest other, process {pid}, {readable(size)}"
 
 
 def largest_other(proc: Path = _PROC) -> Process | None:
@@ -225,5 +226,13 @@ def _whole_text(error: BaseException) -> str:
         return ""
 
 
-def _size(size: float) -> str:
+def readable(size: float) -> str:
+    """Write a size as people read it.
+
+    Args:
+        size: Bytes.
+
+    Returns:
+        Text such as ``412 MiB``.
+    """
     return f"{size / 2**30:.2f} GiB" if size >= 1 << 30 else f"{size / 2**20:.0f} MiB"

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from infercanary.command.settings import UsageError, convert
+from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
@@ -190,6 +191,7 @@ class Sweeping:
         self._tally = tally
         self._pool = pool
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
+        self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
         self._measurement: Measurement | None = None  # under way
         self._given_up_at: float | None = None  # a measurement that still holds its thread, or did just now:
@@ -254,6 +256,20 @@ class Sweeping:
         if self._left == [] and not self.is_running:
             self._end()
         return took
+
+    @property
+    def canary(self) -> str:
+        """The name of the one that is swept."""
+        return self._canary.name
+
+    def taken(self) -> dict[str, float]:
+        """Take the throughput of each point that gave numbers since the last call: each value is given once.
+
+        Returns:
+            Name of the measure → samples a second.
+        """
+        found, self._throughputs = self._throughputs, {}
+        return found
 
     def interrupt(self) -> None:
         """End the measurement, now and from now on; callable from any thread."""
@@ -336,6 +352,7 @@ class Sweeping:
         self._complaints.pop(load, None)
         tally.set(LATENCY, found.latency, *labels)
         tally.set(RATE, found.rate, *labels)
+        self._throughputs[throughput_of(*load)] = found.rate
         if found.peak_bytes is not None:
             tally.set(PEAK, found.peak_bytes, *labels)
 

@@ -19,6 +19,8 @@ import yaml
 from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
+from infercanary.contract.measures import HOST_MEMORY, THROUGHPUT, throughput_of
+
 pytestmark = pytest.mark.takes(120)
 
 torch = pytest.importorskip("torch")
@@ -130,6 +132,14 @@ def test_throughput_against_latency(start: Callable[[str], Started]) -> None:
     assert all(missing(seen, reason) == 0 for reason in ("raised", "out_of_memory", "timed_out"))
     # Runs went on meanwhile, undisturbed by points that are over.
     assert seen.runs("c", "ok") >= 5
+    # What a point gave is with the next run, and with that one alone.
+    seen = probe.until(lambda s: s.runs("c", "ok") > seen.runs("c", "ok"))
+    for load in ((1, 1), (4, 1), (64, 1), (1, 2)):
+        given = [
+            run.measures[name] for run in seen.report.runs if (name := throughput_of(*load)) in run.measures
+        ]
+        assert point(first, *load)[1] in given and len(given) == len(set(given))
+    assert len([run for run in seen.report.runs if run.measures.keys() > {THROUGHPUT, HOST_MEMORY}]) >= 4
     assert not any("beside_sweep" in run.tags for run in seen.report.runs)
     probe.process.send_signal(signal.SIGTERM)
     assert probe.process.wait(20) == 0, probe.output()

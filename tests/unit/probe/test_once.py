@@ -97,7 +97,14 @@ HEALTHY = report(
         DUTY_CAP.family(0.01),
         failing.CUDA_MISSING.family({("resnet18", "no_device"): 0}),
     ],
-    [run("resnet18", (0.0214,) * 12, phases={"compute": 0.0214})],
+    [
+        run(
+            "resnet18",
+            (0.0214,) * 12,
+            phases={"compute": 0.0214},
+            measures={"throughput": 46.7289, "host_memory": 412e6, "device_memory": 3.5e9, "newer": 1.0},
+        )
+    ],
     {
         "architecture": "x86_64",
         "cpu_model": "Intel(R) Xeon(R) Processor",
@@ -193,6 +200,8 @@ canary resnet18: steady
   cold start   load 1.824 s  first run 143.2 ms  warm-up 402.1 ms (18 repeats)
   phases       compute  21.40 ms   99.9 %  #####################################
   bottleneck   compute 93 %  scheduling 7 %
+  throughput   46.73 samples/s
+  memory       host 393 MiB  device 3.26 GiB  at most, during the run
 
 controls on cpu: the same work in every image
   cpu_spin     312.4 µs   10.24 GFLOP/s

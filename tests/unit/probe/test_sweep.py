@@ -415,6 +415,22 @@ def swept() -> Iterator[Callable[..., Swept]]:
         each.close()
 
 
+def test_each_throughput_is_given_once(swept: Any) -> None:
+    class NoFours(Sized):
+        def sized(self, batch: int) -> Sized:
+            if batch == 4:
+                raise Unsized("not with 4")
+            return super().sized(batch)
+
+    one = swept(NoFours(), Sweep(batches=(1, 4), concurrency=(2,), seconds=3))
+    one.step()
+    rates = {"throughput@1x1": one.value(RATE, "1", "1")}
+    assert one.sweeping.taken() == rates and one.sweeping.taken() == {}
+    one.whole()
+    assert one.sweeping.taken() == {"throughput@1x2": one.value(RATE, "1", "2")}
+    assert one.sweeping.taken() == {}
+
+
 def test_a_sweep_goes_point_by_point(swept: Any) -> None:
     one = swept(Sized(), Sweep(batches=(1, 4), concurrency=(2,), seconds=3))
     before = time.time()

@@ -1,0 +1,25 @@
+"""A model that holds more memory, or takes more while it computes, by as many bytes as the environment says."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+class Holding(torch.nn.Module):  # type: ignore[misc]
+    """A few layers beside memory that was written to, as weights are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
+        self.held = torch.ones(int(os.environ.get("HELD", "0")), dtype=torch.uint8)
+        self.takes = int(os.environ.get("TAKES", "0"))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        taken = torch.ones(self.takes, dtype=torch.uint8)
+        return self.layers(x) + 0.0 * taken[:1].sum()
+
+
+def model() -> torch.nn.Module:
+    return Holding()
