@@ -11,14 +11,15 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from infercanary.ab import estimate, neighbours, variant
+from infercanary.ab import estimate, measures, neighbours, variant
 from infercanary.ab.conditions import INTERVAL_SECONDS
 from infercanary.ab.estimate import PairDecision
 from infercanary.ab.experiment import Ended, Result, TurnPair
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim
-from infercanary.compare.comparison import ComparisonResult, compare_runs, with_claim
+from infercanary.compare.comparison import ComparisonResult, compare_runs, with_claim, with_measures
+from infercanary.compare.measured import Gate
 from infercanary.compare.recording import RecordedRuns, listed
 from infercanary.compare.units import count, short
 from infercanary.contract.vocabulary import COLD_START
@@ -126,7 +127,11 @@ def picked(pairs: Sequence[TurnPair], canary: str) -> Picked:
 
 
 def decisions(
-    pairs: Sequence[TurnPair], most: int, policy: Policy = EXPERIMENT, claimed: float | None = None
+    pairs: Sequence[TurnPair],
+    most: int,
+    policy: Policy = EXPERIMENT,
+    claimed: float | None = None,
+    gate: Gate = "all",
 ) -> dict[str, PairDecision]:
     """Return the decision on each canary after these pairs.
 
@@ -135,6 +140,7 @@ def decisions(
         most: Pairs that are planned.
         policy: The numbers that decide.
         claimed: The shift of `--expect`, as a ratio; where there is one, the experiment goes on until that is known.
+        gate: Whether measures decide too; then it goes on while one looks worse and is not known.
 
     Returns:
         Canary → decision.
@@ -144,12 +150,16 @@ def decisions(
     """
     found = {}
     for name in common(pairs):
-        shifts = picked(pairs, name).shifts
+        of = picked(pairs, name)
+        shifts = of.shifts
         decision = estimate.decide(shifts, most, policy)
         if claimed is not None:
             is_known = _is_known(decision, claimed, policy)
             is_last = decision.done and len(shifts) >= max(most, estimate.FEWEST_PAIRS)
             decision = decision._replace(clear=is_known, done=is_known or is_last)
+        elif decision.done and gate == "all":
+            beside = measures.decide(of.starts, most, policy)
+            decision = decision._replace(done=not any(each.is_open for each in beside))
         # Pairs that do not count are still tried pairs: an experiment must end.
         found[name] = decision._replace(done=decision.done or len(pairs) > most)
     return found
@@ -163,6 +173,7 @@ def summarize(
     most: int,
     policy: Policy = EXPERIMENT,
     claimed: float | None = None,
+    gate: Gate = "all",
 ) -> CanaryAnswer:
     """Return the answer on ``canary``; ``a`` and ``b`` name the arms.
 
@@ -174,6 +185,7 @@ def summarize(
         most: Pairs that were planned.
         policy: The numbers that decide.
         claimed: The shift of `--expect`, as a ratio; None without it.
+        gate: Whether the exit code counts measures that regressed.
 
     Returns:
         The verdict with its evidence, both arms, and each pair.
@@ -185,6 +197,8 @@ def summarize(
         for i, (arm, side) in enumerate(((a, "A"), (b, "B")))
     ]
     compared = _compared(canary, of, decision, result, (a, b), policy)
+    beside = {each.measure.name: measures.verdict(each) for each in measures.decide(of.starts, most, policy)}
+    compared = with_measures(compared, beside, gate)
     return CanaryAnswer(
         compared=with_claim(compared, claimed, policy),
         a=arms[0],

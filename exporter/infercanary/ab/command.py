@@ -29,6 +29,7 @@ from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
 from infercanary.compare import options
 from infercanary.compare import page as pages
+from infercanary.compare.measured import Gate
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 
@@ -38,6 +39,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     epilog=exit_codes.epilog(
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
+        options.GATED,
         "It is 128 + N where signal N ended it: what is known by then is printed.",
     ),
 )
@@ -111,6 +113,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @variant.options
 @options.policy(EXPERIMENT, "all looks at the experiment together")
 @options.expect
+@options.gate
 @options.as_json
 @options.report
 def command(
@@ -134,10 +137,11 @@ def command(
     of_b: Variant,
     policy: Policy,
     claimed: float | None,
+    gate: Gate,
     as_json: bool,
     report: str,
 ) -> int:
-    """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why.
+    """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why; and whether it takes more memory.
 
     Both are started in turn, A B B A A B B A and so on: one fresh container at a time, with the same limits but for the
     options that end in -b. With one of those, one image is compared under two settings. Each start gives some runs of
@@ -189,7 +193,7 @@ def command(
                 config or "--model",
                 (same, other),
                 plan,
-                partial(answer.decisions, most=restarts, policy=policy, claimed=claimed),
+                partial(answer.decisions, most=restarts, policy=policy, claimed=claimed, gate=gate),
                 interruption,
                 progress,
             )
@@ -200,7 +204,8 @@ def command(
             progress.clear()
         a, b = (replace(arm, settings=own) for arm, own in zip(arms, settings_of, strict=True))
         answers = [
-            answer.summarize(name, result, a, b, restarts, policy, claimed) for name in _canaries(result)
+            answer.summarize(name, result, a, b, restarts, policy, claimed, gate)
+            for name in _canaries(result)
         ]
         return _say(answers, result, interruption.number, as_json, report)
 

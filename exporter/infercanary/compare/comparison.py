@@ -6,7 +6,7 @@ The exporter's judge looks several times while runs come in; here all runs are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import msgspec
@@ -14,18 +14,21 @@ import numpy as np
 
 from infercanary.command.exit_codes import OF_VERDICT
 from infercanary.command.settings import UsageError
-from infercanary.compare import claim, failures
+from infercanary.compare import claim, failures, measured, parts
 from infercanary.compare.claim import OF_CLAIM, Claim
+from infercanary.compare.measured import Gate, MeasureShift
 from infercanary.compare.outlook import Observed, outlook
+from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
 from infercanary.judge.causes import explain
-from infercanary.judge.model import Causes, Judgement, Pair, Sample, Start
+from infercanary.judge.measures import MeasureVerdict, compare_measures
+from infercanary.judge.model import Causes, Judgement, Pair
 from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.pooling import pool
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval, sentence
-from infercanary.judge.shift import Comparison, Restarts, Shift, Verdict
+from infercanary.judge.shift import Comparison, Restarts, Verdict
 from infercanary.judge.statistics import Points
 
 _NO_RESTART = Restarts(0.0, math.inf)
@@ -44,18 +47,6 @@ class SideSummary(msgspec.Struct, frozen=True):
     """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
     """None of numbers, which do not record failed runs."""
-
-
-class PartShift(msgspec.Struct, frozen=True):
-    """The shift of a phase or a control, as ratios."""
-
-    shift: float
-    low: float
-    high: float
-    moved: bool
-    """By the smallest effect or more, with an interval that excludes zero."""
-    share: float | None = None
-    """Of a phase: its share of the whole change."""
 
 
 class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +75,10 @@ class ComparisonResult(msgspec.Struct, frozen=True, kw_only=True):
     phases: dict[str, PartShift] = {}
     controls: dict[str, PartShift] = {}
     causes: Causes | None = None
+    measures: dict[str, MeasureShift] = {}
+    """Memory, energy and the throughput of each load that both sides have."""
+    regressed: Sequence[str] = ()
+    """Those of them that regressed. The exit code counts them, the verdict is on the latency alone."""
     claim: Claim | None = None
     """Of `--expect`; the exit code is then that of the claim."""
     failures_rose: bool | None = None
@@ -102,6 +97,7 @@ def compare_runs(
     files: tuple[Sequence[str], Sequence[str]] = ((), ()),
     restart_sd: float | None = None,
     policy: Policy = FILES,
+    gate: Gate = "all",
 ) -> ComparisonResult:
     """Judge ``candidate`` against ``baseline``. Every start is one replicate.
 
@@ -111,9 +107,9 @@ def compare_runs(
         candidate: Its runs after.
         files: Names of the files of both sides, for the result.
         restart_sd: How much starts of one image differ, as a ratio (SD); None to estimate it from the starts, or for
-        two
-            files of numbers, which are one series before and after.
+            two files of numbers, which are one series before and after.
         policy: The numbers that decide.
+        gate: Whether the exit code counts measures that regressed.
 
     Returns:
         The verdict with its evidence; ``inconclusive`` where there are too few runs.
@@ -161,7 +157,8 @@ def compare_runs(
     verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
     text = _sentence(seen, causes) if known else _too_few(observed, baseline, candidate)
     following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
-    return ComparisonResult(
+    verdicts = compare_measures(old.starts, new.starts, policy)
+    result = ComparisonResult(
         canary=shown(canary) or None,
         verdict=verdict,
         exit_code=OF_VERDICT[verdict],
@@ -179,13 +176,14 @@ def compare_runs(
         unit="s" if baseline.starts or candidate.starts else None,
         baseline=_side(files[0], baseline, old),
         candidate=_side(files[1], candidate, new),
-        phases=_phases(old, new, policy) if journal else {},
-        controls=_pieces(old, new, lambda sample: sample.controls, policy) if journal else {},
+        phases=parts.phases(old, new, policy) if journal else {},
+        controls=parts.pieces(old, new, lambda sample: sample.controls, policy) if journal else {},
         causes=causes,
         failures_rose=failing,
         next=[*_reasons(candidate, failing), *following] if verdict == "inconclusive" else (),
         notes=notes,
     )
+    return with_measures(result, verdicts, gate)
 
 
 def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
@@ -205,6 +203,29 @@ def judged(series: RecordedRuns, policy: Policy = FILES) -> RecordedRuns:
         points=[series.points[i] for i in kept],
         starts=[series.starts[i] for i in kept if series.starts],
         environments=[series.environments[i] for i in kept if series.environments],
+    )
+
+
+def with_measures(
+    result: ComparisonResult, verdicts: Mapping[str, MeasureVerdict], gate: Gate = "all"
+) -> ComparisonResult:
+    """Return a result with the verdicts on what is judged beside the latency, in place of any that it has.
+
+    Args:
+        result: On the latency of one canary: its verdict and its sentence.
+        verdicts: Measure → verdict.
+        gate: Whether the exit code counts measures that regressed.
+
+    Returns:
+        The result, whose sentence and exit code have those that regressed.
+    """
+    worse = measured.regressed(verdicts)
+    return msgspec.structs.replace(
+        result,
+        measures=measured.shifts(verdicts),
+        regressed=worse,
+        sentence=measured.with_regressed(result.sentence, verdicts),
+        exit_code=measured.exit_code(OF_VERDICT[result.verdict], worse, gate),
     )
 
 
@@ -318,58 +339,6 @@ def _is_sample(side: RecordedRuns) -> bool:
 
 def _points(series: RecordedRuns) -> list[Points]:
     return [cast("Points", points) for points in series.points]
-
-
-def _pair(old: RecordedRuns, new: RecordedRuns) -> Pair:
-    return Pair(old.starts, new.starts)
-
-
-def _phases(old: RecordedRuns, new: RecordedRuns, policy: Policy) -> dict[str, PartShift]:
-    """Return the shift of each phase, with its share of the change if the whole changed."""
-    pieces = _pieces(old, new, lambda sample: sample.phases, policy)
-    whole = float(np.median(new.every) - np.median(old.every)) if pieces else 0.0
-    if not whole or abs(whole) < policy.clear_zone * float(np.median(old.every)):
-        return pieces
-    return {
-        name: msgspec.structs.replace(
-            piece, share=(_level(new.starts, name) - _level(old.starts, name)) / whole
-        )
-        for name, piece in pieces.items()
-    }
-
-
-def _pieces(
-    old: RecordedRuns, new: RecordedRuns, of: Callable[[Sample], Mapping[str, float]], policy: Policy
-) -> dict[str, PartShift]:
-    """Return the shift of each that both sides have. Its interval leaves the variance of restarts out."""
-    sides = (old.starts, new.starts)
-    names = [dict.fromkeys(name for start in side for s in start.samples for name in of(s)) for side in sides]
-    found = {}
-    for name in names[0]:
-        before, after = ([_values(start, of, name) for start in side] for side in sides)
-        shift = pool([(before, after)], _NO_RESTART, policy)
-        if math.isfinite(shift.se):
-            found[shown(name)] = _piece(shift, policy)
-    return found
-
-
-def _values(start: Start, of: Callable[[Sample], Mapping[str, float]], name: str) -> list[float]:
-    return [x for sample in start.samples if 0 < (x := of(sample).get(name, 0.0)) < math.inf]
-
-
-def _piece(shift: Shift, policy: Policy) -> PartShift:
-    low, high = shift.interval(policy.confidence)
-    moved = abs(shift.log) >= policy.log_effect and (low > 0 or high < 0)
-    return PartShift(_ratio(shift.log), _ratio(low), _ratio(high), moved)
-
-
-def _level(starts: Sequence[Start], name: str) -> float:
-    values = [x for start in starts for sample in start.samples if (x := sample.phases.get(name)) is not None]
-    return float(np.median(values)) if values else 0.0
-
-
-def _ratio(log: float) -> float:
-    return math.expm1(min(log, 700.0))
 
 
 def _finite(x: float) -> float | None:

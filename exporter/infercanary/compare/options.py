@@ -14,9 +14,12 @@ import msgspec
 
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
-from infercanary.compare import claim, text
+from infercanary.compare import claim, measured, text
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import Policy
+
+GATED = "Memory, energy and the throughput of a load count too, unless --gate latency or --expect is given."
+"""What exit codes of comparisons are about, beside the latency."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,6 +92,25 @@ def expect(function: F) -> F:
         "+3 %); it is refuted (1) where the whole interval lies above that shift; else that is not known (3).",
     )
     return cast("F", decorate(with_claim))
+
+
+def gate(function: F) -> F:
+    """Add the option ``--gate``.
+
+    Args:
+        function: A command, which gets it as its argument ``gate``.
+
+    Returns:
+        The command with the option.
+    """
+    return click.option(
+        "--gate",
+        type=click.Choice(measured.GATES),
+        default="all",
+        show_default=True,
+        help="What the exit code is about: `all` is also 1 where memory, energy or the throughput of a load regressed; "
+        "with `latency` they are shown only.",
+    )(function)
 
 
 def report(function: F) -> F:

@@ -16,12 +16,16 @@ import infercanary
 from infercanary.command.settings import UsageError
 from infercanary.compare import picture, text
 from infercanary.compare.changes import ScanResult
-from infercanary.compare.comparison import ComparisonResult, PartShift, SideSummary
+from infercanary.compare.comparison import ComparisonResult, SideSummary
 from infercanary.compare.efficiency import in_words
+from infercanary.compare.measured import MeasureShift
 from infercanary.compare.overview import OverviewRow
+from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, value, when
+from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import interval
+from infercanary.judge.shift import CHANGED
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 _WIDTH, _HEIGHT = 600, 100
@@ -84,8 +88,13 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         *pictures,
         _table("Phases", result.phases, result.smallest_effect),
         _table("Controls: work that is the same in every image", result.controls, result.smallest_effect),
+        _measures(result.measures, max(result.smallest_effect, FILES.measure_effect)),
     ]
-    return f'<article class="{result.verdict}">' + "\n".join(part for part in parts if part) + "</article>"
+    return (
+        f'<article class="{"regressed" if result.regressed else result.verdict}">'
+        + "\n".join(part for part in parts if part)
+        + "</article>"
+    )
 
 
 def scan(result: ScanResult, series: RecordedRuns) -> str:
@@ -305,6 +314,24 @@ def _table(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
             f'<td class="bar">{_reach(piece, reach, effect)}</td></tr>'
         )
     return f"<h3>{title}</h3><table>{''.join(rows)}</table>"
+
+
+def _measures(each: Mapping[str, MeasureShift], effect: float) -> str:
+    """Return a table of what is judged beside the latency, with the intervals as in the other tables."""
+    if not each:
+        return ""
+    drawn = {
+        name: PartShift(of.shift, of.low, of.high, of.verdict in CHANGED)
+        for name, of in each.items()
+        if of.shift is not None and of.low is not None and of.high is not None
+    }
+    reach = max([2 * effect, *(abs(x) for p in drawn.values() for x in (p.low, p.high) if abs(x) < 10)])
+    rows = []
+    for name, of in each.items():
+        style = {"regressed": "moved", "improved": "moved better"}.get(of.verdict, "")
+        bar = _reach(drawn[name], reach, effect) if name in drawn else ""
+        rows.append(f'<tr class="{style}"><td>{_safe(text.measure(of))}</td><td class="bar">{bar}</td></tr>')
+    return f"<h3>Beside the latency</h3><table>{''.join(rows)}</table>"
 
 
 def _reach(piece: PartShift, reach: float, effect: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,9 +11,11 @@ import numpy as np
 
 from infercanary.compare import picture
 from infercanary.compare.changes import LevelChange, ScanResult
-from infercanary.compare.comparison import ComparisonResult, PartShift, SideSummary
+from infercanary.compare.comparison import ComparisonResult, SideSummary
+from infercanary.compare.measured import MeasureShift
+from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, shown
-from infercanary.compare.units import count, short, value, when
+from infercanary.compare.units import count, measured, short, value, when
 from infercanary.judge.model import Change
 from infercanary.judge.sentence import interval
 
@@ -42,10 +45,16 @@ def comparison(
         "controls": pieces(result.controls, result.smallest_effect),
         "changed": changed(result.causes.changes if result.causes else ()),
     }
+    beside = [measure(each) for each in result.measures.values()]
     before, after = baseline.every, candidate.every
     blocks = [
         _head(result.canary, result.sentence, width),
-        [line for label, text in facts.items() if text for line in row(label, text, width)],
+        [
+            line
+            for label, text in (*facts.items(), *zip(("measures", *[""] * len(beside)), beside, strict=False))
+            if text
+            for line in row(label, text, width)
+        ],
         distributions(before, after, result.unit, width) if before.size and after.size else [],
         [
             line
@@ -150,6 +159,19 @@ def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
     few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
     more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""
     return f"none moved by {short(100 * smallest_effect)} %: {few}{more}"
+
+
+def measure(each: MeasureShift) -> str:
+    """Return what is known of one measure: its verdict, both sides, and the shift.
+
+    Args:
+        each: Of one comparison.
+    """
+    if each.before is None or each.after is None or each.shift is None:
+        return f"{each.words}: {each.verdict}, too few values"
+    low, high = -1.0 if each.low is None else each.low, math.inf if each.high is None else each.high
+    sides = f"{measured(each.before, each.unit)} → {measured(each.after, each.unit)}"
+    return f"{each.words}: {each.verdict}, {sides}, {interval(each.shift, low, high)}"
 
 
 def left_out(reasons: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, text
 from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
+from infercanary.compare.measured import Gate
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed
 from infercanary.compare.terminal import say, width
@@ -22,6 +23,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     epilog=exit_codes.epilog(
         exit_codes.COMPARED,
         exit_codes.CLAIMED,
+        options.GATED,
         exit_codes.SEVERAL,
         "A canary without a run in CANDIDATE is inconclusive. So is one of which clearly more runs failed than before, "
         "unless it regressed.",
@@ -53,6 +55,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 )
 @options.policy(FILES, "the interval")
 @options.expect
+@options.gate
 @options.as_json
 @options.report
 def command(
@@ -67,10 +70,11 @@ def command(
     restart_sd: float | None,
     policy: Policy,
     claimed: float | None,
+    gate: Gate,
     as_json: bool,
     report: str,
 ) -> int:
-    """Whether CANDIDATE is slower than BASELINE, by how much, and why.
+    """Whether CANDIDATE is slower than BASELINE, by how much, and why; and whether it takes more memory or energy.
 
     Both are journals of probes, or both are numbers: one a line, a JSON array, JSON objects, or CSV or TSV with a
     header. The content decides what a file is; it may be packed with gzip; `-` is standard input.
@@ -100,6 +104,7 @@ def command(
                 files=(old.places, new.places),
                 restart_sd=None if restart_sd is None else restart_sd / 100,
                 policy=policy,
+                gate=gate,
             ),
             claimed,
             policy,

@@ -1,0 +1,154 @@
+"""``compare`` and ``ab`` on memory and throughput: identical images that are called, and changes that are found.
+
+Each trial makes the runs of two images, and asks as the commands do: ``compare`` with one and with three starts of each
+side (a day of runs: memory with each of 240 runs, a sweep's points with 24 of them), ``ab`` turn by turn until it ends
+(12 runs a start, with one value of each point of a sweep). Latency is the same on both sides: a level of each start (SD
+0.5 %), runs with an SD of 1 %.
+
+Memory is a level of each start, by default with an SD of 1 %, that grows by some pages more or less at random. The
+throughput of a load is a level of each start (SD 2 %), the noise of a second's requests (SD 1.5 %), a clock that is 3 %
+slower for one value in five, and one value in 50 that was throttled by 20 %. Energy has both scatters at 2 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from infercanary.ab import answer
+from infercanary.ab.answer import ArmSummary
+from infercanary.ab.experiment import Result, TurnPair
+from infercanary.ab.turn import Turn
+from infercanary.compare.comparison import ComparisonResult, compare_runs
+from infercanary.compare.recording import RecordedRuns
+from infercanary.contract.measures import ENERGY, HOST_MEMORY, throughput_of
+from infercanary.judge.model import Generation, Sample, Start
+
+AT_1, AT_8 = throughput_of(1, 1), throughput_of(8, 1)
+CANARY = "resnet18"
+CHANGES: dict[str, dict[str, float]] = {
+    "none": {},
+    "+30 % host memory": {HOST_MEMORY: 1.3},
+    "-20 % throughput at batch 8": {AT_8: 0.8},
+}
+"""What the new image has of a measure, over what the old one had."""
+MOST = 12  # starts of a side of an experiment, as `--restarts`
+
+
+def start(
+    rng: np.random.Generator, change: dict[str, float], runs: int, every: int, memory_sd: float = 0.01
+) -> Start:
+    """One start of an image.
+
+    Args:
+        rng: Where the numbers come from.
+        change: Measure → ratio.
+        runs: How many, 10 s apart.
+        every: Which of them have the points of a sweep.
+        memory_sd: By how much starts differ in memory.
+
+    Returns:
+        With its settled runs.
+    """
+    level = 0.02 * math.exp(rng.normal(0, 0.005))
+    memory = 3e9 * math.exp(rng.normal(0, memory_sd)) * change.get(HOST_MEMORY, 1)
+    energy = 0.5 * math.exp(rng.normal(0, 0.02)) * change.get(ENERGY, 1)
+    rates = {
+        name: rate * math.exp(rng.normal(0, 0.02)) * change.get(name, 1)
+        for name, rate in ((AT_1, 50.0), (AT_8, 250.0))
+    }
+    samples = []
+    for i in range(runs):
+        measures = {
+            HOST_MEMORY: 4096.0 * round((memory + 3e4 * rng.integers(-20, 40) * (rng.random() < 0.1)) / 4096),
+            ENERGY: energy * math.exp(rng.normal(0, 0.02)),
+        }
+        if i % every == every - 1:
+            for name, rate in rates.items():
+                slower = (0.97 if rng.random() < 0.2 else 1) * (0.8 if rng.random() < 0.02 else 1)
+                measures[name] = rate * math.exp(rng.normal(0, 0.015)) * slower
+        samples.append(
+            Sample(i, CANARY, 1.7e9 + 10 * i, "ok", level * math.exp(rng.normal(0, 0.01)), measures=measures)
+        )
+    boot = Generation(service="", container="", boot_id=str(rng.random()), started_at=1.7e9 - 10)
+    return Start(boot, samples)
+
+
+def compared(change: dict[str, float], starts: int, seed: Sequence[int]) -> ComparisonResult:
+    """What ``compare`` says of two journals.
+
+    Args:
+        change: Measure → ratio, of the new image.
+        starts: Of each side.
+        seed: Of the random numbers.
+
+    Returns:
+        The answer.
+    """
+    rng = np.random.default_rng(seed)
+    sides = ([start(rng, own, 240, 10) for _ in range(starts)] for own in ({}, change))
+    return compare_runs(CANARY, *(_recorded(side) for side in sides))
+
+
+def experiment(change: dict[str, float], seed: Sequence[int], memory_sd: float = 0.01) -> ComparisonResult:
+    """What ``ab`` says, when it ends.
+
+    Args:
+        change: Measure → ratio, of B.
+        seed: Of the random numbers.
+        memory_sd: By how much starts differ in memory.
+
+    Returns:
+        The answer; its ``restarts_seen`` are the starts that it took.
+    """
+    rng = np.random.default_rng(seed)
+    pairs: list[TurnPair] = []
+    while not pairs or not all(each.done for each in answer.decisions(pairs, MOST).values()):
+        turns = [Turn({CANARY: start(rng, own, 12, 12, memory_sd)}, 1.0, 9.0, 0.5) for own in ({}, change)]
+        pairs.append(TurnPair(turns[0], turns[1], len(pairs) % 2 == 0))
+    a, b = (ArmSummary(name=name, starts=0, failed_starts=0, runs=0) for name in "ab")
+    return answer.summarize(CANARY, Result(pairs, (), "clear", 1.0), a, b, MOST).compared
+
+
+def _recorded(starts: Sequence[Start]) -> RecordedRuns:
+    points = [np.array([s.median for s in each.samples], dtype=np.float64) for each in starts]
+    return RecordedRuns(points, starts, [[] for _ in starts])
+
+
+def main() -> None:
+    """Print, for each change, how often what was called."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, default=100, help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="(default: %(default)s)")
+    args = parser.parse_args()
+    print("| change | by | exactly that regressed | nothing regressed | something else did | starts a side |")
+    print("|---|---|---|---|---|---|")
+    for number, (words, change) in enumerate(CHANGES.items()):
+        for by in ("compare, 1 start", "compare, 3 starts", "ab", "ab, memory the same to the byte"):
+            found: Counter[str] = Counter()
+            taken = []
+            for trial in range(args.trials):
+                seed = (args.seed, number, trial)
+                if by.startswith("ab"):
+                    result = experiment(change, seed, 0.01 if by == "ab" else 0.0)
+                else:
+                    result = compared(change, int(by.split()[1]), seed)
+                is_right = [*result.regressed] == [*change] and result.verdict != "regressed"
+                is_none = not result.regressed and result.verdict != "regressed"
+                found["none" if is_none else "right" if is_right else "other"] += 1
+                taken.append(result.starts / 2)
+            right = found["right"] if change else "-"
+            print(
+                f"| {words} | {by} | {right} | {found['none']} | {found['other']} | {np.mean(taken):.1f} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
