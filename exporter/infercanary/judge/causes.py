@@ -30,8 +30,13 @@ from infercanary.contract.vocabulary import (
     CROWDED_INSIDE,
     DEVICE_COMPONENTS,
     IN_STEP,
+    MODEL,
     PREEMPTED,
+    SETTINGS,
     Cause,
+    is_given,
+    is_of_canary,
+    of_canary,
     order_of_interest,
 )
 from infercanary.judge.decide import Decision
@@ -110,7 +115,7 @@ def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> C
     both = [(own.get(name, before[-1].generation), new) for name, new in newest.items()]
     errors = [error for old, new in both if (error := _output_error(old, new, canary)) is not None]
     return Causes(
-        changes=changes(before[-1].generation.environment, after[-1].generation.environment),
+        changes=_own_changes(before[-1].generation, after[-1].generation, canary),
         output_error=max(errors, default=None),
         cpu_fallback=any(fell_back(old, new) for old, new in both),
     )
@@ -182,7 +187,7 @@ def joined(starts: Iterable[Start]) -> list[Start]:
     """
     images: dict[str, list[Start]] = {}
     for start in starts:
-        images.setdefault(start.generation.image_key, []).append(start)
+        images.setdefault(start.identity, []).append(start)
     return [
         Start(group[-1].generation, [sample for start in group for sample in start.samples])
         for group in images.values()
@@ -202,6 +207,20 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     names.sort(key=order_of_interest)
     return tuple(Change(name, before.get(name), after.get(name)) for name in names)
+
+
+def _own_changes(before: Generation, after: Generation, canary: str) -> tuple[Change, ...]:
+    """Without what other canaries measure, and without what is given to a container where a side does not say it.
+
+    An older probe does not report that, and what is not known is no change.
+    """
+    others = {of_canary(component, canary) for component in (MODEL, SETTINGS)}
+    return tuple(
+        change
+        for change in changes(before.environment, after.environment)
+        if not (is_of_canary(change.component) and change.component not in others)
+        and not (is_given(change.component) and None in (change.before, change.after))
+    )
 
 
 def slower_starts(

@@ -62,14 +62,14 @@ def adjust(starts: Sequence[Start], siblings: Sequence[Start], policy: Policy = 
     kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= policy.fewest_runs]
     if not kept:
         return None
-    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[float, float]]] = {}
     levels = {}
     for start, x in kept:
         g = start.generation
         known = np.isfinite(x)
         y = start.logs[known]
         levels[g.boot_id] = float(x[known].mean())
-        groups.setdefault((g.container, g.image_key), []).append((levels[g.boot_id], Series(y, policy).level))
+        groups.setdefault((g.container, *start.work), []).append((levels[g.boot_id], Series(y, policy).level))
     fitted = _slope(list(groups.values()), policy)
     if fitted is None:
         return None
@@ -131,12 +131,11 @@ def undisturbed(starts: Sequence[Start], new: Sequence[Start], policy: Policy = 
         At least one of each container and image; those of which the waiting is not known are all among them.
     """
     now = {start.boot: _waiting(start, policy) for start in new}
-    images = {start.generation.image_key for start in new}
-    groups: dict[tuple[str, str], list[tuple[float, Start]]] = {}
+    images = {start.work for start in new}
+    groups: dict[tuple[str, tuple[str, str]], list[tuple[float, Start]]] = {}
     for start in starts:
         if len(start.samples) >= policy.fewest_runs and (waited := _waiting(start, policy)) is not None:
-            g = start.generation
-            groups.setdefault((g.container, g.image_key), []).append((waited, start))
+            groups.setdefault((start.generation.container, start.work), []).append((waited, start))
     most = math.log1p(policy.disturbed)
     out: set[tuple[str, str]] = set()
     for (container, image), group in groups.items():

@@ -16,7 +16,16 @@ import numpy as np
 
 from infercanary.contract.bottleneck import Limit
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run
-from infercanary.contract.vocabulary import NOT_JUDGED, Cause, Outcome
+from infercanary.contract.vocabulary import (
+    MODEL,
+    NOT_JUDGED,
+    SETTINGS,
+    Cause,
+    Outcome,
+    is_given,
+    is_of_canary,
+    of_canary,
+)
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
@@ -47,7 +56,16 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         """What tells its image from others; of a container that Docker does not know, that is its environment."""
         if self.image_id or self.image_digest:
             return self.image_id or self.image_digest
-        return f"environment:{hashlib.sha256(_canonical(self.environment)).hexdigest()[:16]}"
+        own = {name: value for name, value in self.environment.items() if not is_given(name)}
+        return f"environment:{hashlib.sha256(_canonical(own)).hexdigest()[:16]}"
+
+    @property
+    def work_key(self) -> str:
+        """Its image, and what its canaries measure: runs of two starts that differ in it are kept apart."""
+        work = {name: value for name, value in self.environment.items() if is_of_canary(name)}
+        if not work:
+            return self.image_key
+        return f"{self.image_key} {hashlib.sha256(_canonical(work)).hexdigest()[:16]}"
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -184,6 +202,8 @@ class Start:
     samples: Sequence[Sample]
     last_at: float | None = None
     """When its last run began (Unix seconds), whatever came of it; None where only those that count are known."""
+    canary: str = ""
+    """Its name; empty where the runs say it."""
     _series: dict[Policy, Series] = field(default_factory=dict, init=False, repr=False, compare=False)
     _parts: dict[tuple[tuple[int, int], ...], Start] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -201,12 +221,39 @@ class Start:
             The start with its settled runs; ``last_at`` is of the last run, settled or not, and None without any.
         """
         last = samples[-1].started_at if samples else None
-        return cls(generation, [sample for sample in samples if sample.is_settled], last)
+        canary = samples[-1].canary if samples else ""
+        return cls(generation, [sample for sample in samples if sample.is_settled], last, canary)
 
     @property
     def boot(self) -> tuple[str, str]:
         """The container and the boot id: which start it is."""
         return self.generation.container, self.generation.boot_id
+
+    @property
+    def canary_name(self) -> str:
+        """The name of the canary; empty where there is no run."""
+        return self.canary or (self.samples[0].canary if self.samples else "")
+
+    @cached_property
+    def model(self) -> str:
+        """What identifies the model of the canary; empty where that is not known."""
+        return self.generation.environment.get(of_canary(MODEL, self.canary_name), "")
+
+    @cached_property
+    def settings(self) -> str:
+        """The digest of the canary's settings; empty where that is not known."""
+        return self.generation.environment.get(of_canary(SETTINGS, self.canary_name), "")
+
+    @cached_property
+    def identity(self) -> str:
+        """Image and model: a start with another one is an upgrade."""
+        image = self.generation.image_key
+        return f"{image} {self.model}" if self.model else image
+
+    @cached_property
+    def work(self) -> tuple[str, str]:
+        """The identity, and the settings of the canary: starts that have the same differ in nothing that is known."""
+        return self.identity, self.settings
 
     def series(self, policy: Policy) -> Series:
         """The medians of its runs, which are compared again and again: computed once.
@@ -288,13 +335,27 @@ class Pair(NamedTuple):
     """Other replicas that stayed on the old image: what they moved by is not the new image's."""
 
 
+Changed = Literal["image", "model", "both"]
+"""What an upgrade exchanged."""
+
+
 class Upgrade(NamedTuple):
-    """The last change of a service's image. ``own`` are starts of the new image before it: it is then a rollback."""
+    """The last change of image or model. ``own`` are starts of the new one before it: it is then a rollback."""
 
     at: float
     before: Sequence[Start]
     after: Sequence[Start]
     own: Sequence[Start]
+
+    @property
+    def changed(self) -> Changed:
+        """What was exchanged, by the last start before and after."""
+        if not self.before or not self.after:
+            return "image"
+        old, new = self.before[-1], self.after[-1]
+        if old.generation.image_key == new.generation.image_key:
+            return "model" if old.model != new.model else "image"
+        return "both" if old.model and new.model and old.model != new.model else "image"
 
 
 State = Literal[
@@ -389,6 +450,12 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     current_seconds: float | None = None
     baseline_image: str = ""
     candidate_image: str = ""
+    changed: Changed = "image"
+    """What the upgrade exchanged: new weights in the same image are one, too."""
+    settings_changed_at: float | None = None
+    """Without a baseline: when the canary's settings were edited, so that runs before are not comparable."""
+    settings_with_upgrade: bool = False
+    """Whether image or model became another one with them."""
     baseline_origin: Origin = NOWHERE
     candidate_origin: Origin = NOWHERE
     causes: Causes = Causes()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from statistics import median
+from typing import Any
 
 import msgspec
 
-from infercanary.contract.vocabulary import COMPONENTS
+from infercanary.contract.vocabulary import known_component
 from infercanary.judge import origin
 from infercanary.judge.causes import Attribution
-from infercanary.judge.model import Causes, Change, Judgement, Pair, Part, Start
+from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import CHANGED, Shift, ratio
@@ -22,6 +24,12 @@ SENTENCE_BYTES = 400
 _COMPONENTS = 4  # of the environment are named; the rest is counted
 _VALUE = 40  # characters of a setting
 _SHOWN = 120  # points a side in a picture
+_UPGRADED: dict[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
+_SINCE: dict[Changed, str] = {
+    "image": "",  # what people expect: it needs no words
+    "model": " since the new model in the same image",
+    "both": " since the new image with another model",
+}
 
 
 def word(attribution: Attribution, policy: Policy) -> Judgement:
@@ -39,6 +47,12 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
     runs = estimate.runs
     upgrade, live = runs.selection.upgrade, runs.selection.live
     restarts = estimate.restarts
+    settings = runs.selection.settings
+    edited: dict[str, Any] = (
+        {"settings_changed_at": settings.at, "settings_with_upgrade": settings.with_upgrade}
+        if settings is not None and decision.state == "no_baseline"
+        else {}
+    )
     if upgrade is None:
         last = next((start.generation for start in reversed(live)), None)
         return Judgement(
@@ -47,11 +61,13 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
             restart_sd=restarts.sd,
             prior=policy.prior_number,
             runs=_count(runs.selection.starts),
+            **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))
     judgement = Judgement(
         state=decision.state,
         upgraded_at=upgrade.at,
+        changed=upgrade.changed,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
         baseline_origin=old.origin if old else NOWHERE,
@@ -67,6 +83,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         next_look=next((look for look in policy.looks if look > runs.reached), None),
         look=decision.look.runs if decision.look is not None else 0,
         confirmed_at=decision.look.confirmed_at if decision.look is not None else None,
+        **edited,
     )
     if decision.look is None:
         return judgement
@@ -108,13 +125,15 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
     Returns:
         One line without a full stop.
     """
+    subject = _UPGRADED[judgement.changed] if subject == "image" else subject
     if judgement.state == "no_baseline":
-        start = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
-        return "; ".join([start, *_alarming(judgement.causes)])
+        return "; ".join([_no_baseline(judgement), *_alarming(judgement.causes)])
     if judgement.shift is None or judgement.low is None or judgement.high is None:
-        start = "settling: the new image has too few runs yet"
+        has = "have" if judgement.changed == "both" else "has"
+        start = f"settling: the new {_UPGRADED[judgement.changed]} {has} too few runs yet"
         return "; ".join([start, *_alarming(judgement.causes)])
     start = f"{judgement.state} {interval(judgement.shift, judgement.low, judgement.high)}"
+    start += _SINCE[judgement.changed]
     found = [*_alarming(judgement.causes)]
     if judgement.state == "confirming":
         found = [_confirming(judgement), *found]
@@ -209,7 +228,27 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
     count, moved = judgement.concurrent, judgement.concurrent_shift or 0.0
     against = "a replica" if count == 1 else f"{count} replicas"
     how = f", which moved {percent(moved)}" if abs(math.log1p(moved)) >= policy.log_effect else ""
-    return f"against {against} on the old image in the same minutes{how}"
+    old = "model" if judgement.changed == "model" else "image"
+    return f"against {against} on the old {old} in the same minutes{how}"
+
+
+def _no_baseline(judgement: Judgement) -> str:
+    """Why there is nothing to compare with."""
+    if judgement.settings_changed_at is None:
+        return "no baseline yet: this is the only image that was seen, or the one before has too few runs"
+    when = _utc(judgement.settings_changed_at)
+    text = f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"
+    if judgement.settings_with_upgrade:
+        text += "; image or model changed with them, and what that did is not known"
+    return text
+
+
+def _utc(at: float) -> str:
+    """Such as `` at 2026-11-24 03:05 UTC``; empty where a probe's clock shows no time that there is."""
+    try:
+        return time.strftime(" at %Y-%m-%d %H:%M UTC", time.gmtime(at))
+    except (OverflowError, OSError, ValueError):
+        return ""
 
 
 def _confirming(judgement: Judgement) -> str:
@@ -302,7 +341,7 @@ def _changes(changes: tuple[Change, ...]) -> str:
 
 
 def _title(component: str) -> str:
-    known = COMPONENTS.get(component)
+    known = known_component(component)
     return known.title if known is not None else component
 
 

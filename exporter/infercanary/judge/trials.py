@@ -53,9 +53,9 @@ def trials(
     """
     left = most
     found: dict[tuple[str, str], Trial] = {}
-    earlier: dict[tuple[str, str], list[Start]] = {}
+    earlier: dict[tuple[str, str, str], list[Start]] = {}
     for place, start in enumerate(starts):
-        before = earlier.setdefault((start.generation.container, start.generation.image_key), [])
+        before = earlier.setdefault((start.generation.container, *start.work), [])
         looks = sum(runs <= len(start.samples) for runs in policy.looks)
         is_open = start.boot not in known or known[start.boot].looks < looks
         least = min(policy.trial_runs, policy.looks[-1])
@@ -73,7 +73,7 @@ def _is_called(past: Sequence[Start], start: Start, siblings: Sequence[Start], p
     """Whether ``start`` would be called a change if its image were another one."""
     g = start.generation
     after = Start(msgspec.structs.replace(g, image_id=f"{g.image_key}, tried"), start.samples)
-    before = [earlier for earlier in past if earlier.generation.image_key == g.image_key]
+    before = [earlier for earlier in past if earlier.work == start.work]
     upgrade = Upgrade(g.started_at, before, [after], [])
     runs = align(Selection([*past, after], upgrade, [after]), siblings, policy)
     return decide(shifts(runs, policy), policy).state in CHANGED

@@ -1,4 +1,7 @@
-"""Stage 1: select the last upgrade of a service, that is which starts had the new image and which the one before."""
+"""Stage 1: select the last upgrade of a service, that is which starts had the new image and which the one before.
+
+An image stands for what runs: new weights in the same image are another one (:attr:`~.model.Start.identity`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from infercanary.judge.identity import SettingsChange, comparable, identified
 from infercanary.judge.model import Generation, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 
@@ -18,6 +22,8 @@ class Selection(NamedTuple):
     upgrade: Upgrade | None
     live: Sequence[Start]
     """The live starts of the new image; without an upgrade, of the service."""
+    settings: SettingsChange | None = None
+    """Since when the canary has the settings of today; None where it had no others."""
 
 
 def select(starts: Sequence[Start], policy: Policy) -> Selection:
@@ -30,8 +36,11 @@ def select(starts: Sequence[Start], policy: Policy) -> Selection:
     Returns:
         Live are starts of the new image; without an upgrade, of any.
     """
-    upgrade = last_upgrade(starts, policy)
-    return Selection(starts, upgrade, live_starts(upgrade.after if upgrade else starts, policy))
+    starts = identified(starts)
+    starts, settings = comparable(starts, live_starts(starts, policy))
+    upgrade = _last(starts, policy)
+    live = live_starts(upgrade.after if upgrade else starts, policy)
+    return Selection(starts, upgrade, live, settings)
 
 
 def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
@@ -55,7 +64,10 @@ def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
 
 
 def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | None:
-    """The last change of image among ``starts`` (in order of time), whichever replica came first.
+    """The last change of image or model among ``starts`` (in order of time), whichever replica came first.
+
+    New weights in the same image are an upgrade as a new image is. Starts with other settings of the canary than those
+    of today are left out.
 
     A new image whose containers are all gone, while others of the service go on, was withdrawn: then it is the change
     before that one. One that is over and never had enough runs to be compared is skipped: what came after it is
@@ -68,24 +80,29 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
     Returns:
         The starts of both images; None where no image that is live replaced another one.
     """
+    starts = identified(starts)
+    return _last(comparable(starts, live_starts(starts, policy))[0], policy)
+
+
+def _last(starts: Sequence[Start], policy: Policy) -> Upgrade | None:
     fewest = policy.fewest_runs
-    left = {start.generation.image_key for start in live_starts(starts, policy)}
+    left = {start.identity for start in live_starts(starts, policy)}
     first = next((i for i, start in enumerate(starts) if len(start.samples) >= fewest), len(starts))
-    known = left | {start.generation.image_key for start in starts if len(start.samples) >= fewest}
-    starts = [*starts[:first], *(start for start in starts[first:] if start.generation.image_key in known)]
+    known = left | {start.identity for start in starts if len(start.samples) >= fewest}
+    starts = [*starts[:first], *(start for start in starts[first:] if start.identity in known)]
     newest: dict[str, Start] = {}
     events: list[tuple[int, str, str]] = []
     for index, start in enumerate(starts):
         g = start.generation
         before = newest.get(g.container)
         if before is not None:
-            replaced = before.generation.image_key
+            replaced = before.identity
         else:  # another name for a replica: new only where no live start has its image
             live = [s for s in newest.values() if _runs_at(s, g.started_at, policy)]
-            images = [s.generation.image_key for s in live or starts[index - 1 : index]]
-            replaced = g.image_key if g.image_key in images or not images else images[-1]
-        if replaced != g.image_key:
-            events.append((index, replaced, g.image_key))
+            images = [s.identity for s in live or starts[index - 1 : index]]
+            replaced = start.identity if start.identity in images or not images else images[-1]
+        if replaced != start.identity:
+            events.append((index, replaced, start.identity))
         newest[g.container] = start
     while events and events[-1][2] not in left:
         events.pop()
@@ -96,15 +113,13 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
     first = last[-1][0]
     # What most containers ran: one that tried another image in between is compared with what it ran before that.
     containers = Counter(replaced for _, replaced, _ in last)
-    runs = {
-        name: sum(len(s.samples) for s in starts if s.generation.image_key == name) for name in containers
-    }
+    runs = {name: sum(len(s.samples) for s in starts if s.identity == name) for name in containers}
     replaced = max(containers, key=lambda name: (containers[name], runs[name]))
     return Upgrade(
         starts[first].generation.started_at,
-        [s for s in starts if s.generation.image_key == replaced],
-        [s for s in starts[first:] if s.generation.image_key == image],
-        [s for s in starts[:first] if s.generation.image_key == image],
+        [s for s in starts if s.identity == replaced],
+        [s for s in starts[first:] if s.identity == image],
+        [s for s in starts[:first] if s.identity == image],
     )
 
 

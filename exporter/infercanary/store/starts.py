@@ -192,7 +192,7 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
 def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
     """The columns that a later report of the same start may change."""
     details = msgspec.msgpack.encode(_Details(generation.outputs, generation.cold_start, generation.origin))
-    image = (generation.image, generation.image_id, generation.image_digest, generation.image_key)
+    image = (generation.image, generation.image_id, generation.image_digest, generation.work_key)
     return (*image, environment, details)
 
 

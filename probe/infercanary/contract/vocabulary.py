@@ -302,6 +302,25 @@ def known_component(name: str) -> Component | None:
     return COMPONENTS.get(name) or COMPONENTS.get(name.partition(":")[0])
 
 
+def is_of_canary(name: str) -> bool:
+    """Whether a component is one of those that each canary has for itself.
+
+    Args:
+        name: As it is reported.
+    """
+    return name.partition(":")[0] in (MODEL, SETTINGS)
+
+
+def is_given(name: str) -> bool:
+    """Whether a component comes from outside the image (:attr:`Component.is_given`).
+
+    Args:
+        name: As it is reported.
+    """
+    known = known_component(name)
+    return known is not None and known.is_given
+
+
 _RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() if c.is_first)}
 
 

@@ -19,6 +19,7 @@ STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
 VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
 USED = {
+    "upgrade": {"identity"},
     "align": {"host"},
     "estimate": {
         *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),

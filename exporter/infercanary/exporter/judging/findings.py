@@ -62,7 +62,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         drifts = {key: found for key, found in self.drifts.items() if key[1] != canary}
         for container in {start.generation.container for start in starts}:
             own = [s for s in starts if s.generation.container == container]
-            same = [s for s in own if s.generation.image_key == own[-1].generation.image_key]
+            same = [s for s in own if s.work == own[-1].work]
             # Of one start alone no restart lies between.
             restarts = restarts_before(own[-1], starts, policy) if len(same) > 1 else prior(policy)
             drifts[container, canary] = drift.detect(same, siblings, canary, restarts, policy)

@@ -23,16 +23,17 @@ _DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_
 VERDICT = Metric(
     "infercanary_verdict",
     "gauge",
-    "The verdict on the last change of the service's image, as a state set: 1 for the one that holds.",
+    "The verdict on the last change of the service's image or model, as a state set: 1 for the one that holds.",
     ("canary", "verdict"),
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
     "`settling` are real answers: not enough is known yet. `confirming`: it is slower or faster, but not yet by more "
-    "than a restart may do. `no_baseline`: no other image ran long enough before.",
+    "than a restart may do. `no_baseline`: no other image ran long enough before, or the canary's settings changed, so "
+    "that runs before are not comparable.",
 )
 VERDICT_INFO = Metric(
     "infercanary_verdict_info",
     "gauge",
-    "Always 1; the judge's sentence on the last change of the service's image, cut to 400 bytes.",
+    "Always 1; the judge's sentence on the last change of the service's image or model, cut to 400 bytes.",
     ("canary", "sentence"),
     reading="The same words as on the status page and in the exporter's log. They change only with the finding: how "
     "far the judge has come is `infercanary_judged_runs` of `infercanary_next_look_runs`. Read it in an alert's "
@@ -41,10 +42,11 @@ VERDICT_INFO = Metric(
 UPGRADE = Metric(
     "infercanary_upgrade_info",
     "gauge",
-    "Always 1; the images that are compared: the one before the last upgrade, and the one since.",
-    ("canary", "baseline_image", "candidate_image"),
-    reading="Each with the first digits of its id, which differ where two images have one tag. Missing before "
-    "the first upgrade.",
+    "Always 1; the images that are compared: the one before the last upgrade, and the one since; and what was "
+    "exchanged: image, model or both.",
+    ("canary", "baseline_image", "candidate_image", "changed"),
+    reading="Each with the first digits of its id, which differ where two images have one tag. With `changed` `model` "
+    "they are the same: the weights are new, and the sentence has their digests. Missing before the first upgrade.",
 )
 SHIFT = Metric(
     "infercanary_shift_ratio",
@@ -90,9 +92,10 @@ CAUSE = Metric(
     "gauge",
     "What made the shift, as a state set: image, host, both, load (more or fewer requests than before) or unknown. "
     "Only where there is a verdict of a change.",
-    ("canary", "cause"),
-    reading="`host` and `load` only where they explain the shift, and the image's part can be small at most. "
-    "`unknown`: that cannot be said, and the sentence says why.",
+    ("canary", "cause", "changed"),
+    reading="`image` is what was upgraded: `changed` says image, model or both. `host` and `load` only where they "
+    "explain the shift, and the image's part can be small at most. `unknown`: that cannot be said, and the sentence "
+    "says why.",
 )
 PHASE = Metric(
     "infercanary_shift_phase_ratio",
@@ -318,10 +321,18 @@ def families(found: Findings, container: str) -> list[Family]:
         VERDICT.family({(c, s): float(s == j.state) for c, j in judgements.items() for s in STATES}),
         VERDICT_INFO.family({(c, label_text(words)): 1.0 for c, words in found.sentences.items()}),
         UPGRADE.family(
-            {(c, j.baseline_image, j.candidate_image): 1.0 for c, j in judgements.items() if j.upgraded_at}
+            {
+                (c, j.baseline_image, j.candidate_image, j.changed): 1.0
+                for c, j in judgements.items()
+                if j.upgraded_at
+            }
         ),
         CAUSE.family(
-            {(c, cause): float(cause == j.causes.cause) for c, j in changed.items() for cause in CAUSES}
+            {
+                (c, cause, j.changed): float(cause == j.causes.cause)
+                for c, j in changed.items()
+                for cause in CAUSES
+            }
         ),
         PHASE.family({(c, phase): x for c, j in changed.items() for phase, x in j.causes.phases.items()}),
         BOTTLENECK.family(

@@ -6,6 +6,7 @@ import math
 import time
 
 from infercanary.judge.causes import joined
+from infercanary.judge.identity import identified
 from infercanary.judge.model import Start
 from infercanary.store.base import Store
 
@@ -41,6 +42,7 @@ class Siblings:
                 counted = [start for start in starts if start.samples]
                 if counted:
                     last = max(counted, key=lambda start: start.samples[-1].started_at).generation.container
-                    self._each.append(joined([s for s in counted if s.generation.container == last]))
+                    own = [s for s in counted if s.generation.container == last]
+                    self._each.append(joined(identified(own)))
         others = [each for each in self._each if each[0].generation.service != service]
         return [start for each in others[:_MOST] for start in each]

@@ -33,6 +33,7 @@ from infercanary.exporter.judging.learning import Learning
 from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_starts
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
+from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Start, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
@@ -272,7 +273,7 @@ class Judging:
 
     def _judge(self, store: Store, service: str, canary: str, view: View, *, drift_alone: bool) -> None:
         """Judge a canary, and record a verdict that is new."""
-        starts = [Start.of(g, samples) for g, samples in store.generations(service, canary)]
+        starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
         self._seen[service, canary] = seen_now(starts, view, self._policy)
         try:
             siblings = self._siblings.of(service, store)
@@ -329,7 +330,7 @@ def _runs_of_new_image(store: Store, service: str, canary: str, view: View) -> i
     """Runs that count of the start of the last image that has most; those of the last judgement where it has none."""
     assert view.judgement is not None
     assert view.judgement.upgraded_at is not None
-    new = store.generations(service, canary, since=view.judgement.upgraded_at)
-    image = new[-1][0].image_key if new else ""
-    counts = (sum(s.is_settled for s in samples) for g, samples in new if g.image_key == image)
+    since = view.judgement.upgraded_at
+    new = [Start.of(g, samples) for g, samples in store.generations(service, canary, since=since)]
+    counts = (len(start.samples) for start in new if start.identity == new[-1].identity)
     return max(counts, default=view.judgement.runs)

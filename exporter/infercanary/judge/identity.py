@@ -1,0 +1,109 @@
+"""Which starts are of the same work: by image, model and the canary's settings, where not all of that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
+from infercanary.judge.model import Start
+
+
+class SettingsChange(NamedTuple):
+    """A canary's settings were edited: what came before is not compared."""
+
+    at: float
+    """Unix seconds."""
+    with_upgrade: bool
+    """Whether image or model became another one at the same start: what that did is not known."""
+
+
+def identified(starts: Sequence[Start]) -> Sequence[Start]:
+    """The starts with what a start does not report of itself taken from those beside it.
+
+    An older probe reports no digests, and a server's list may fail: what is not known is no change. The next start of
+    the container that knows counts first; then the last one before, then any other container's that is nearest. A model
+    is taken from starts of the same image only; settings are not the image's, and so from all.
+
+    Args:
+        starts: Of one service, with the runs of one canary, in order of time.
+
+    Returns:
+        The same list where all are known alike.
+    """
+    for component in (MODEL, SETTINGS):
+        starts = _filled(starts, component)
+    return starts
+
+
+def comparable(
+    starts: Sequence[Start], live: Sequence[Start]
+) -> tuple[Sequence[Start], SettingsChange | None]:
+    """The starts whose settings are those of today, each container's own; and since when, where others are left out.
+
+    Args:
+        starts: Of one service and canary, in order of time, identified.
+        live: The newest start of each container that still runs.
+
+    Returns:
+        The same list where no settings changed.
+    """
+    of_container = {s.generation.container: s.settings for s in live if s.settings}
+    today = {*of_container.values()}
+    kept = [
+        start
+        for start in starts
+        if not start.settings
+        or not today
+        or (
+            start.settings in today
+            and start.settings == of_container.get(start.generation.container, start.settings)
+        )
+    ]
+    if len(kept) == len(starts):
+        return starts, None
+    boots = {start.boot for start in kept}
+    last = max(i for i, start in enumerate(starts) if start.boot not in boots)
+    since = next((start for start in starts[last:] if start.boot in boots), None)
+    if since is None:
+        return kept, None
+    return kept, SettingsChange(since.generation.started_at, since.identity != starts[last].identity)
+
+
+def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:
+    values = [_value(start, component) for start in starts]
+    if all(values) or not any(values):
+        return starts
+    return [
+        start if value else _with(start, component, _nearest(starts, values, place, component))
+        for place, (start, value) in enumerate(zip(starts, values, strict=True))
+    ]
+
+
+def _nearest(starts: Sequence[Start], values: Sequence[str], place: int, component: str) -> str:
+    """What the start beside it says that knows; empty where none does."""
+    own = starts[place].generation
+    known: Collection[int] = [
+        i
+        for i, start in enumerate(starts)
+        if values[i] and (component == SETTINGS or start.generation.image_key == own.image_key)
+    ]
+    if not known:
+        return ""
+    return values[
+        min(known, key=lambda i: (starts[i].generation.container != own.container, i < place, abs(i - place)))
+    ]
+
+
+def _value(start: Start, component: str) -> str:
+    return start.model if component == MODEL else start.settings
+
+
+def _with(start: Start, component: str, value: str) -> Start:
+    if not value or not start.canary_name:
+        return start
+    environment = {**start.generation.environment, of_canary(component, start.canary_name): value}
+    generation = msgspec.structs.replace(start.generation, environment=environment)
+    return Start(generation, start.samples, start.last_at, start.canary_name)

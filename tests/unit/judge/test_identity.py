@@ -1,0 +1,217 @@
+"""An upgrade is a new image or a new model; other settings of a canary are neither, and end what can be compared."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from infercanary.exporter.judging.findings import NOTHING
+from infercanary.judge.identity import identified
+from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.policy import LIVE
+from infercanary.judge.restarts import restarts_of
+from infercanary.judge.sentence import sentence
+from infercanary.judge.stages import judge
+from infercanary.judge.trials import trials
+from infercanary.judge.upgrade import last_upgrade
+
+HOUR = 3600.0
+
+
+def start(
+    at: float, model: str = "", settings: str = "", *, image: str = "sha256:one", container: str = "a",
+    seconds: float = 0.020, runs: int = 120, environment: dict[str, str] | None = None,
+) -> Start:  # fmt: skip
+    """Each with noise of its own; of an image of no name the environment is what is known."""
+    rng = random.Random(f"{container} {at} {seconds}")
+    known = {"torch": "2.7.0", **(environment or {})}
+    known |= {"model:c": model} if model else {}
+    known |= (
+        {"settings:c": settings, "settings:other": settings[::-1], "model:other": model} if settings else {}
+    )
+    generation = Generation(
+        service="s", container=container, boot_id=f"{container}-{at}", started_at=at, image_id=image, environment=known,
+        outputs={"c": (1.0, 2.0)},
+    )  # fmt: skip
+    samples = [
+        Sample(
+            sequence=i, canary="c", started_at=at + 30 + 10 * i, outcome="ok",
+            median=seconds * rng.lognormvariate(0, 0.005), controls={"cpu_spin": 0.001 * rng.lognormvariate(0, 0.005)},
+        )
+        for i in range(runs)
+    ]  # fmt: skip
+    return Start.of(generation, samples)
+
+
+def judged(*starts: Start) -> tuple[Judgement, str]:
+    found = judge(starts, [], "c")
+    return found, sentence(found)
+
+
+def test_new_weights_in_the_same_image_are_an_upgrade_with_its_own_words() -> None:
+    starts = [start(i * HOUR, "file:1") for i in range(3)] + [start(3 * HOUR, "file:2", seconds=0.026)]
+    found, words = judged(*starts)
+    assert (found.state, found.changed, found.causes.cause) == ("regressed", "model", "image")
+    assert found.baseline_image == found.candidate_image
+    assert words.startswith("regressed +") and " since the new model in the same image: model; " in words
+    assert "model file:1 → file:2" in words and "new image" not in words
+    settling, said = judged(*starts[:3], start(3 * HOUR, "file:2", runs=3))
+    assert settling.state == "settling" and said.startswith("settling: the new model has too few runs yet")
+
+
+def test_a_new_image_with_another_model_names_both() -> None:
+    starts = [start(i * HOUR, "file:1") for i in range(3)]
+    found, words = judged(*starts, start(3 * HOUR, "file:2", image="sha256:two", seconds=0.026))
+    assert (found.state, found.changed) == ("regressed", "both")
+    assert " since the new image with another model: image and model; model file:1 → file:2" in words
+    same, words = judged(*starts, start(3 * HOUR, "file:1", image="sha256:two", seconds=0.026))
+    assert same.changed == "image" and "model" not in words
+
+
+def test_the_old_weights_again_are_a_rollback() -> None:
+    models = ["file:1", "file:1", "file:2", "file:1"]
+    found, words = judged(*(start(i * HOUR, model) for i, model in enumerate(models)))
+    assert found.changed == "model" and found.rollback and "a rollback" in words
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_what_a_start_does_not_say_is_no_change(place: int) -> None:
+    """Those of an older probe, of a canary whose server gave no list: no upgrade, and no other settings."""
+    starts = [
+        start(
+            i * HOUR,
+            "" if i == place else "file:1",
+            "" if i == place else "s1",
+            seconds=0.020 + 0.004 * (i == 3),
+        )
+        for i in range(4)
+    ]
+    found, words = judged(*starts)
+    assert found.state == "no_baseline" and found.upgraded_at is None and "settings" not in words
+    assert last_upgrade(starts) is None
+    whole = [start(i * HOUR, "file:1", "s1", seconds=0.020 + 0.004 * (i == 3)) for i in range(4)]
+    assert restarts_of(identified(starts)) == restarts_of(whole), "they are restarts of one image"
+    assert [s.work for s in identified(starts)] == [s.work for s in whole]
+
+
+def test_the_first_probe_with_digests_comes_with_an_image_as_any_other() -> None:
+    starts = [
+        *(start(i * HOUR) for i in range(3)),
+        start(3 * HOUR, "file:1", "s1", image="sha256:two", seconds=0.026),
+    ]
+    found, words = judged(*starts)
+    assert (found.state, found.changed) == ("regressed", "image")
+    assert "model" not in words and "settings" not in words
+
+
+def test_a_start_without_runs_that_count_is_no_other_model() -> None:
+    failed = start(3 * HOUR, "file:1", runs=0)
+    unsettled = Start.of(failed.generation, [Sample(0, "c", 3 * HOUR + 30, "raised", None)])
+    starts = [*(start(i * HOUR, "file:1") for i in range(3)), unsettled]
+    assert unsettled.samples == [] and last_upgrade(starts) is None
+
+
+def test_without_dockers_word_the_environment_is_the_image_and_what_is_given_is_not() -> None:
+    before = [start(i * HOUR, image="") for i in range(3)]
+    after = start(3 * HOUR, "file:1", "s1", image="")
+    assert {s.generation.image_key for s in (*before, after)} == {before[0].generation.image_key}
+    assert last_upgrade([*before, after]) is None
+    upgrade = last_upgrade([*before, after, start(4 * HOUR, "file:2", "s1", image="")])
+    assert upgrade is not None and upgrade.changed == "model"
+
+
+def test_other_settings_end_what_can_be_compared_and_no_image_is_blamed() -> None:
+    before = [start(i * HOUR, "file:1", "s1") for i in range(3)]
+    found, words = judged(*before, start(3 * HOUR, "file:1", "s2", seconds=0.060))
+    assert found.state == "no_baseline" and found.settings_changed_at == 3 * HOUR
+    assert words == (
+        "no baseline yet: the canary's settings changed at 1970-01-01 03:00 UTC, and runs before are not comparable"
+    )
+    for more in ({"image": "sha256:two"}, {"model": "file:2"}):
+        given = {"model": "file:1", **more}
+        _, words = judged(*before, start(3 * HOUR, settings="s2", seconds=0.060, **given))  # type: ignore[arg-type]
+        assert words.endswith("; image or model changed with them, and what that did is not known")
+
+
+def test_after_other_settings_the_next_upgrade_is_judged_by_them_alone() -> None:
+    starts = [start(i * HOUR, "file:1", "s1", seconds=0.010) for i in range(2)]
+    starts += [start(i * HOUR, "file:1", "s2") for i in range(2, 5)]
+    found, words = judged(*starts, start(5 * HOUR, "file:1", "s2", image="sha256:two"))
+    assert found.state in ("equivalent", "inconclusive") and found.upgraded_at == 5 * HOUR
+    assert found.baseline_seconds == pytest.approx(0.020, rel=0.02) and "settings" not in words
+    back, _ = judged(*starts, start(5 * HOUR, "file:1", "s1", image="sha256:two", seconds=0.010))
+    assert back.upgraded_at == 5 * HOUR, "settings that were put back have their own runs again"
+    assert back.baseline_seconds == pytest.approx(0.010, rel=0.02)
+
+
+def test_runs_of_an_older_probe_do_not_come_back_when_settings_change() -> None:
+    """What it measured by is not known, but it was what came after it, not what is there now."""
+    starts = [start(0.0)]
+    starts += [
+        start(at * HOUR, "file:1", settings, image="sha256:two") for at, settings in ((1, "s1"), (2, "s2"))
+    ]
+    found, _ = judged(*starts)
+    assert found.state == "no_baseline" and found.settings_changed_at == 2 * HOUR
+
+
+def test_replicas_may_have_settings_of_their_own() -> None:
+    starts = [
+        start(i * HOUR + 60 * j, "file:1", settings, container=name, seconds=0.010 * (j + 1))
+        for i in range(3)
+        for j, (name, settings) in enumerate((("a", "s1"), ("b", "s2")))
+    ]
+    quiet, words = judged(*starts)
+    assert quiet.state == "no_baseline" and quiet.settings_changed_at is None and "settings" not in words
+    new = [
+        start(3 * HOUR, "file:1", "s1", image="sha256:two", seconds=0.013),
+        start(3 * HOUR + 60, "file:1", "s2", image="sha256:two", container="b", seconds=0.026),
+    ]
+    found, _ = judged(*starts, *new)
+    assert found.state == "regressed" and found.starts == 8
+
+
+def test_containers_with_new_names_have_the_baseline_of_those_with_their_settings() -> None:
+    gone = [start(i * HOUR, "file:1", "s1", container=f"old-{i}") for i in range(3)]
+    same, _ = judged(
+        *gone, start(4 * HOUR, "file:1", "s1", image="sha256:two", container="new", seconds=0.026)
+    )
+    assert same.state in ("regressed", "confirming")
+    other, _ = judged(
+        *gone, start(4 * HOUR, "file:1", "s2", image="sha256:two", container="new", seconds=0.026)
+    )
+    assert (other.state, other.settings_changed_at) == ("no_baseline", 4 * HOUR)
+
+
+def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_settings() -> None:
+    starts: Sequence[Start] = [
+        start(0.0, "file:1", "s1", runs=200),
+        start(HOUR, "file:1", "s2", seconds=0.040, runs=200),
+        start(2 * HOUR, "file:2", "s2", seconds=0.060, runs=200),
+    ]
+    assert restarts_of(starts).df == LIVE.prior_restart_df, "nothing was learned of how much starts differ"
+    assert trials(starts) == {}
+    found = NOTHING.judged("c", starts, [], LIVE)
+    assert found.drifts["a", "c"].blocks == 16
+    same = [start(i * HOUR, "file:1", "s1", runs=200) for i in range(3)]
+    assert NOTHING.judged("c", same, [], LIVE).drifts["a", "c"].blocks == 48, (
+        "starts of the same work are one series"
+    )
+
+
+def test_a_probe_whose_clock_is_no_time_gets_its_words() -> None:
+    judgement = Judgement(state="no_baseline", settings_changed_at=1e300)
+    assert sentence(judgement).startswith("no baseline yet: the canary's settings changed, and")
+    given = Judgement(state="no_baseline", settings_changed_at=float("nan"))
+    assert sentence(given).startswith("no baseline yet: the canary's settings changed, and")
+
+
+def test_a_stores_key_keeps_other_work_apart() -> None:
+    plain = start(0.0).generation
+    assert plain.work_key == plain.image_key, "as in the files of before"
+    keys = {start(0.0, m, s).generation.work_key for m in ("file:1", "file:2") for s in ("s1", "s2")}
+    assert len(keys) == 4
+    limited = msgspec.structs.replace(plain, environment={**plain.environment, "torch": "2.8.0"})
+    assert limited.work_key == plain.work_key
