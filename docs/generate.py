@@ -38,6 +38,7 @@ from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
 from infercanary.probe.targets import REASONS
+from infercanary.probe.targets.matmul import PRECISIONS
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs/metrics.md"
@@ -57,7 +58,7 @@ PARTS = (
     Part(
         "Latency",
         "latency intended_latency phase bottleneck run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
-        "repeat_inferences server first_token between_tokens output_tokens",
+        "repeat_inferences server first_token between_tokens output_tokens matmul",
         "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
     ),
     Part(
@@ -147,6 +148,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("run_phase_median_seconds", "phase"): tuple(PHASES),
     ("bottleneck_ratio", "bottleneck"): tuple(limit for limit in LIMITS if limit != "memory"),
     ("run_memory_peak_bytes", "where"): measures.PLACES,
+    ("matmul_flops_per_second", "precision"): PRECISIONS,
+    ("matmul_best_ratio", "precision"): PRECISIONS,
     ("runs_total", "outcome"): OUTCOMES,
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): tuple(TAGS),

@@ -31,6 +31,7 @@ from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.sampling import SUCCESS
 from infercanary.probe.tags import Values, values
+from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS
 from infercanary.probe.targets.wire.timing_headers import SERVER
 
@@ -192,6 +193,10 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         apart = value(BETWEEN_TOKENS)
         text = f", {_time(apart)} from one to the next" if apart is not None else ""
         yield from _row("tokens", _count(tokens, "token") + text, width)
+    if rates := {part: rate for (of, part), rate in known.get(matmul.FLOPS.name, {}).items() if of == name}:
+        yield from _row(
+            "product", _joined(*(f"{p} {_digits(r / 1e9)} GFLOP/s" for p, r in rates.items())), width
+        )
     for tag in run.tags if run is not None else ():
         yield from _row(
             "tag", f"{tag}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}", width
@@ -329,6 +334,9 @@ def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seco
                 f"canary {name}: its output holds NaN or infinity, and its latency is that of a broken model; "
                 "check weights, dtype and inputs"
             )
+    for (name,), on in known.get(matmul.UNUSED.name, {}).items():
+        if on:
+            yield f"canary {name}: {matmul.ADVICE}"
     threads = _joined_once(report.environment.get(component, "") for component in POOL_COMPONENTS["intra_op"])
     ratio = known.get(OVERSUBSCRIPTION.name, {}).get(())
     granted = known.get(GRANTED.name, {}).get(())

@@ -30,6 +30,7 @@ from infercanary.probe.targets import (
     registry,
 )
 from infercanary.probe.targets.engines.environment import reported
+from infercanary.probe.targets.matmul import MatmulTarget
 from infercanary.probe.targets.onnx import OnnxTarget
 from infercanary.probe.targets.tensorrt import TensorRtTarget
 from infercanary.probe.targets.torch import TorchTarget
@@ -120,7 +121,7 @@ def printed(script: str) -> str:
 def test_the_names_are_known_without_any_engine() -> None:
     script = (
         "import sys\nfrom infercanary.probe.targets import names\n"
-        "built_in = {'http', 'kserve', 'onnx', 'openai', 'tensorrt', 'torch'}\n"
+        "built_in = {'http', 'kserve', 'matmul', 'onnx', 'openai', 'tensorrt', 'torch'}\n"
         f"print(built_in <= {{*names()}}, sorted({ENGINES!r} & sys.modules.keys()))"
     )
     assert printed(script) == "True []"
@@ -144,6 +145,7 @@ def test_the_abilities_of_the_built_in_targets() -> None:
     assert abilities(TensorRtTarget("x.engine")) == on_device
     assert abilities(OnnxTarget("x.onnx")) == on_device | sized
     assert abilities(TorchTarget("a:b", [])) == on_device | sized | {"ReportsBusy", "TracksPeakMemory"}
+    assert abilities(MatmulTarget()) == on_device | {"ReportsBusy", "PreparesRuns", "GivesReadings"}
     server = {"Resizable", "NamesReasons", "GivesReadings", "PreparesRuns"}
     url = "http://127.0.0.1:1"
     for name, options in {

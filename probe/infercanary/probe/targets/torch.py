@@ -11,7 +11,6 @@ from typing import Any, Literal
 from infercanary.command.settings import UsageError, convert
 from infercanary.probe.targets import NoCuda, Unsized, register
 from infercanary.probe.targets.engines import torch_model
-from infercanary.probe.targets.engines.cuda_versions import unfit_driver
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
@@ -337,32 +336,11 @@ class TorchTarget:
         return self._host_outputs
 
     def _require_cuda(self) -> None:
-        torch = self._torch
-        self.cuda_missing = ""
-        if not torch.cuda.is_available():
-            self.cuda_missing, why = self._why_no_cuda()
-            if self._cpu_fallback and self._mode != "graph":
-                return
-            raise NoCuda(
-                f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}, or set `device: cpu`"
-            )
-        if self._device.index is not None and self._device.index >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise UsageError(
-                f"device: `{self.device}` was asked for; the last that torch sees is `cuda:{last}`"
-            )
-
-    def _why_no_cuda(self) -> tuple[str, str]:
-        """The reason, and the line with the fix."""
-        torch = self._torch
-        name, built_for = f"torch {torch.__version__}", torch.version.cuda
-        if built_for is None:
-            return "cpu_only_build", f"{name} is a CPU-only build; install a CUDA build of torch"
-        if why := unfit_driver(name, built_for):
-            return "version_mismatch", why
-        return "no_device", (
-            f"{name} (CUDA {built_for}) sees no device; check the driver, and that the container was started with the "
-            "GPU"
+        self.cuda_missing, why = torch_model.why_no_cuda(self._torch, self._device)
+        if not self.cuda_missing or (self._cpu_fallback and self._mode != "graph"):
+            return
+        raise NoCuda(
+            f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}, or set `device: cpu`"
         )
 
 

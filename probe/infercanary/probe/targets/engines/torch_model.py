@@ -13,7 +13,7 @@ from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
-from infercanary.probe.targets.engines.cuda_versions import driver_cuda
+from infercanary.probe.targets.engines.cuda_versions import driver_cuda, unfit_driver
 from infercanary.probe.targets.engines.environment import reported
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.registry import attribute
@@ -215,6 +215,34 @@ def environment(
             "torch_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
         }
     return reported(components)
+
+
+def why_no_cuda(torch: Any, device: Any) -> tuple[str, str]:
+    """Say why torch cannot run on a GPU.
+
+    Args:
+        torch: The module.
+        device: The ``torch.device`` that was asked for.
+
+    Returns:
+        ``cpu_only_build``, ``version_mismatch`` or ``no_device``, and one line with the fix; both empty where it can.
+
+    Raises:
+        UsageError: There are GPUs, and none with this number.
+    """
+    if torch.cuda.is_available():
+        last = torch.cuda.device_count() - 1
+        if device.index is not None and device.index > last:
+            raise UsageError(f"device: `{device}` was asked for; the last that torch sees is `cuda:{last}`")
+        return "", ""
+    name, built_for = f"torch {torch.__version__}", torch.version.cuda
+    if built_for is None:
+        return "cpu_only_build", f"{name} is a CPU-only build; install a CUDA build of torch"
+    if why := unfit_driver(name, built_for):
+        return "version_mismatch", why
+    return "no_device", (
+        f"{name} (CUDA {built_for}) sees no device; check the driver, and that the container was started with the GPU"
+    )
 
 
 def _from_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
