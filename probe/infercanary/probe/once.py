@@ -193,10 +193,9 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         apart = value(BETWEEN_TOKENS)
         text = f", {_time(apart)} from one to the next" if apart is not None else ""
         yield from _row("tokens", _count(tokens, "token") + text, width)
-    if rates := {part: rate for (of, part), rate in known.get(matmul.FLOPS.name, {}).items() if of == name}:
-        yield from _row(
-            "product", _joined(*(f"{p} {_digits(r / 1e9)} GFLOP/s" for p, r in rates.items())), width
-        )
+    points = known.get(matmul.FLOPS.name, {}).items()
+    if rates := [f"{part} {_digits(rate / 1e9)} GFLOP/s" for (of, part), rate in points if of == name]:
+        yield from _row("product", _joined(*rates), width)
     for tag in run.tags if run is not None else ():
         yield from _row(
             "tag", f"{tag}: {TAGS[tag].meaning if tag in TAGS else 'unknown to this version'}", width

@@ -17,6 +17,7 @@ from infercanary.probe.samplers.nvml.faults import STATES as NVML_STATES
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.sampling import SUCCESS
+from infercanary.probe.targets import matmul
 
 AT = 1785160991.0
 
@@ -398,6 +399,19 @@ def test_a_longer_interval_names_the_cap_that_the_configured_one_needs() -> None
         "\n    ", " "
     )
     assert "warnings: none" in render(made, 28.35)
+
+
+def test_a_matrix_product_in_each_precision() -> None:
+    families = canary("product", "steady", 0.0127, 0.0125, 0.0001)
+    families.append(
+        matmul.FLOPS.family(
+            {("product", "float32"): 168.9e9, ("product", "bfloat16"): 31.2e9, ("other", "x"): 1}
+        )
+    )
+    families.append(matmul.UNUSED.family({("product",): 1.0}))
+    text = render(report(families, [run("product", (0.0127,))]), 10)
+    assert "  product      float32 168.9 GFLOP/s  bfloat16 31.20 GFLOP/s\n" in text
+    assert "Tensor Cores are not in use; install a torch built for this GPU" in " ".join(text.split())
 
 
 def test_runs_of_an_earlier_probe_are_not_this_one() -> None:

@@ -54,7 +54,7 @@ UNUSED = Metric(
     "torch or cuBLAS has no kernel for this GPU.",
 )
 
-ADVICE = "half precision is no faster than float32, so Tensor Cores are not in use; install a torch that was built for this GPU"
+ADVICE = "half precision is no faster than float32: Tensor Cores are not in use; install a torch built for this GPU"
 PRECISIONS = ("float32", "tf32", "bfloat16", "float16")
 _DTYPES = {"tf32": "float32"}
 """The dtype of the operands, where the precision is not its name."""
