@@ -24,6 +24,7 @@ INTERVAL_SECONDS = 0.5
 """Between runs. Nothing else competes, so runs may follow each other quickly."""
 
 _PACE = {"INFERCANARY_INTERVAL_SECONDS": f"{INTERVAL_SECONDS:g}", "INFERCANARY_DUTY_CAP": "1"}
+_SWEEP_SECONDS = 10.0  # a sweep's own, where its settings name none
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHAPE = re.compile(r"([1-9]\d{0,8})(x[1-9]\d{0,8})*(:[a-z0-9_]+)?")
 _LEAST_MEMORY = 6 << 20  # Docker's own
@@ -279,15 +280,29 @@ def settings_of(model: str, inputs: Sequence[str], device: str) -> dict[str, Any
 def document(settings: Mapping[str, Any], listen: str = f"0.0.0.0:{DEFAULT_PORT}") -> str:
     """The settings of an experiment's probe, as YAML: with its address and pace, and without a journal.
 
+    A sweep comes as soon as it may: half of the time is for sweeps, and the first comes an interval after the start.
+
     Args:
         settings: A ``probe.yaml`` as a document.
         listen: Where the probe answers.
     """
     whole = {
         **settings,
+        "canaries": {name: _swept_soon(canary) for name, canary in settings["canaries"].items()},
         "listen": listen,
         "interval_seconds": INTERVAL_SECONDS,
         "duty_cap": 1.0,
         "journal": None,
     }
     return yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
+
+
+def _swept_soon(canary: Any) -> Any:
+    """Give a canary's sweep the pace of an experiment; the probe itself finds what is wrong with it."""
+    sweep = canary.get("sweep") if isinstance(canary, Mapping) else None
+    if not isinstance(sweep, Mapping):
+        return canary
+    seconds = sweep.get("seconds", _SWEEP_SECONDS)
+    if not isinstance(seconds, (int, float)):
+        return canary
+    return {**canary, "sweep": {**sweep, "every_seconds": max(1.0, 2.0 * seconds)}}

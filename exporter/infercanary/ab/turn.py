@@ -22,11 +22,15 @@ _MOST_RUNS = 3  # times the runs that are needed, if neighbours disturb some
 _RARE_RUNS, _RARE = 2, 0.1  # after so many times the runs with so small a share of quiet ones, all count
 _UNSETTLED_RUNS = 20  # times the runs that are needed: a canary that is not steady by then never will be
 _DETAIL = 300  # characters
+_SWEEP_SOON = 120.0  # seconds: a sweep that is further away is not waited for
+_SWEEP_PATIENCE = 2.0  # times its interval
 _PASSED_OVER = 15  # times that an address is skipped after a timeout
 _LIMITS = Limits()
 
 _STATE = "infercanary_canary_state"
 _INTERVAL = "infercanary_interval_seconds"
+_SWEEP_INTERVAL = "infercanary_sweep_interval_seconds"
+_SWEPT_AT = "infercanary_sweep_timestamp_seconds"
 
 
 class StartFailed(Exception):
@@ -159,6 +163,7 @@ class _Asked:
         self._first_report = 0.0
         self._good = 0
         self._progressed = begin  # when the last steady run came
+        self._had_enough: float | None = None  # when there were enough runs, and only a sweep was missing
 
     def turn(self) -> Turn:
         self._notify("starting")
@@ -226,11 +231,30 @@ class _Asked:
         # Of the slowest canary: progress of another does not make up for one that hangs.
         if (slowest := min(map(len, good.values()), default=0)) > self._good:
             self._good, self._progressed = slowest, time.monotonic()
+        if names and least >= self._needed.runs:
+            now = time.monotonic()
+            self._had_enough = self._had_enough or now
+            if not self._is_to_be_swept(found, names, now - self._had_enough):
+                return True
+            self._notify("sweep")
+            return False
         if any(self._runs.values()):
             self._notify(f"{least} of {self._needed.runs} runs" if least else "warming up")
         else:
             self._notify("loading")
-        return bool(names) and least >= self._needed.runs
+        return False
+
+    def _is_to_be_swept(self, found: Received, names: Sequence[str], waited: float) -> bool:
+        """Return whether a sweep of a canary will soon have given its numbers, which the run after it brings."""
+        swept_at = {labels[0]: at for labels, at in _points(found.accepted.families, _SWEPT_AT) if labels}
+        for labels, interval in _points(found.accepted.families, _SWEEP_INTERVAL):
+            name = labels[0] if labels else ""
+            if name not in names or not 0 < interval <= _SWEEP_SOON or waited > _SWEEP_PATIENCE * interval:
+                continue
+            at = swept_at.get(name)
+            if at is None or not any(sample.started_at > at for sample in self._settled(name)):
+                return True
+        return False
 
     def _settled(self, canary: str) -> list[Sample]:
         return [run for run in map(kept, self._runs.get(canary, ())) if run.is_settled]

@@ -28,6 +28,7 @@ from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Needed, StartFailed, take
 from infercanary.command.settings import UsageError
+from infercanary.contract.measures import throughput_of
 
 pytestmark = pytest.mark.takes(40)
 
@@ -86,6 +87,17 @@ def test_a_slower_side_is_reported_and_nothing_runs_on(
     left = {*psutil.Process().children(recursive=True)} - before
     assert all("reaper" in " ".join(child.cmdline()) for child in left), left
     assert "start 1 of 12 at most, A: starting\n" in capfd.readouterr().err
+
+
+def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(WORK)
+    settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
+    small = Conditions(environment={**FAST, "WORK_BYTES": "1e5"})
+    side = Host(sys.executable, settings, "probe.yaml", small, reaper)
+    turn = take(side, 1, needed(), time.monotonic() + 60, Interruption(), print)
+    values = [run.measures for run in turn.starts["work"].samples]
+    for batch in (1, 8):
+        assert any(throughput_of(batch, 1) in measures for measures in values), values
 
 
 def test_a_side_that_dies_ends_it_in_one_line(host: Callable[..., Host]) -> None:

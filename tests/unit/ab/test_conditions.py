@@ -149,6 +149,21 @@ def test_settings_of_an_experiment(tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("sweep", "every"), [({}, 20.0), ({"seconds": 2}, 4.0), ({"seconds": 0.2, "every_seconds": 3600}, 1.0)]
+)
+def test_a_sweep_comes_soon(sweep, every):
+    swept = {"target": "torch", "sweep": {"batches": [1], **sweep}}
+    made = yaml.safe_load(conditions.document({"canaries": {"c": swept, "d": {"target": "torch"}}}))
+    assert made["canaries"]["c"]["sweep"] == {"batches": [1], **sweep, "every_seconds": every}
+    assert made["canaries"]["d"] == {"target": "torch"}
+
+
+@pytest.mark.parametrize("canary", [3, None, {"sweep": 3}, {"sweep": {"seconds": "a"}}])
+def test_what_is_wrong_with_a_canary_is_left_to_the_probe(canary):
+    assert yaml.safe_load(conditions.document({"canaries": {"c": canary}}))["canaries"]["c"] == canary
+
+
 def test_settings_of_a_model():
     made = conditions.settings_of("model:build", ["1x3x224x224", "1x128:int64"], "cuda")
     assert made["canaries"]["model"]["options"] == {

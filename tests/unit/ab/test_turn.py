@@ -10,7 +10,9 @@ import pytest
 from infercanary.ab import turn
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import Needed
-from infercanary.client.fetch import PollError
+from infercanary.client.fetch import PollError, Received, read
+from infercanary.client.limits import Limits
+from infercanary.contract.report import Family, Point, Report, Run, encode
 
 
 class Started:
@@ -43,3 +45,48 @@ def test_an_address_from_which_nothing_comes_back_does_not_hold_up_the_first_rep
         start._ask()
     assert asked.count("http://published") == 33
     assert asked.count("http://inside") == 3, "and it is not given up: it may be the one that answers"
+
+
+def report(
+    *, interval: float | None, swept_at: float | None = None, runs: int = 8, at: float = 0.0
+) -> Received:
+    """A probe with one canary and so many runs, the last of which began then."""
+    of = {"infercanary_sweep_interval_seconds": interval, "infercanary_sweep_timestamp_seconds": swept_at}
+    families = [
+        Family(name, "gauge", "help", ("canary",), (Point(("c",), value),))
+        for name, value in of.items()
+        if value is not None
+    ]
+    ran = [Run(i, "c", at, at, "ok", (0.02,)) for i in range(runs)]
+    states = Family(
+        "infercanary_canary_state", "gauge", "help", ("canary", "state"), (Point(("c", "steady"), 1.0),)
+    )
+    whole = Report(1, "boot", 0.0, "1", 0, (*families, states), {}, tuple(ran))
+    return read(encode(whole), Limits())
+
+
+@pytest.mark.parametrize(
+    ("interval", "swept_at", "run_at", "waited", "is_enough"),
+    [
+        (None, None, 5.0, 0.0, True),  # it is not swept
+        (4.0, None, 5.0, 0.0, False),
+        (4.0, 6.0, 5.0, 0.0, False),  # the next run brings what it gave
+        (4.0, 4.0, 5.0, 0.0, True),
+        (4.0, None, 5.0, 9.0, True),  # no point gave numbers
+        (3600.0, None, 5.0, 0.0, True),  # of a server's own probe: not within this experiment
+    ],
+)
+def test_a_turn_waits_for_a_sweep_that_is_near(
+    monkeypatch: pytest.MonkeyPatch,
+    interval: float | None,
+    swept_at: float | None,
+    run_at: float,
+    waited: float,
+    is_enough: bool,
+) -> None:
+    now = time.monotonic()
+    start = turn._Asked(Started(), Needed(8, "", 60), now, now + 60, Interruption(), lambda text: None)
+    found = report(interval=interval, swept_at=swept_at, at=run_at)
+    start._runs = {"c": [*found.report.runs]}
+    start._had_enough = now - waited
+    assert start._enough(found) is is_enough

@@ -40,3 +40,12 @@ class Work:
 
     def close(self) -> None:
         pass
+
+
+class Batched(Work):
+    """The same work for each sample of a batch."""
+
+    def sized(self, batch: int) -> Work:
+        other = Work()
+        other._bytes = self._bytes * batch
+        return other
