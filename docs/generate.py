@@ -63,7 +63,7 @@ PARTS = (
     ),
     Part(
         "What a run takes",
-        "run_memory run_samples",
+        "run_memory run_samples run_energy",
         "Beside its time. Each is with the run too, in the journal and in the store.",
     ),
     Part(

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OK 0
@@ -219,7 +220,6 @@ CLOCK(nvmlDeviceGetDefaultApplicationsClock, "sm_clock_default", 1755, "memory_c
 
 NUMBER(nvmlDeviceGetPerformanceState, unsigned, "performance_state", 0)
 NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, u64, "reasons", 0x1)
-NUMBER(nvmlDeviceGetTotalEnergyConsumption, u64, "energy", 1500)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned, "link_generation", 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned, "link_lanes", 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned, "link_generation_max", 5)
@@ -250,6 +250,17 @@ int nvmlDeviceGetTemperatureV(struct gpu *g, struct temperature *temperature)
     return OK;
 }
 #endif
+
+/* In mJ; with `power <gpu> <watts>` it grows, each 100 ms. */
+int nvmlDeviceGetTotalEnergyConsumption(struct gpu *g, u64 *energy)
+{
+    struct timespec now;
+    ASK("nvmlDeviceGetTotalEnergyConsumption", g->label);
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    u64 ms = (u64)now.tv_sec * 1000 + (u64)now.tv_nsec / 1000000;
+    *energy = number("energy", g->label, 1500) + number("power", g->label, 0) * (ms / 100 * 100);
+    return OK;
+}
 
 int nvmlDeviceGetUtilizationRates(struct gpu *g, unsigned *rates)
 {

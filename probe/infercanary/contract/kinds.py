@@ -130,6 +130,7 @@ KINDS: dict[str, Kind] = {
     "infercanary_process_threads": "gauge",
     "infercanary_recent_p90_seconds": "gauge",
     "infercanary_repeat_inferences": "gauge",
+    "infercanary_run_energy_joules": "gauge",
     "infercanary_run_failures": "counter",
     "infercanary_run_iqr_seconds": "gauge",
     "infercanary_run_median_seconds": "gauge",

@@ -291,6 +291,7 @@ class Canary:
             off_cpu=ran.off_cpu,
             helpers=self.compute_threads > 1,
             readings=ran.readings,
+            inferences=ran.inferences,
             measures=ran.measures,
         )
         if not all(map(math.isfinite, ran.values)):

@@ -1,4 +1,4 @@
-"""What a run took beside its time: read once before its repeats and once after them, never between.
+"""What a run took beside its time: read before its repeats and after them, never between.
 
 In a process of the probe's own the kernel and the engine count the most memory of a run anew. In a server's process
 they do not: those counts are the server's too (``ru_maxrss``, by which some servers restart their workers), so that
@@ -15,10 +15,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-from infercanary.contract.measures import DEVICE_MEMORY, HOST_MEMORY, THROUGHPUT
+from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOST_MEMORY, THROUGHPUT
 from infercanary.contract.report import Metric
+from infercanary.probe.sampling import UTILIZATION_SECONDS
 from infercanary.probe.shortage import readable
-from infercanary.probe.targets import CountsSamples, Target, TracksPeakMemory
+from infercanary.probe.tags import Window
+from infercanary.probe.targets import CountsMemory, CountsSamples, Target, TracksPeakMemory
 from infercanary.probe.timing import Timing
 
 MEMORY = Metric(
@@ -26,7 +28,8 @@ MEMORY = Metric(
     "gauge",
     "The most memory during the last run: of the host, that the probe's process had, shared libraries included; of "
     "the device, that the canary's engine had allocated in that process. In a server's process, where a peak is the "
-    "server's own, what was resident right after the repeats. Missing of a canary that calls a server.",
+    "server's own, what was in use right after the repeats. Missing of a canary that calls a server, and of a device "
+    "whose engine does not count it (torch does).",
     ("canary", "where"),
     reading="The same work each time, so it should not move. Another level since an upgrade is the image's: other "
     "weights or precision, another allocator, another algorithm that takes more between. Where several canaries share "
@@ -41,18 +44,32 @@ RATE = Metric(
     "`infercanary_sweep_samples_per_second`.",
 )
 
+JOULES = Metric(
+    "infercanary_run_energy_joules",
+    "gauge",
+    "Energy of the canary's GPU for one inference of the last run, whoever else had the GPU meanwhile. Only of runs of "
+    "about 2 s or more: the driver counts energy in steps of up to 0.1 s, and it is known within 5 % or not shown.",
+    ("canary",),
+    reading="A rise with an image is more work or a less efficient kernel, even where the latency stays; one on all "
+    "containers of a GPU is a neighbour. A shorter run has none: `rate(infercanary_gpu_energy_joules_total[5m])` is "
+    "the GPU's power.",
+)
+
 PLACES = ("host", "device")
 
 _SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
     THROUGHPUT: (RATE, ()),
     HOST_MEMORY: (MEMORY, PLACES[:1]),
     DEVICE_MEMORY: (MEMORY, PLACES[1:]),
+    ENERGY: (JOULES, ()),
 }
 _PROC: Final = Path("/proc/self")
 _RESET_PEAK: Final = (
     b"5"  # proc(5), clear_refs: the peak begins at what is resident now; nothing else changes
 )
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_STEP_SECONDS: Final = 0.1  # in which the driver counts energy, at most
+_TOLERANCE: Final = 0.05
 
 
 def shown(measures: Mapping[str, float]) -> dict[Metric, dict[tuple[str, ...], float]]:
@@ -86,7 +103,42 @@ def described(measures: Mapping[str, float]) -> dict[str, str]:
     places = (HOST_MEMORY, "host"), (DEVICE_MEMORY, "device")
     if known := [f"{place} {readable(measures[name])}" for name, place in places if name in measures]:
         rows["memory"] = "  ".join([*known, "at most, during the run"])
+    if (energy := measures.get(ENERGY)) is not None:
+        rows["energy"] = f"{float(f'{energy:.3g}'):g} J an inference"
+    if (use := measures.get(DEVICE_USE)) is not None:
+        rows["device use"] = f"{100 * use:.0f} %"
     return rows
+
+
+def of_gpu(window: Window) -> dict[str, float]:
+    """The measures that the samples around a run show of its GPU.
+
+    The samples lie further apart than the repeats, and each reads what the driver counted up to 0.1 s before: unless
+    both together are a small part of the run, its energy is not known.
+
+    Args:
+        window: The run, and the samples.
+
+    Returns:
+        Name → value; empty on a CPU, for a server, and for a part of a GPU (MIG), which NVML does not count apart.
+    """
+    found: dict[str, float] = {}
+    if window.gpus is None or len(window.gpus) != 1 or not window.done.timings:
+        return found
+    (gpu,) = window.gpus
+    if any(labels[0].startswith(f"{gpu}:") for labels in window.after.get("infercanary_gpu_up", {})):
+        return found
+    inferences = window.done.inferences
+    seconds = inferences * fmean(timing.wall for timing in window.done.timings)
+    if window.seconds is None:  # what the samples show may be older
+        return found
+    energy = window.grown("infercanary_gpu_energy_joules_total", gpu)
+    if energy > 0 and window.seconds - seconds + _STEP_SECONDS <= _TOLERANCE * seconds:
+        found[ENERGY] = energy / inferences
+    use = window.after.get("infercanary_gpu_utilization_ratio", {}).get((gpu,))
+    if use is not None and seconds >= UTILIZATION_SECONDS:
+        found[DEVICE_USE] = use
+    return found
 
 
 class Taking:
@@ -102,6 +154,7 @@ class Taking:
         """Whether the process is a server's, whose peaks are not reset."""
         self._counts = target if isinstance(target, CountsSamples) else None
         self._tracks = target if isinstance(target, TracksPeakMemory) else None
+        self._memory = target if isinstance(target, CountsMemory) else None
         self._proc = proc
         self._has_peak = False
 
@@ -134,11 +187,15 @@ class Taking:
         if not calls_a_server:
             with suppress(OSError, ValueError, IndexError):
                 found[HOST_MEMORY] = self._peak() if self._has_peak else self._resident()
-        if self._tracks is not None and not self.is_guest:
-            with suppress(Exception):
-                if (peak := self._tracks.peak_memory()) is not None:
-                    found[DEVICE_MEMORY] = int(peak)
+        with suppress(Exception):
+            if (on_device := self._on_device()) is not None:
+                found[DEVICE_MEMORY] = int(on_device)
         return {name: value for name, value in found.items() if 0 < value < math.inf}
+
+    def _on_device(self) -> int | None:
+        if self.is_guest:
+            return None if self._memory is None else self._memory.memory_in_use()
+        return None if self._tracks is None else self._tracks.peak_memory()
 
     def _peak(self) -> int:
         _, _, rest = (self._proc / "status").read_bytes().partition(b"\nVmHWM:")

@@ -48,6 +48,8 @@ class Round(NamedTuple):
     """Why it failed, where the target named it."""
     readings: Sequence[Reading] = ()
     """What the target reported beside its timing."""
+    inferences: int = 0
+    """Of all repeats together."""
     measures: Mapping[str, float] = {}
     """What it took beside its time: name (of :mod:`infercanary.contract.measures`) → value."""
 

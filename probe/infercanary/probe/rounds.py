@@ -14,6 +14,7 @@ from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
+from infercanary.probe.measures import of_gpu
 from infercanary.probe.round import Round
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
@@ -83,7 +84,7 @@ class Rounds:
         cost = 0.0
         self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
         rested = time.monotonic() - self.worked_until
-        before = self._sampling.take()
+        before, began = self._sampling.take(), self._sampling.began
         # What NVML calls busy so soon after the probe's own work may be that work.
         quiet = before if rested >= UTILIZATION_SECONDS else {}
         self._stopping.wait(max(0.0, slot - time.monotonic()))
@@ -109,9 +110,11 @@ class Rounds:
                 gpus = self._gpus[canary.name] = _gpus(canary.gpus, after)
                 now, since = time.monotonic(), self._last_at
                 elapsed = None if since is None else now - since
+                seconds = None if began is None or self._sampling.began is None else now - began
                 window = Window(
-                    done, lateness, first, self._last or first, quiet, before, after, elapsed, gpus
+                    done, lateness, first, self._last or first, quiet, before, after, elapsed, seconds, gpus
                 )
+                done = done._replace(measures={**done.measures, **of_gpu(window)})
                 run = self._run(canary, done, started_at - lateness, started_at, tags(window))
                 runs.append(
                     msgspec.structs.replace(
@@ -123,7 +126,7 @@ class Rounds:
                         received=window.received,
                     )
                 )
-                before, self._last, self._last_at = after, after, now
+                before, began, self._last, self._last_at = after, self._sampling.began, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
         return runs, cost
 

@@ -45,8 +45,7 @@ _MAX_VALUES = 1024
 _GIVE_WAY_SECONDS = 0.5
 _LET_GO_SECONDS = 1.0
 _CROWDED = 8.0
-_MAX_PHASES = 16
-_MAX_READINGS = 64
+_MAX_PHASES, _MAX_READINGS = 16, 64
 
 
 class Opened(NamedTuple):
@@ -75,12 +74,13 @@ class Repeats(NamedTuple):
     usage: ThreadUsage
     """Of the thread that ran the repeats, while it ran them."""
     waits: list[float | None]
-    """See :class:`~infercanary.probe.round.Round`, as of the next five."""
+    """See :class:`~infercanary.probe.round.Round`, as of the next six."""
     crowds: list[float | None]
     inside: Inside | None
     off_cpu: list[dict[str, float]]
     readings: list[Reading]
     measures: dict[str, float]
+    inferences: int
     intended: float
     """Seconds from when the round was asked for to the end of its first repeat: waiting for a turn is in it."""
     place: Place
@@ -325,8 +325,8 @@ class Runner:
         measures = self.taking.end(timings, calls_a_server)
         waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, queued)
         numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
-        own = self._read()
-        return Repeats(timings, numbers, usage, waits, crowds, inside, why, own, measures, intended, place)
+        found = waits, crowds, inside, why, self._read(), measures, batch * len(timings)
+        return Repeats(timings, numbers, usage, *found, intended, place)
 
     def _prepare(self) -> float:
         """Get ready for the repeats, and let the target; the seconds that took."""

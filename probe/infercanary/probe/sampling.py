@@ -137,6 +137,11 @@ class Guard:
         self._tally.set(DURATION, self._took, self._sampler.name)
 
     @property
+    def is_late(self) -> bool:
+        """Whether the sample that was begun last is not there yet."""
+        return self._begun is not None
+
+    @property
     def cpu_seconds(self) -> float:
         """CPU time that the samples took."""
         return self._worker.cpu_seconds
@@ -164,6 +169,8 @@ class Sampling:
         """Of each metric, the points of its first sample."""
         self.seconds = 0.0
         """How long the last sample took."""
+        self.began: float | None = None
+        """When it was begun (monotonic); None where a sampler was late for it, and what it shows may be older."""
         self._guards = [Guard(sampler, tally) for sampler in samplers]
 
     @property
@@ -186,6 +193,7 @@ class Sampling:
         for guard in self._guards:
             guard.sample(max(0.0, begin + PATIENCE_SECONDS - time.monotonic()))
         self.seconds = time.monotonic() - begin
+        self.began = None if any(guard.is_late for guard in self._guards) else begin
         found = values(self.families)
         for metric, points in found.items():  # a sampler may be late at first
             self.first.setdefault(metric, points)

@@ -44,6 +44,8 @@ class Window(NamedTuple):
     after: Values
     elapsed: float | None = None
     """Seconds from ``previous`` to ``after``; None before the second run."""
+    seconds: float | None = None
+    """From when ``before`` was begun until ``after`` was there; None where a sampler was late for either."""
     gpus: frozenset[str] | None = None
     """The indexes of the GPUs that the canary ran on, none on the CPU. None where that is not known: every GPU of the
     container then counts."""

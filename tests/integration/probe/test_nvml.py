@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cuda_stand_in import build
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from watching import MODULES, Seen, fetch, until
@@ -695,3 +696,48 @@ def test_a_cpu_only_wheel_on_a_machine_with_gpus(usual: Path, tmp_path: Path, mo
         assert "is a CPU-only build; install a CUDA build of torch, or set `device: cpu`" in found["detail"]
     else:
         assert (found["outcome"], found["device"]) == ("ok", "cpu")
+
+
+ENERGY = """
+import json
+from infercanary.probe import Probe
+from scripted import Scripted
+from watching import fetch, until
+
+class OnDevice(Scripted):
+    device = "cuda:0"
+
+probe = Probe({"long": OnDevice(0.6), "short": OnDevice(0.01)}, listen="127.0.0.1:0", interval_seconds=0.5,
+              duty_cap=1.0, controls=False)
+probe.start()
+until(lambda: probe.address)
+seen = until(lambda: (s := fetch(probe.address)).runs("long", "ok") >= 4 and s, seconds=90)
+runs = {"long": [], "short": []}
+for run in seen.report.runs:
+    runs[run.canary].append(run.measures | {"wall": sum(run.latencies) / len(run.latencies)})
+shown = seen.value("infercanary_run_energy_joules", "long"), seen.value("infercanary_run_energy_joules", "short")
+print(json.dumps([runs, shown]))
+probe.stop()
+"""
+
+
+@pytest.mark.takes(90)
+def test_the_energy_of_a_run_that_is_long_enough(usual: Path, tmp_path: Path) -> None:
+    """400 W for 0.6 s, by a counter that moves each 100 ms. The other GPU takes more."""
+    cuda = build(tmp_path)
+    script = tmp_path / "script"
+    script.write_text("bus 0 65\npower 0 400\npower 1 700\nutilization 0 87\n")
+    done = subprocess.run(
+        [sys.executable, "-c", ENERGY], cwd=MODULES, capture_output=True, text=True, timeout=150, check=False,
+        env={**os.environ, "LD_LIBRARY_PATH": f"{usual}:{cuda}", "FAKE_NVML": str(script)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    runs, shown = json.loads(done.stdout)
+    known = [run for run in runs["long"] if "energy" in run]
+    assert known, "a machine that is busy may delay samples, not all of them"
+    for run in known:
+        assert run["energy"] == pytest.approx(400.0 * run["wall"], rel=0.06) and run["wall"] >= 0.6
+        assert run["device_use"] == 0.87
+    assert runs["short"]
+    assert all(run.keys() == {"throughput", "host_memory", "wall"} for run in runs["short"])
+    assert shown == [runs["long"][-1].get("energy"), None]

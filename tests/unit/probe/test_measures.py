@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from infercanary.contract.measures import DEVICE_MEMORY, HOST_MEMORY, MEASURES, THROUGHPUT
-from infercanary.probe.measures import MEMORY, RATE, Taking, shown
+from infercanary.contract.measures import (
+    DEVICE_MEMORY,
+    DEVICE_USE,
+    ENERGY,
+    HOST_MEMORY,
+    MEASURES,
+    THROUGHPUT,
+)
+from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, described, of_gpu, shown
+from infercanary.probe.round import Round
+from infercanary.probe.tags import Points, Values, Window
 from infercanary.probe.timing import Timing
 
 TIMINGS = [Timing(0.1, {}), Timing(0.3, {})]
@@ -29,13 +39,17 @@ def proc(tmp_path: Path) -> Path:
 class Counting:
     """A target that counts samples and the memory of its engine."""
 
-    def __init__(self, samples: Any = 8, peak: Any = 5000) -> None:
+    def __init__(self, samples: Any = 8, peak: Any = 5000, now: Any = None) -> None:
         self.samples = samples
         self.peak = peak
+        self.now = now
         self.resets = 0
 
     def reset_peak_memory(self) -> None:
         self.resets += 1
+
+    def memory_in_use(self) -> Any:
+        return self.now
 
     def peak_memory(self) -> Any:
         if isinstance(self.peak, Exception):
@@ -63,6 +77,7 @@ def test_a_guest_resets_nothing(proc: Path) -> None:
     target = Counting()
     assert taken(target, proc, is_guest=True) == {THROUGHPUT: 40.0, HOST_MEMORY: 300 * PAGE}
     assert (proc / "clear_refs").read_text() == "" and target.resets == 0
+    assert taken(Counting(now=3000), proc, is_guest=True)[DEVICE_MEMORY] == 3000
 
 
 def test_where_the_kernel_resets_no_peak_it_is_not_an_old_one(proc: Path) -> None:
@@ -85,5 +100,69 @@ def test_what_is_not_known_is_missing(proc: Path, odd: Any) -> None:
 
 def test_every_measure_that_is_shown_is_one() -> None:
     points = shown(dict.fromkeys(MEASURES, 1.0) | {"throughput@8x1": 2.0, "newer": 3.0})
-    assert points == {RATE: {(): 1.0}, MEMORY: {("host",): 1.0, ("device",): 1.0}}
-    assert shown({}) == {RATE: {}, MEMORY: {}}, "nothing of the run before stays"
+    assert points == {RATE: {(): 1.0}, MEMORY: {("host",): 1.0, ("device",): 1.0}, JOULES: {(): 1.0}}
+    assert shown({}) == {RATE: {}, MEMORY: {}, JOULES: {}}, "nothing of the run before stays"
+
+
+def test_what_people_read() -> None:
+    known = {THROUGHPUT: 12345.6, HOST_MEMORY: 3e8, ENERGY: 0.012345, DEVICE_USE: 0.934, "newer": 1.0}
+    assert described(known) == {
+        "throughput": "12350 samples/s",
+        "memory": "host 286 MiB  at most, during the run",
+        "energy": "0.0123 J an inference",
+        "device use": "93 %",
+    }
+    assert described({}) == {}
+
+
+# Of a GPU ----------------------------------------------------------------------------------------------------------
+
+COUNTER, USE = "infercanary_gpu_energy_joules_total", "infercanary_gpu_utilization_ratio"
+
+
+def window(
+    seconds: float | None,
+    repeats: float,
+    *,
+    gpus: Any = frozenset({"1"}),
+    energy: Points = MappingProxyType({("0",): 900.0, ("1",): 1400.0}),
+    shown: tuple[str, ...] = ("0", "1"),
+) -> Window:
+    """Ten repeats of ``repeats`` seconds together, each of 4 inferences, between samples ``seconds`` apart."""
+    timings = [Timing(repeats / 40, {})] * 10
+    before: Values = {COUNTER: {("0",): 100.0, ("1",): 200.0}}
+    after: Values = {
+        COUNTER: energy,
+        USE: {("0",): 0.1, ("1",): 0.9},
+        "infercanary_gpu_up": {(gpu,): 1.0 for gpu in shown},
+    }
+    done = Round("ok", timings=timings, inferences=40)
+    return Window(done, 0.0, {}, {}, {}, before, after, None, seconds, gpus)
+
+
+def test_the_energy_of_a_run_is_its_own_gpus() -> None:
+    assert of_gpu(window(3.04, 3.0)) == {ENERGY: 1200.0 / 40, DEVICE_USE: 0.9}
+
+
+@pytest.mark.parametrize(
+    ("around", "known"),
+    [
+        (
+            window(3.06, 3.0),
+            {DEVICE_USE},
+        ),  # what lies around it, and the step of the counter, are more than 5 %
+        (window(1.9, 1.9), {DEVICE_USE}),
+        (window(1.19, 1.19), set()),  # the driver's use may be of the time before
+        (window(None, 3.0), set()),  # a sampler was late
+        (window(3.0, 3.0, gpus=None), set()),  # a server's
+        (window(3.0, 3.0, gpus=frozenset()), set()),  # on the CPU
+        (window(3.0, 3.0, gpus=frozenset({"0", "1"})), set()),
+        (window(3.0, 3.0, shown=("0", "1", "1:0")), set()),  # one of its parts
+        (window(3.0, 3.0, shown=("0", "0:1", "1")), {ENERGY, DEVICE_USE}),
+        (window(3.0, 3.0, energy={}), {DEVICE_USE}),
+        (window(3.0, 3.0, energy={("1",): 200.0}), {DEVICE_USE}),  # the counter stands still
+        (window(3.0, 3.0, energy={("1",): 100.0}), {DEVICE_USE}),
+    ],
+)
+def test_what_is_not_known_within_a_few_percent_is_missing(around: Window, known: set[str]) -> None:
+    assert of_gpu(around).keys() == known

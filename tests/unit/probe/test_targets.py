@@ -14,6 +14,7 @@ import infercanary.probe.targets
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import (
     Calibrates,
+    CountsMemory,
     CountsSamples,
     GivesReadings,
     MayLackCuda,
@@ -38,6 +39,7 @@ from infercanary.probe.targets.torch import TorchTarget
 ENGINES = {"torch", "numpy", "onnxruntime", "tensorrt"}
 ABILITIES = (
     Calibrates,
+    CountsMemory,
     CountsSamples,
     GivesReadings,
     MayLackCuda,
@@ -144,7 +146,11 @@ def test_the_abilities_of_the_built_in_targets() -> None:
     sized = {"Resizable", "CountsSamples"}
     assert abilities(TensorRtTarget("x.engine")) == on_device
     assert abilities(OnnxTarget("x.onnx")) == on_device | sized
-    assert abilities(TorchTarget("a:b", [])) == on_device | sized | {"ReportsBusy", "TracksPeakMemory"}
+    assert abilities(TorchTarget("a:b", [])) == on_device | sized | {
+        "CountsMemory",
+        "ReportsBusy",
+        "TracksPeakMemory",
+    }
     assert abilities(MatmulTarget()) == on_device | {"ReportsBusy", "PreparesRuns", "GivesReadings"}
     server = {"Resizable", "NamesReasons", "GivesReadings", "PreparesRuns"}
     url = "http://127.0.0.1:1"

@@ -20,6 +20,7 @@ from infercanary.probe.targets.registry import (
 )
 from infercanary.probe.targets.target import (
     Calibrates,
+    CountsMemory,
     CountsSamples,
     GivesReadings,
     IdentifiesModel,
@@ -38,6 +39,7 @@ from infercanary.probe.targets.target import (
 __all__ = [
     "REASONS",
     "Calibrates",
+    "CountsMemory",
     "CountsSamples",
     "Failure",
     "GivesReadings",

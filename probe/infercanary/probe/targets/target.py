@@ -176,6 +176,15 @@ class CountsSamples(Protocol):
 
 
 @runtime_checkable
+class CountsMemory(Protocol):
+    """A target whose engine knows how much device memory it has allocated."""
+
+    def memory_in_use(self) -> int | None:
+        """Return how many bytes that is now; None where it is not known."""
+        ...
+
+
+@runtime_checkable
 class TracksPeakMemory(Protocol):
     """A target whose engine counts the device memory that it allocates."""
 

@@ -264,6 +264,12 @@ class TorchTarget:
             return None
         return int(self._torch.cuda.max_memory_allocated(self._device))
 
+    def memory_in_use(self) -> int | None:
+        """Return the bytes that are allocated on the device now; None on the CPU."""
+        if self._device.type != "cuda":
+            return None
+        return int(self._torch.cuda.memory_allocated(self._device))
+
     def _common_size(self) -> int | None:
         sizes = {int(t.shape[0]) for t in self._device_inputs if t.dim()}
         return max(sizes) if len(sizes) == 1 and 0 not in sizes else None

@@ -1,0 +1,62 @@
+"""What a run of a torch model takes of a real device: its peak in a process of the probe's own, else what is in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from infercanary.contract.measures import DEVICE_MEMORY
+from infercanary.probe import TorchTarget
+from infercanary.probe.measures import Taking
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
+    ),
+]
+
+MIB = 1 << 20
+
+
+class Taker(torch.nn.Module):  # type: ignore[name-defined, misc]
+    """Holds some memory, and takes more while it computes."""
+
+    def __init__(self, holds: int, takes: int) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.ones(holds, dtype=torch.uint8))
+        self.takes = takes
+
+    def forward(self, x: Any) -> Any:
+        return x + torch.ones(self.takes, dtype=torch.uint8, device=x.device)[:1].float()
+
+
+def memory(holds: int, takes: int, *, is_guest: bool = False) -> float:
+    target = TorchTarget(Taker(holds, takes).cuda().eval(), [{"shape": [1, 8]}], device="cuda")
+    target.open()
+    target.clock.measure(target.run)
+    taking = Taking(target)
+    taking.is_guest = is_guest
+    taking.begin()
+    timing, _ = target.clock.measure(target.run)
+    found = taking.end([timing], calls_a_server=False)
+    target.close()
+    return found[DEVICE_MEMORY]
+
+
+def test_a_peak_is_what_is_held_and_what_is_taken() -> None:
+    least = memory(MIB, MIB)
+    assert memory(201 * MIB, MIB) - least == pytest.approx(200 * MIB, rel=0.05)
+    assert memory(MIB, 101 * MIB) - least == pytest.approx(100 * MIB, rel=0.05)
+
+
+def test_in_a_servers_process_its_peak_stays_and_what_is_held_is_known() -> None:
+    least = memory(MIB, 300 * MIB)
+    peak = torch.cuda.max_memory_allocated()
+    assert memory(201 * MIB, MIB, is_guest=True) - memory(MIB, 101 * MIB, is_guest=True) == pytest.approx(
+        200 * MIB, rel=0.05
+    )
+    assert torch.cuda.max_memory_allocated() >= peak >= least
