@@ -15,18 +15,19 @@ worse for each of them. Three things differ:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 
 import msgspec
-import numpy as np
 
 from infercanary.contract.measures import MEASURES, Measure, measure_of
 from infercanary.judge.align import align
 from infercanary.judge.causes import explain
 from infercanary.judge.decide import decide
 from infercanary.judge.estimate import shifts
-from infercanary.judge.model import Pair, Start, State, Upgrade
+from infercanary.judge.model import Pair, Sample, Start, State, Upgrade
 from infercanary.judge.policy import FILES, LIVE, Policy
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval
@@ -49,11 +50,18 @@ class MeasureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Median of the values before, in the measure's unit."""
     after: float | None = None
     values: int = 0
-    """Of the start of the new image that has most of them, by now."""
+    """Of the start of the new image that has most of them, when it was judged."""
+    looks: int = 0
+    """That the starts of the new image had reached then, all together."""
+    starts: int = 0
+    """Of both images, that there were then."""
 
 
 def judge_measures(
-    starts: Sequence[Start], siblings: Sequence[Start] = (), policy: Policy = LIVE
+    starts: Sequence[Start],
+    siblings: Sequence[Start] = (),
+    policy: Policy = LIVE,
+    known: Mapping[str, MeasureVerdict] = MappingProxyType({}),
 ) -> dict[str, MeasureVerdict]:
     """Did the last upgrade of a service change what a canary is judged by beside its latency.
 
@@ -61,6 +69,7 @@ def judge_measures(
         starts: Of the service's containers, in order of time, with the runs of this canary.
         siblings: Starts of other services on the host: they show what is not the image's.
         policy: The numbers that decide about latency.
+        known: Earlier verdicts by the same policy: one stands until its measure reached another look.
 
     Returns:
         By measure, of those that runs of both images have; nothing without an upgrade.
@@ -70,10 +79,22 @@ def judge_measures(
     if upgrade is None:
         return {}
     rules = policy.for_measures()
-    return {
-        name: _judged(selection, upgrade, siblings, measure, rules)
-        for name, measure in measured(upgrade.before, upgrade.after, policy).items()
-    }
+    found = {}
+    for name, measure in measured(upgrade.before, upgrade.after, policy).items():
+        counts = [len(_places(start, measure)) for start in upgrade.after]
+        due = MeasureVerdict(
+            state="settling",
+            upgraded_at=upgrade.at,
+            values=max(counts),
+            looks=sum(bisect_right(rules.looks, count) for count in counts),
+            starts=len(upgrade.before) + len(upgrade.after),
+        )
+        last = known.get(name, due)
+        is_new = (last.upgraded_at, last.looks, last.starts) != (due.upgraded_at, due.looks, due.starts)
+        if is_new or last is due:
+            last = _judged(selection, upgrade, siblings, measure, rules, due)
+        found[name] = last
+    return found
 
 
 def compare_measures(
@@ -92,16 +113,17 @@ def compare_measures(
     rules = policy.for_measures()
     found = {}
     for name, measure in measured(before, after, policy).items():
-        sides = [of_measure(s, measure) for s in before], [of_measure(s, measure) for s in after]
-        if _is_memory(measure):
-            age = _common_age(*sides)
-            sides = [_until(s, age, rules) for s in sides[0]], [_until(s, age, rules) for s in sides[1]]
+        age = _common_age(before, after, measure)
+        sides = (
+            [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in before],
+            [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in after],
+        )
         old, new = ([start.series(rules) for start in side if start.samples] for side in sides)
         seen, shift, _ = compare_starts(old, new, policy=rules)
         state: State = seen.verdict
         if state in CHANGED and not _is_memory(measure) and _is_hosts(shift, [Pair(*sides)], [], rules):
             state = "inconclusive"
-        found[name] = _verdict(state, seen, measure, sides)
+        found[name] = _verdict(state, seen, measure, sides, MeasureVerdict(state=state))
     return found
 
 
@@ -116,33 +138,36 @@ def measured(before: Iterable[Start], after: Iterable[Start], policy: Policy = L
     Returns:
         By name, of those that runs of both sides have: memory and energy first, then the points of sweeps.
     """
-    known = [
-        m for name in _names(before) & _names(after) if (m := measure_of(name)) is not None and m.is_judged
-    ]
+    old = [start.samples for start in before]
+    both = [name for name in _names(after) if any(name in s.measures for samples in old for s in samples)]
+    known = [m for name in both if (m := measure_of(name)) is not None and m.is_judged]
     order = [*MEASURES]
     known.sort(key=lambda m: (order.index(m.name) if m.name in MEASURES else len(order), len(m.name), m.name))
     return {measure.name: measure for measure in known[: policy.most_measures]}
 
 
-def of_measure(start: Start, measure: Measure) -> Start:
+def of_measure(start: Start, measure: Measure, places: Iterable[int] | None = None) -> Start:
     """``start`` as the stages take it: with the measure in place of its runs' medians, worse if larger.
 
     Args:
         start: With the runs that count.
         measure: Of which a value of zero does not count.
+        places: Of the runs that are taken, each of which has the measure; all that have it without them.
 
     Returns:
-        A start with the runs that have the measure. They keep their controls, their clock and their tags.
+        A start of these runs. They keep their controls, their clock and their tags.
     """
-    samples = [
-        msgspec.structs.replace(
-            sample,
-            median=1 / value if measure.more_is_better else value,
-            phases={}, waited=None, crowded=None, inside=None, received=None, off_cpu={}, measures={},
-        )
-        for sample in start.samples
-        if 0 < (value := sample.measures.get(measure.name, 0.0)) < math.inf
-    ]  # fmt: skip
+    samples = []
+    for place in _places(start, measure) if places is None else places:
+        sample = start.samples[place]
+        value = sample.measures[measure.name]
+        samples.append(
+            Sample(
+                sample.sequence, sample.canary, sample.started_at, sample.outcome,
+                1 / value if measure.more_is_better else value,
+                controls=sample.controls, sm_clock=sample.sm_clock, tags=sample.tags, runs=sample.runs,
+            )
+        )  # fmt: skip
     return Start(start.generation, samples, start.last_at)
 
 
@@ -164,35 +189,48 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
 
 
 def _judged(
-    selection: Selection, upgrade: Upgrade, siblings: Sequence[Start], measure: Measure, rules: Policy
+    selection: Selection,
+    upgrade: Upgrade,
+    siblings: Sequence[Start],
+    measure: Measure,
+    rules: Policy,
+    due: MeasureVerdict,
 ) -> MeasureVerdict:
-    derived = {start.boot: of_measure(start, measure) for start in selection.starts}
-    if _is_memory(measure):
-        age = _common_age(*([derived[s.boot] for s in side] for side in (upgrade.before, upgrade.after)))
-        derived = {boot: _until(start, age, rules) for boot, start in derived.items()}
+    age = _common_age(upgrade.before, upgrade.after, measure)
+    new = {start.boot for start in upgrade.after}
+    derived = {}
+    for start in selection.starts:
+        places = _of_age(start, measure, age, rules)
+        if not _is_memory(measure) and start.boot not in new:  # what was long before would only cost time
+            since = sum(start.samples[place].started_at >= upgrade.at for place in places)
+            places = places[max(0, len(places) - since - rules.baseline_runs) :]
+        derived[start.boot] = of_measure(start, measure, places)
     before, after = ([derived[s.boot] for s in side] for side in (upgrade.before, upgrade.after))
     starts, live = ([derived[s.boot] for s in several] for several in (selection.starts, selection.live))
     theirs = Selection(starts, Upgrade(upgrade.at, before, after, []), live)
     decision = decide(shifts(align(theirs, (), rules), rules), rules)
     state, look = decision.state, decision.look
-    found = MeasureVerdict(state=state)
+    found = msgspec.structs.replace(due, state=state)
     if look is not None:
         pairs = decision.pairs
         if state in CHANGED and not _is_memory(measure):
             beside = align(theirs, siblings, rules).beside
             state = "inconclusive" if _is_hosts(look.shift, pairs, beside, rules) else state
         sides = [s for pair in pairs for s in pair.before], [s for pair in pairs for s in pair.after]
-        found = _verdict(state, look.seen, measure, sides)
-    values = max((len(start.samples) for start in after), default=0)
-    return msgspec.structs.replace(found, upgraded_at=upgrade.at, values=values)
+        found = _verdict(state, look.seen, measure, sides, due)
+    return found
 
 
 def _verdict(
-    state: State, seen: Comparison, measure: Measure, sides: tuple[Sequence[Start], Sequence[Start]]
+    state: State,
+    seen: Comparison,
+    measure: Measure,
+    sides: tuple[Sequence[Start], Sequence[Start]],
+    due: MeasureVerdict,
 ) -> MeasureVerdict:
     """Of a comparison of what is worse if larger, in the measure's own unit and direction."""
     if not math.isfinite(seen.shift):
-        return MeasureVerdict(state=state)
+        return msgspec.structs.replace(due, state=state)
     if _is_memory(measure) and state in ("improved", "equivalent") and not _is_of_one_age(*sides):
         state = "inconclusive"
     shift, low, high = seen.shift, seen.low, seen.high
@@ -200,7 +238,9 @@ def _verdict(
     if measure.more_is_better:
         shift, low, high = _inverse(shift), _inverse(high), _inverse(low)
         before, after = 1 / before, 1 / after
-    return MeasureVerdict(state=state, shift=shift, low=low, high=high, before=before, after=after)
+    return msgspec.structs.replace(
+        due, state=state, shift=shift, low=low, high=high, before=before, after=after
+    )
 
 
 def _inverse(ratio: float) -> float:
@@ -217,20 +257,32 @@ def _is_memory(measure: Measure) -> bool:
     return measure.unit == "bytes"
 
 
-def _common_age(before: Iterable[Start], after: Iterable[Start]) -> float:
-    """Seconds after its first value that some start of either side has reached."""
-    return min(
-        max((float(start.times[-1] - start.times[0]) for start in side if start.samples), default=0.0)
-        for side in (before, after)
-    )
+def _common_age(before: Iterable[Start], after: Iterable[Start], measure: Measure) -> float:
+    """Seconds after its first value that some start of either side has reached; infinite for what does not age."""
+    if not _is_memory(measure):
+        return math.inf
+
+    def age(start: Start) -> float:
+        places = _places(start, measure)
+        return start.samples[places[-1]].started_at - start.samples[places[0]].started_at if places else 0.0
+
+    return min(max(map(age, side), default=0.0) for side in (before, after))
 
 
-def _until(start: Start, age: float, rules: Policy) -> Start:
-    """Its values up to that age, and at least as many as a start takes to count."""
-    if not start.samples:
-        return start
-    reached = int(np.searchsorted(start.times, start.times[0] + age, "right"))
-    return start.first(max(reached, rules.fewest_runs))
+def _of_age(start: Start, measure: Measure, age: float, rules: Policy) -> list[int]:
+    """Where its values up to that age are, and at least as many as a start takes to count."""
+    places = _places(start, measure)
+    if not places or age == math.inf:
+        return places
+    until = start.samples[places[0]].started_at + age
+    reached = bisect_right(places, until, key=lambda place: start.samples[place].started_at)
+    return places[: max(reached, rules.fewest_runs)]
+
+
+def _places(start: Start, measure: Measure) -> list[int]:
+    """Which of its runs have the measure."""
+    name = measure.name
+    return [i for i, s in enumerate(start.samples) if 0 < s.measures.get(name, 0.0) < math.inf]
 
 
 def _is_of_one_age(before: Iterable[Start], after: Sequence[Start]) -> bool:
@@ -243,4 +295,4 @@ def _is_of_one_age(before: Iterable[Start], after: Sequence[Start]) -> bool:
 
 
 def _names(starts: Iterable[Start]) -> set[str]:
-    return {name for start in starts for sample in start.samples for name in sample.measures}
+    return set[str]().union(*(sample.measures for start in starts for sample in start.samples))

@@ -101,6 +101,18 @@ def test_what_is_constant_to_the_byte_makes_no_small_shift_certain(earlier: int,
         )
 
 
+def test_a_verdict_stands_until_another_look() -> None:
+    starts = memory([512 * MIB] * 3, 1.3 * 512 * MIB, 36)
+
+    def after(runs: int, known: Mapping[str, MeasureVerdict]) -> dict[str, MeasureVerdict]:
+        return judge_measures([*starts[:-1], starts[-1].first(runs)], known=known)
+
+    first = after(24, {})
+    assert after(35, first) == first and after(35, first)[HOST_MEMORY] is first[HOST_MEMORY]
+    assert (after(36, first)[HOST_MEMORY].values, first[HOST_MEMORY].values) == (36, 24)
+    assert after(24, {})[HOST_MEMORY] == first[HOST_MEMORY]
+
+
 def loads(level: float, seed: int, count: int = 48) -> dict[str, Sequence[float]]:
     """Of two points of a sweep; the level is that of a batch of 8."""
     rng = np.random.default_rng(seed)
@@ -186,10 +198,10 @@ def test_nothing_is_judged_without_an_upgrade_or_values() -> None:
     assert judge_measures(memory([MIB] * 3, MIB)[:-1]) == {}
     assert judge_measures([]) == {} and compare_measures([], []) == {}
     zeros = [start(-1, {HOST_MEMORY: [0.0] * 60}), start(0, {HOST_MEMORY: [0.0] * 60})]
-    assert only(judge_measures(zeros)) == MeasureVerdict(state="no_baseline", upgraded_at=1e9)
+    assert only(judge_measures(zeros)) == MeasureVerdict(state="no_baseline", upgraded_at=1e9, starts=2)
     assert only(compare_measures(zeros[:1], zeros[1:])) == MeasureVerdict(state="inconclusive")
     few = [start(-1, {HOST_MEMORY: [MIB] * 60}), start(0, {HOST_MEMORY: [2 * MIB] * 3})]
-    assert only(judge_measures(few)) == MeasureVerdict(state="settling", upgraded_at=1e9, values=3)
+    assert only(judge_measures(few)) == MeasureVerdict(state="settling", upgraded_at=1e9, values=3, starts=2)
 
 
 @pytest.mark.parametrize("unit", [1.0, 1e-6, 1e9])
