@@ -6,7 +6,7 @@ import asyncio
 import html
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
+from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.sentence import percent, progress
@@ -133,6 +134,7 @@ def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Fin
     shown = next((run for run in reversed(runs) if run.median is not None), last)
     judgement, drift = findings.judgements.get(name), findings.drifts.get((container, name))
     verdict = _verdict(judgement, findings.sentences[name]) if judgement is not None else ""
+    measures = _measures(findings.measures.get(name, {}))
     trouble = ""
     if last.outcome != "ok":
         detail = f": {_text(last.detail, 300)}" if last.detail else ""
@@ -142,7 +144,7 @@ def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Fin
         f'<span class="now">{_latency(shown.median)} <small>ms</small></span>'
         f'<span class="spread"><span><small>min </small>{_latency(shown.low)}</span>'
         f"<span><small>max </small>{_latency(shown.high)}</span></span>{sparkline(runs)}{trouble}"
-        f"{verdict}{_drift(drift) if drift is not None else ''}</div>"
+        f"{verdict}{measures}{_drift(drift) if drift is not None else ''}</div>"
     )
 
 
@@ -158,6 +160,17 @@ def _verdict(judgement: Judgement, sentence: str) -> str:
         f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'
         f"{before_and_after(*judgement.medians)}</div>"
     )
+
+
+def _measures(verdicts: Mapping[str, MeasureVerdict]) -> str:
+    """What the upgrade did to memory, energy and throughput, in one line: what changed first."""
+    if not verdicts:
+        return ""
+    order = ("regressed", "improved", "confirming")
+    each = sorted(verdicts.items(), key=lambda item: item[1].state not in order)
+    worst = next((state for state in order[:2] if any(v.state == state for v in verdicts.values())), "")
+    line = "; ".join(measure_words(name, verdict) for name, verdict in each)
+    return f'<div class="verdict {worst}"><small>{_text(line, 1000)}</small></div>'
 
 
 def _origin(before: Origin, after: Origin) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
 from infercanary.exporter.judging import findings, queue, silence, thread
 from infercanary.exporter.judging.queue import cold_starts
@@ -14,6 +15,7 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior
+from infercanary.judge.shift import CHANGED
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 
@@ -91,6 +93,46 @@ def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> No
         state = judging.findings["s"].judgements["c"].state
         expected = "settling" if first + 4 < 5 else "regressed"
         assert state == expected, first
+
+
+def measured(count: int, first: int = 0, memory: float = 2.0**29) -> list[Run]:
+    return [
+        msgspec.structs.replace(run, measures={HOST_MEMORY: memory, "newer": 1.0})
+        for run in runs(count, first)
+    ]
+
+
+def test_more_memory_at_equal_latency_is_found_recorded_and_taken_up_again(tmp_path: Path) -> None:
+    store = tmp_path / "judge.sqlite"
+    judging = Judging(store)
+    for number in range(3):
+        judging.submit(generation(f"b{number}"), [], measured(60))
+    judging.turn()
+    assert judging.findings["s"].measures == {"c": {}}, "there was no upgrade"
+    states = []
+    for first in range(0, 24, 4):
+        judging.submit(generation("new", "sha256:2"), [], measured(4, first, memory=1.3 * 2.0**29))
+        judging.turn()
+        states.append(judging.findings["s"].measures["c"][HOST_MEMORY].state)
+    assert states == ["settling"] + 5 * ["regressed"]
+    found = judging.findings["s"]
+    assert found.judgements["c"].state not in CHANGED
+    assert judging._store is not None
+    judging._store.close()
+    judging = Judging(store)
+    judging.submit(generation("new", "sha256:2"), [], measured(1, 24, memory=1.3 * 2.0**29))
+    judging.turn()
+    after = judging.findings["s"]
+    assert after.measures["c"][HOST_MEMORY].state == "regressed"
+    [last] = [answer for answer in after.answers["c"] if answer.measure]
+    assert (last.measure, last.state) == (HOST_MEMORY, "regressed")
+    assert last.sentence.startswith("host memory regressed +30.0 % [+")
+    judging.reconfigure(Policy(smallest_effect=0.5))
+    judging.turn()
+    assert judging.findings["s"].measures["c"][HOST_MEMORY].state == "equivalent"
+    states = [(a.measure, a.state) for a in judging.findings["s"].answers["c"]]
+    assert (HOST_MEMORY, "equivalent") in states and (HOST_MEMORY, "regressed") not in states
+    assert judging.findings["s"].only(["d"]).measures == {}
 
 
 def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infercanary.exporter.status import _verdict, before_and_after
+from infercanary.exporter.status import _measures, _verdict, before_and_after
+from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.origin import Origin
 
@@ -43,3 +44,14 @@ def test_an_upgrade_links_to_its_commits_and_what_labels_say_is_escaped() -> Non
         "version 1.4 → &lt;script&gt;, revision 1a2b3c4d5e6f → 9f8e7d6c5b4a</a>"
     ) in found
     assert "<a " not in _verdict(Judgement(state="equivalent", upgraded_at=1.0), "equivalent")
+
+
+def test_measures_have_one_line_with_what_changed_first() -> None:
+    same = MeasureVerdict(state="equivalent", shift=0.001, low=-0.02, high=0.02)
+    less = MeasureVerdict(state="regressed", shift=-0.2, low=-0.25, high=-0.15)
+    found = _measures({"host_memory": same, "throughput@8x1": less, "<b>": MeasureVerdict(state="settling")})
+    assert found == (
+        '<div class="verdict regressed"><small>throughput at batch 8 regressed -20.0 % [-25.0, -15.0]; '
+        "host memory equivalent +0.1 % [-2.0, +2.0]; &lt;b&gt; settling</small></div>"
+    )
+    assert _measures({}) == ""

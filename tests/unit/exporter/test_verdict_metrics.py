@@ -8,10 +8,12 @@ from infercanary.exporter.expose import write
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
-from infercanary.judge.model import Causes, Change, Judgement, State
+from infercanary.judge.measures import MeasureVerdict
+from infercanary.judge.model import STATES, Causes, Change, Judgement, State
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.trials import Trial
 
+SETTLING = MeasureVerdict(state="settling", values=2)
 TRIALS = {("a", f"boot-{i}"): Trial(5, called=i == 3) for i in range(7)}
 
 
@@ -101,3 +103,31 @@ def test_a_long_sentence_is_cut_between_two_characters(component: str) -> None:
 def test_what_cannot_be_printed_is_no_part_of_a_label() -> None:
     shown = shown_sentence(changed("line\nend\r\x00\u202e\ud800", "b"))
     assert shown.isprintable() and "line\N{REPLACEMENT CHARACTER}end" in shown
+
+
+def test_a_verdict_on_a_measure() -> None:
+    more = MeasureVerdict(
+        state="regressed", shift=0.31, low=0.28, high=0.34, before=1e9, after=1.31e9, values=24
+    )
+    same = MeasureVerdict(
+        state="equivalent", shift=0.0, low=-0.02, high=0.02, before=9.0, after=9.0, values=24
+    )
+    found = Findings(measures={"c": {"host_memory": more, "throughput@8x1": same, "energy": SETTLING}})
+    shown = {family.name: family for family in metrics.families(found, "a")}
+
+    def values(name: str) -> dict[tuple[str, ...], object]:
+        return {point.labels: point.value for point in shown[f"infercanary_measure_{name}"].points}
+
+    states = values("verdict")
+    assert [key[1:] for key, x in states.items() if x] == [
+        ("host_memory", "regressed"), ("throughput@8x1", "equivalent"), ("energy", "settling"),
+    ]  # fmt: skip
+    assert len(states) == 3 * len(STATES)
+    assert values("verdict_info") == {
+        ("c", "host_memory", "host memory regressed +31.0 % [+28.0, +34.0]"): 1.0
+    }
+    assert values("shift_ratio") == {("c", "host_memory"): 0.31, ("c", "throughput@8x1"): 0.0}
+    assert values("shift_low_ratio")["c", "host_memory"] == 0.28
+    assert values("shift_high_ratio")["c", "host_memory"] == 0.34
+    assert values("baseline") == {("c", "host_memory"): 1e9, ("c", "throughput@8x1"): 9.0}
+    assert values("current")["c", "host_memory"] == 1.31e9

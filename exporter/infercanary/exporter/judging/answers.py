@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import msgspec
 import structlog
 
+from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement, State
+from infercanary.judge.shift import CHANGED
 from infercanary.store.base import Store
 
 log = structlog.get_logger(__name__)
@@ -25,15 +30,23 @@ class PastVerdict(msgspec.Struct, frozen=True, kw_only=True):
     candidate_image: str
     prior: int = 0
     """The number of the prior of the restart variance that it used; 0 for the policy's own."""
+    measure: str = ""
+    """What it is on; empty for the latency."""
 
 
 _decoder = msgspec.json.Decoder(PastVerdict)
 
 
 def record(
-    store: Store, service: str, canary: str, judgement: Judgement, sentence: str, now: float
+    store: Store,
+    service: str,
+    canary: str,
+    judgement: Judgement,
+    sentence: str,
+    now: float,
+    measures: Mapping[str, MeasureVerdict] = MappingProxyType({}),
 ) -> tuple[PastVerdict, ...]:
-    """Keep ``judgement`` if it is a new verdict on its upgrade.
+    """Keep ``judgement`` if it is a new verdict on its upgrade, and those on its measures that changed.
 
     Args:
         store: Where its verdicts so far are kept.
@@ -42,29 +55,44 @@ def record(
         judgement: The last one.
         sentence: The same in words.
         now: A Unix time.
+        measures: The last verdict on each measure. Of those only a change is kept, and what takes it back.
 
     Returns:
-        The last verdict on each upgrade, in order of time.
+        The last verdict on each upgrade, in order of time, followed by those on its measures.
     """
-    answers: dict[float, PastVerdict] = {}
+    answers: dict[tuple[float, str], PastVerdict] = {}
     for document in store.history(service, canary, _KIND):
         try:
             answer = _decoder.decode(document.body)
         except msgspec.DecodeError as error:
             log.warning("an earlier verdict cannot be read", service=service, canary=canary, error=str(error))
         else:
-            answers[answer.upgraded_at] = answer
-    if judgement.upgraded_at is not None and judgement.state not in _OPEN:
-        known = answers.get(judgement.upgraded_at)
-        if known is None or known.state != judgement.state:
-            answer = answers[judgement.upgraded_at] = PastVerdict(
+            answers[answer.upgraded_at, answer.measure] = answer
+    if judgement.upgraded_at is None:
+        return _in_order(answers)
+    new = {"": (judgement.state, sentence)} | {
+        name: (verdict.state, measure_words(name, verdict))
+        for name, verdict in measures.items()
+        if verdict.upgraded_at == judgement.upgraded_at
+        and (verdict.state in CHANGED or (verdict.upgraded_at, name) in answers)
+    }
+    for measure, (state, words) in new.items():
+        known = answers.get((judgement.upgraded_at, measure))
+        if state not in _OPEN and (known is None or known.state != state):
+            answer = PastVerdict(
                 answered_at=now,
                 upgraded_at=judgement.upgraded_at,
-                state=judgement.state,
-                sentence=sentence,
+                state=state,
+                sentence=words,
                 baseline_image=judgement.baseline_image,
                 candidate_image=judgement.candidate_image,
                 prior=judgement.prior,
+                measure=measure,
             )
+            answers[answer.upgraded_at, measure] = answer
             store.save(service, canary, _KIND, now, msgspec.json.encode(answer))
-    return tuple(sorted(answers.values(), key=lambda answer: answer.upgraded_at))
+    return _in_order(answers)
+
+
+def _in_order(answers: Mapping[tuple[float, str], PastVerdict]) -> tuple[PastVerdict, ...]:
+    return tuple(answer for _, answer in sorted(answers.items()))

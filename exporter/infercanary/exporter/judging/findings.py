@@ -9,6 +9,7 @@ import msgspec
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
+from infercanary.judge.measures import MeasureVerdict, judge_measures
 from infercanary.judge.model import Judgement, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.restarts import restarts_before
@@ -32,6 +33,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     answers: Mapping[str, tuple[PastVerdict, ...]] = {}
     trials: Mapping[str, Trials] = {}
     """The judge's own A/A tests."""
+    measures: Mapping[str, Mapping[str, MeasureVerdict]] = {}
+    """By canary and measure: memory, energy, the throughput of a load."""
 
     def judged(
         self,
@@ -49,8 +52,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             starts: Of its service, in order of time, with its runs.
             siblings: Starts of other services on the host.
             policy: The numbers that decide.
-            drift_alone: The last verdict stands, unless it is about another upgrade than the last one is now: an image
-                may have been withdrawn.
+            drift_alone: The last verdict on the latency stands, unless it is about another upgrade than the last one is
+                now: an image may have been withdrawn.
 
         Returns:
             Findings that differ in this canary alone.
@@ -73,6 +76,10 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             sentences={**self.sentences, canary: sentence(known, policy)},
             drifts=drifts,
             trials={**self.trials, canary: tried},
+            measures={
+                **self.measures,
+                canary: judge_measures(starts, siblings, policy, self.measures.get(canary, {})),
+            },
         )
 
     def counted(self, canary: str, runs: int) -> Findings:
@@ -115,6 +122,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             drifts={key: found for key, found in self.drifts.items() if key[1] in canaries},
             answers={canary: found for canary, found in self.answers.items() if canary in canaries},
             trials={canary: found for canary, found in self.trials.items() if canary in canaries},
+            measures={canary: found for canary, found in self.measures.items() if canary in canaries},
         )
 
 

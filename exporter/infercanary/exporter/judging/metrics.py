@@ -8,6 +8,7 @@ from collections.abc import Callable
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.contract.vocabulary import CAUSES
+from infercanary.exporter.judging import measure_metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
@@ -300,12 +301,13 @@ METRICS = (
     *_DRIFT,
     TRIED,
     ALARMS,
+    *measure_metrics.METRICS,
 )
 
 
 def families(found: Findings, container: str) -> list[Family]:
     """What is known of a service, as one of its containers shows it: by canary the verdict on its service, the drift in
-    this container, and the A/A trials on the service's restarts.
+    this container, the A/A trials on the service's restarts, and the verdicts on its measures.
 
     Args:
         found: Of the service.
@@ -358,6 +360,7 @@ def families(found: Findings, container: str) -> list[Family]:
         ALARMS.family(
             {(c,): float(sum(t.called for t in tried.values())) for c, tried in found.trials.items()}
         ),
+        *measure_metrics.families(found),
     ]
 
 

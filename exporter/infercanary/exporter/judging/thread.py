@@ -5,7 +5,7 @@ What a probe reported takes these steps:
 1. :meth:`Judging.submit` puts it into a bounded queue, from the event loop;
 2. once a second :meth:`Judging.turn` stores what is queued, in one transaction;
 3. :func:`.action.next_action` says for each canary that ran what to do: judge it, look at its drift, count, nothing;
-4. :meth:`.findings.Findings.judged` judges: the verdict, the drift, the A/A trials, the sentence;
+4. :meth:`.findings.Findings.judged` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.answers`);
 6. the event loop shows the findings (:mod:`.metrics`, the status page).
 
@@ -34,9 +34,11 @@ from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_st
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.judge.identity import identified
-from infercanary.judge.model import Generation, Start, kept
+from infercanary.judge.measures import MeasureVerdict, measure_words
+from infercanary.judge.model import Generation, Start, State, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
+from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import last_upgrade
 from infercanary.store.base import Store, StoreError, open_store
 
@@ -243,7 +245,8 @@ class Judging:
         store.keep_for(self._policy)
         self._seen.clear()
         self.findings = {
-            service: msgspec.structs.replace(found, trials={}) for service, found in self.findings.items()
+            service: msgspec.structs.replace(found, trials={}, measures={})
+            for service, found in self.findings.items()
         }
         return {*store.canaries()}
 
@@ -284,10 +287,18 @@ class Judging:
                 self._learning.teach((service, canary), taught_by(starts, siblings, policy))
             after = before.judged(canary, starts, siblings, policy, drift_alone=drift_alone)
             judgement, words = after.judgements[canary], after.sentences[canary]
-            known = view.judgement
-            if known is None or (known.state, known.upgraded_at) != (judgement.state, judgement.upgraded_at):
+            known, measures = view.judgement, after.measures[canary]
+            was = (known.state, known.upgraded_at) if known is not None else None
+            is_new = was != (judgement.state, judgement.upgraded_at)
+            if is_new:
                 log.info("verdict", service=service, canary=canary, verdict=words)
-                after = after.answered(canary, record(store, service, canary, judgement, words, time.time()))
+            changed = _changed(before.measures.get(canary, {}), measures)
+            for name in changed:
+                said = measure_words(name, measures[name])
+                log.info("verdict on a measure", service=service, canary=canary, verdict=said)
+            if is_new or changed or canary not in before.measures:  # then one may take back what is recorded
+                answers = record(store, service, canary, judgement, words, time.time(), measures)
+                after = after.answered(canary, answers)
             self.findings[service] = after
         except StoreError:
             del self._seen[service, canary]  # it is judged again once the store works
@@ -324,6 +335,16 @@ class Judging:
                 del self.findings[service]
             elif not found.judgements.keys() <= known[service]:
                 self.findings[service] = found.only(known[service])
+
+
+def _changed(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVerdict]) -> list[str]:
+    """The measures that are called a change now, and were not before, or the other way round."""
+
+    def called(known: Mapping[str, MeasureVerdict]) -> dict[str, tuple[State, float | None]]:
+        return {name: (v.state, v.upgraded_at) for name, v in known.items() if v.state in CHANGED}
+
+    old, new = called(before), called(after)
+    return [name for name in after if old.get(name) != new.get(name)]
 
 
 def _runs_of_new_image(store: Store, service: str, canary: str, view: View) -> int:
