@@ -108,7 +108,8 @@ def compare_measures(
         policy: The numbers that decide about latency.
 
     Returns:
-        By measure, of those that runs of both sides have; `inconclusive` where a side has too few values.
+        By measure, of those that runs of both sides have; `inconclusive` where a side has too few values. Intervals
+        have the confidence that calls: all but ``policy.false_calls``.
     """
     rules = policy.for_measures()
     found = {}
@@ -119,7 +120,8 @@ def compare_measures(
             [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in after],
         )
         old, new = ([start.series(rules) for start in side if start.samples] for side in sides)
-        seen, shift, _ = compare_starts(old, new, policy=rules)
+        # At the error of live calls: several measures are asked about at once.
+        seen, shift, _ = compare_starts(old, new, level=1 - rules.false_calls, policy=rules)
         state: State = seen.verdict
         if state in CHANGED and not _is_memory(measure) and _is_hosts(shift, [Pair(*sides)], [], rules):
             state = "inconclusive"

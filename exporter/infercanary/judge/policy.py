@@ -172,6 +172,10 @@ class Policy:
     """Ratio. As :attr:`smallest_effect`, of memory, throughput and energy: allocators and clocks move these by a few
     percent from start to start."""
 
+    measure_looks: int = 2
+    """Every how manyth look at latency is one at measures, too, beside the first and the last one. Each costs as much
+    CPU time as one at latency, and a few values more hardly change what is known of memory."""
+
     most_measures: int = 20
     """Measures of a canary that are judged: memory, energy, and as many points as a sweep may have."""
 
@@ -393,17 +397,14 @@ class Policy:
         """The same numbers for what is judged beside latency.
 
         Returns:
-            Of an effect that counts there, and without what the latencies of a store taught of restarts.
+            Of an effect that counts there, with fewer looks, and without what a store's latencies taught of restarts.
         """
-        effect = max(self.smallest_effect, self.measure_effect)
-        if not self.prior_number:
-            return replace(self, smallest_effect=effect)
-        assumed = Policy.prior_restart_sd, Policy.prior_restart_df
         return replace(
             self,
-            smallest_effect=effect,
-            prior_restart_sd=assumed[0],
-            prior_restart_df=assumed[1],
+            smallest_effect=max(self.smallest_effect, self.measure_effect),
+            looks=tuple(sorted({*self.looks[:: self.measure_looks], self.looks[-1]})),
+            prior_restart_sd=Policy.prior_restart_sd if self.prior_number else self.prior_restart_sd,
+            prior_restart_df=Policy.prior_restart_df if self.prior_number else self.prior_restart_df,
             prior_number=0,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -102,14 +103,14 @@ def test_what_is_constant_to_the_byte_makes_no_small_shift_certain(earlier: int,
 
 
 def test_a_verdict_stands_until_another_look() -> None:
-    starts = memory([512 * MIB] * 3, 1.3 * 512 * MIB, 36)
+    starts = memory([512 * MIB] * 3, 1.3 * 512 * MIB, 48)
 
     def after(runs: int, known: Mapping[str, MeasureVerdict]) -> dict[str, MeasureVerdict]:
         return judge_measures([*starts[:-1], starts[-1].first(runs)], known=known)
 
     first = after(24, {})
-    assert after(35, first) == first and after(35, first)[HOST_MEMORY] is first[HOST_MEMORY]
-    assert (after(36, first)[HOST_MEMORY].values, first[HOST_MEMORY].values) == (36, 24)
+    assert after(47, first) == first and after(47, first)[HOST_MEMORY] is first[HOST_MEMORY]
+    assert (after(48, first)[HOST_MEMORY].values, first[HOST_MEMORY].values) == (48, 24)
     assert after(24, {})[HOST_MEMORY] == first[HOST_MEMORY]
 
 
@@ -243,4 +244,6 @@ def test_restarts_of_one_image_are_not_called(name: str, sd: float) -> None:
 def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
     learned = Prior(number=3, sd=0.002, df=4.0).of(LIVE)
     assert learned.for_measures() == LIVE.for_measures()
+    assert LIVE.for_measures().looks == (5, 12, 24, 48, 192)
+    assert replace(LIVE, looks=(6, 9)).for_measures().looks == (6, 9)
     assert LIVE.for_measures().log_effect == pytest.approx(math.log(1.05))
