@@ -113,7 +113,8 @@ PARTS = (
     ),
     Part(
         "Verdicts",
-        "verdict shift baseline current upgrade restart_deviation judged next_look cold_start_shift cpu_fallback drift",
+        "verdict measure shift baseline current upgrade restart_deviation judged next_look cold_start_shift "
+        "cpu_fallback drift",
         "Whether a service's canary changed with its last image, by how much, and why; and whether a container drifted "
         "without one ([how it is judged](adr/0009-the-judge.md)). Each is there for every container of the service, so "
         "`max by (service, canary)` counts a service once.",
@@ -357,12 +358,14 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "docs/runbooks.md": (
         "at most {some} % of it, or under {effect} %",
+        "has less throughput, by {measure_effect} % or more",
         "its verdict follows after {first_look} runs or more",
         "gone: {gone_minutes} minutes without a run of it",
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",
+        "by {measure_effect} % or more",
         "the change is within ±{effect} %",
         "by {effect} % or more, clear of ±{clear} %, and beyond doubt",
     ),
@@ -376,6 +379,7 @@ def numbers(policy: Policy) -> dict[str, str]:
     return {
         "effect_ratio": f"{policy.smallest_effect:g}",
         "effect": f"{100 * policy.smallest_effect:g}",
+        "measure_effect": f"{100 * policy.measure_effect:g}",
         "clear_ratio": f"{policy.clear_zone:g}",
         "confidence": f"{policy.confidence:g}",
         "false_calls": f"{policy.false_calls:g}",

@@ -39,8 +39,8 @@ _LINK = re.compile(
 )
 
 _SENTENCE = re.compile(
-    r'\{\{ with printf "topk\(1, timestamp\(infercanary_verdict_info\{instance=%q,service=%q,canary=%q\}\)\)" '
-    r"\$labels\.instance \$labels\.service \$labels\.canary \| query -\}\}\s*"
+    r'\{\{ with printf "topk\(1, timestamp\((?P<metric>infercanary_(?:measure_)?verdict_info)'
+    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\)\)" (?:\$labels\.\w+ )+\| query -\}\}\s*'
     r'\{\{ \. \| first \| label "sentence" \}\}'
 )
 """How Prometheus' annotations read the judge's sentence: by a query."""
@@ -108,12 +108,14 @@ def _rule(rule: Rule, shared: bool, links: Mapping[str, str]) -> Rule:
         if "$" in str(text):
             raise ValueError(f"{name}: Grafana reads the $ of label {key} as a variable of its environment")
     severity = labels["severity"] if shared else ""
-    annotations = _annotations(rule.get("annotations") or {}, name, links)
+    texts = rule.get("annotations") or {}
+    annotations = _annotations(texts, name, links)
+    said = next((found for text in texts.values() if (found := _SENTENCE.search(text))), None)
     made: dict[str, Any] = {
         "uid": uid(name, severity),
         "title": f"{name} ({severity})" if severity else name,
         "condition": "C",
-        "data": [*_data(rule["expr"], annotations)],
+        "data": [*_data(rule["expr"], said)],
         "noDataState": "OK",
         "execErrState": "Error",
         "for": rule.get("for", "0s"),
@@ -167,16 +169,23 @@ def template(text: str, name: str, links: Mapping[str, str]) -> str:
     return re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
 
 
-def _data(expression: str, annotations: Mapping[str, str]) -> Iterator[Rule]:
+def _data(expression: str, said: re.Match[str] | None) -> Iterator[Rule]:
+    """``said``: how an annotation reads the judge's sentence, if one does."""
     yield _query("A", expression.strip())
     yield _expression("B", type="math", expression="is_number($A) || is_nan($A) || is_inf($A)")
     above = {"evaluator": {"type": "gt", "params": [0]}}
     yield _expression("C", type="threshold", expression="B", conditions=[above])
-    if any(_OF_S in text for text in annotations.values()):
-        yield _query("S", sentence_of(expression.strip()))
+    if said is not None:
+        yield _query(
+            "S", sentence_of(expression.strip(), said["metric"], re.findall(r"\w+(?==)", said["by"]))
+        )
 
 
-def sentence_of(expression: str) -> str:
+def sentence_of(
+    expression: str,
+    metric: str = "infercanary_verdict_info",
+    labels: Sequence[str] = ("instance", "service", "canary"),
+) -> str:
     """The alert's own series with the judge's sentence as one more label.
 
     Grafana gives an alert the values of all queries whose labels contain the alert's own
@@ -185,9 +194,12 @@ def sentence_of(expression: str) -> str:
 
     Args:
         expression: The alert's, as PromQL.
+        metric: Which has the sentence.
+        labels: That the alert's series and the metric's have in common.
     """
-    newest = "topk by (instance, service, canary) (1, timestamp(infercanary_verdict_info)) ^ 0"
-    return f"(\n{expression}\n) * on (instance, service, canary) group_left (sentence) {newest}"
+    by = ", ".join(labels)
+    newest = f"topk by ({by}) (1, timestamp({metric})) ^ 0"
+    return f"(\n{expression}\n) * on ({by}) group_left (sentence) {newest}"
 
 
 def _query(reference: str, expression: str) -> Rule:

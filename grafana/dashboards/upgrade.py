@@ -59,6 +59,7 @@ def board() -> Board:
             Row(
                 "Where it grew", [_bottleneck(), _where(), _phases(), _phases_over_time(), _tags(), _beside()]
             ),
+            Row("Beside latency", [verdicts.measures()]),
             Row("What came with the image", [_components(), _cold_start(), _cold_start_shift(), _output()]),
         ],
         since="now-24h",

@@ -114,6 +114,41 @@ def table() -> Panel:
     return rows(about, columns, *queries, sort="-Shift")
 
 
+def measures() -> Panel:
+    """What the upgrade did to memory, energy and throughput."""
+    about = About(
+        "Memory, energy and throughput",
+        "The verdict on each measure that runs of both images have, its shift with the interval, and the medians "
+        f"before and after. Called at {100 * LIVE.measure_effect:g} % or more: less throughput and more of the others "
+        "is regressed. throughput@8x1 is a sweep's, at a batch of 8 with one request at a time.",
+        "short",
+        width=24,
+        height=6,
+        empty="No upgrade yet, or runs of one image have no such measure",
+    )
+    by = f"{BY}, measure"
+    queries = [
+        Query(f"{of('infercanary_measure_verdict', f'{by}, verdict')} == 1"),
+        Query(of("infercanary_measure_shift_ratio", by)),
+        Query(of("infercanary_measure_shift_low_ratio", by)),
+        Query(of("infercanary_measure_shift_high_ratio", by)),
+        Query(of("infercanary_measure_baseline", by)),
+        Query(of("infercanary_measure_current", by)),
+    ]
+    columns = [
+        Column("service", "service"),
+        Column("canary", "canary"),
+        Column("measure", "Measure"),
+        Column("verdict", "Verdict", named=colours.VERDICTS),
+        Column("Value #B", "Shift", "percentunit", decimals=1),
+        Column("Value #C", "From", "percentunit", decimals=1),
+        Column("Value #D", "To", "percentunit", decimals=1),
+        Column("Value #E", "Before", "short"),
+        Column("Value #F", "After", "short"),
+    ]
+    return rows(about, columns, *queries, sort="Measure")
+
+
 def over_time() -> Panel:
     """Verdicts as they came."""
     about = About(

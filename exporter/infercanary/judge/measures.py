@@ -170,7 +170,7 @@ def of_measure(start: Start, measure: Measure, places: Iterable[int] | None = No
                 controls=sample.controls, sm_clock=sample.sm_clock, tags=sample.tags, runs=sample.runs,
             )
         )  # fmt: skip
-    return Start(start.generation, samples, start.last_at)
+    return Start(start.generation, samples, start.last_at, start.canary_name)
 
 
 def measure_words(name: str, verdict: MeasureVerdict) -> str:

@@ -24,6 +24,7 @@ def _read(path: Path) -> Any:
 ON = _read(PROVISIONING / "alerting/on/rules.yml")
 OFF = _read(PROVISIONING / "alerting/off/rules.yml")
 MADE = [rule for group in ON["groups"] for rule in group["rules"]]
+BY = ("instance", "service", "canary")
 SOURCE = [
     rule
     for path in sorted((ROOT / "prometheus/rules").glob("*.y*ml"))
@@ -113,6 +114,7 @@ def test_a_rule_whose_text_has_the_sentence_asks_for_it_and_does_not_decide_by_i
         "InferCanaryRegressionUnexplained",
         "InferCanaryHostRegressed",
         "InferCanaryLoadRegressed",
+        "InferCanaryMeasureRegressed",
         "InferCanaryLatencyImproved",
         "InferCanaryCpuFallback",
     }
@@ -121,7 +123,8 @@ def test_a_rule_whose_text_has_the_sentence_asks_for_it_and_does_not_decide_by_i
         assert (last["refId"] == "S") == (rule in reading), rule["title"]
         assert not any("verdict_info" in str(node) or "$S" in str(node) for node in deciding)
         if rule in reading:
-            assert last["model"]["expr"] == alerting.sentence_of(rule["data"][0]["model"]["expr"])
+            has = ("infercanary_measure_verdict_info", (*BY, "measure")) if "Measure" in rule["title"] else ()
+            assert last["model"]["expr"] == alerting.sentence_of(rule["data"][0]["model"]["expr"], *has)
             assert last["model"]["instant"]
 
 
