@@ -21,6 +21,7 @@ from infercanary.compare.outlook import Observed, outlook
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
+from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import explain
 from infercanary.judge.measures import MeasureVerdict, compare_measures
 from infercanary.judge.model import Causes, Judgement, Pair
@@ -270,6 +271,13 @@ def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> l
                 f"{what}: {len(ids)} environments ({', '.join(ids[:4])}); where they are not one image, "
                 f"pick with --{what}-id"
             )
+    settings = [sorted({start.settings for start in side.starts} - {""}) for side in (baseline, candidate)]
+    if all(settings) and settings[0] != settings[1]:
+        before, after = map(" and ".join, settings)
+        notes.append(
+            f"the canary's settings differ ({before} → {after}): both sides do not measure the same, and the image "
+            "alone is not to blame"
+        )
     return notes
 
 
@@ -296,7 +304,8 @@ def _sentence(seen: Comparison, causes: Causes | None) -> str:
         judgement = Judgement(
             state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes
         )
-        return sentence(judgement)
+        edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
+        return sentence(judgement, subject="image or settings" if edited else "image")
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
 
 

@@ -19,7 +19,7 @@ from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement
 from infercanary.judge.origin import Origin, changed, link
-from infercanary.judge.sentence import percent, progress
+from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15
@@ -199,9 +199,10 @@ def _drift(drift: Drift) -> str:
         return ""
     state = "regressed" if drift.shift > 0 else "improved"
     host = f", host {percent(drift.host.shift)}" if drift.host is not None else ""
+    changes = f"; since that day: {_text(listed(drift.changes), SENTENCE_BYTES)}" if drift.changes else ""
     return (
         f'<div class="verdict {state}"><p>drifted {percent(drift.shift)} from the first day of this image{host}; '
-        f"since {_age(max(0.0, time.time() - drift.onset))} ago, with no upgrade</p></div>"
+        f"since {_age(max(0.0, time.time() - drift.onset))} ago, with no upgrade{changes}</p></div>"
     )
 
 

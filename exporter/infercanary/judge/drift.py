@@ -17,7 +17,7 @@ import msgspec
 from infercanary.judge.causes import explain
 from infercanary.judge.changepoints import scan
 from infercanary.judge.evidence import NO_RESTART
-from infercanary.judge.model import Pair, Part, Sample, Start, merge
+from infercanary.judge.model import Change, Pair, Part, Sample, Start, merge
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import pool
 from infercanary.judge.shift import CHANGED, Restarts
@@ -40,6 +40,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     host: Part | None = None
     blocks: int = 0
     """Recorded so far."""
+    changes: tuple[Change, ...] = ()
+    """Components of the environment that the container had otherwise on the first day: its limits, its variables."""
 
 
 def blocks(samples: Sequence[Sample], policy: Policy = LIVE) -> list[Block]:
@@ -130,6 +132,7 @@ def detect(
         # One sibling alone may have changed by itself, or lie: the cause is then unknown.
         host=causes.host if causes.cause != "unknown" else None,
         blocks=len(series),
+        changes=causes.changes,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -140,7 +140,7 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
     if judgement.state in CHANGED:
         found = [_share(judgement.causes, subject), *found, *_explanations(judgement.causes, policy)]
     elif judgement.causes.changes:
-        found.append(_changes(judgement.causes.changes))
+        found.append(listed(judgement.causes.changes))
     if judgement.is_assumed and judgement.state in ("inconclusive", "confirming"):
         found.append(
             "how much starts differ is known from other services alone"
@@ -297,7 +297,7 @@ def _alarming(causes: Causes) -> Iterator[str]:
 
 def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
     if causes.changes:
-        yield _changes(causes.changes)
+        yield listed(causes.changes)
     what, where = _bottlenecks(causes, policy), _phases(causes)
     if what and where:
         # The one phase of a CPU says less than the resource.
@@ -334,7 +334,15 @@ def _phases(causes: Causes) -> str:
     return " and ".join(causes.phases) + (" phase" if len(causes.phases) == 1 else " phases")
 
 
-def _changes(changes: tuple[Change, ...]) -> str:
+def listed(changes: Sequence[Change]) -> str:
+    """Such as ``torch 2.7.0 → 2.13.0, CPU quota 4 → 2``.
+
+    Args:
+        changes: Components of the environment, those first that people ask for first.
+
+    Returns:
+        The first few, and how many more there are; empty for none.
+    """
     named = [f"{_title(c.component)} {_value(c.before)} → {_value(c.after)}" for c in changes]
     more = [f"{len(named) - _COMPONENTS} more components"] if len(named) > _COMPONENTS else []
     return ", ".join([*named[:_COMPONENTS], *more])

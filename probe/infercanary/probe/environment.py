@@ -15,6 +15,7 @@ from pathlib import Path
 
 from infercanary.contract.report import Metric
 from infercanary.contract.text import printable
+from infercanary.probe.samplers.cgroup import limits
 from infercanary.probe.targets.engines.cuda_versions import driver_version
 
 ENVIRONMENT = Metric(
@@ -124,6 +125,7 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
     if driver := driver_version():
         found["nvidia_driver"] = driver
     found |= {f"env_{name}": os.environ[name] for name in _VARIABLES if name in os.environ}
+    found |= limits()
     found |= engines
     # Variables and versions may hold anything, and one bad character would cost the whole family of metrics.
     return {name: printable(str(value), _MAX_LENGTH) for name, value in sorted(found.items())}

@@ -245,6 +245,43 @@ def test_the_servers_own_times_are_those_of_the_run(server: Faulty) -> None:
     assert measured(target)[1] and target.readings() == [], "the run is as good without them"
 
 
+def test_what_a_server_says_of_its_model_and_how_it_serves_it(server: Faulty) -> None:
+    server.model = {**server.model, "versions": None}
+    kserve = opened(kserve_target(server.url, "double", **QUICK))
+    assert kserve.model_identity() == "server: double faulty 1", (
+        "without versions of the model, the server's own"
+    )
+    assert "kserve_instances" not in kserve.environment()
+    server.extensions = [*server.extensions, "model_configuration"]
+    assert "kserve_instances" not in opened(kserve_target(server.url, "double", **QUICK)).environment()
+    server.model = {**server.model, "versions": ["2", "3"]}
+    server.config = {
+        "max_batch_size": 8, "instance_group": [{"count": 2, "kind": "KIND_CPU"}, {"count": 1, "kind": "KIND_GPU"}],
+        "dynamic_batching": {"max_queue_delay_microseconds": 500},
+    }  # fmt: skip
+    kserve = opened(kserve_target(server.url, "double", **QUICK))
+    assert kserve.model_identity() == "server: double version 2 3"
+    found = kserve.environment()
+    assert [found[f"kserve_{name}"] for name in ("instances", "max_batch_size", "batching")] == [
+        "2 CPU + 1 GPU", "8", "waits 500 µs",
+    ]  # fmt: skip
+    del server.config["dynamic_batching"]
+    assert opened(kserve_target(server.url, "double", **QUICK)).environment()["kserve_batching"] == "off"
+
+
+def test_what_a_list_of_models_says_of_the_one_that_is_asked(server: Faulty) -> None:
+    target = opened(openai_target(f"{server.url}/v1", "m", prompt="Hello", **QUICK))
+    assert target.model_identity() == "", "it is not in the list"
+    listed = {"id": "m", "root": "/models/m-7b", "created": 1, "meta": {"n_params": 7, "size": 9, "n_ctx": 1}}
+    for created in (1, 2):  # of the request, in most servers
+        server.models = [{"id": "other"}, {**listed, "created": created}]
+        assert target.model_identity() == "server: m, root /models/m-7b, n_params 7, size 9"
+    server.models = [{"id": "m", "root": "m", "meta": None}]
+    assert target.model_identity() == "server: m"
+    server.fault = "loading"
+    assert target.model_identity() == ""
+
+
 @pytest.mark.parametrize("kind", ["http", "kserve"])
 def test_the_servers_own_times_in_the_heads_of_its_answers(server: Faulty, kind: str) -> None:
     server.extensions = ["binary_tensor_data"]

@@ -52,6 +52,7 @@ def journal(tmp_path: Path) -> Callable[..., str]:
         control: float = 1.0,
         max_bytes: int = 16 << 20,
         outputs: dict[str, tuple[float, ...]] | None = None,
+        more: dict[str, str] | None = None,
         **fields: Any,
     ) -> str:
         rng = random.Random(name)
@@ -69,7 +70,9 @@ def journal(tmp_path: Path) -> Callable[..., str]:
                         "controls": {"cpu_spin": 4e-4 * control * rng.lognormvariate(0, 0.003)},
                     }  # fmt: skip
                     known = (outputs or {}) if i else {}  # there is none before the first steady run
-                    writer.append([Run(**(run | fields))], {"torch": torch, "python": "3.11"}, known)
+                    writer.append(
+                        [Run(**(run | fields))], {"torch": torch, "python": "3.11", **(more or {})}, known
+                    )
             assert writer.close(5)
         return str(path)
 

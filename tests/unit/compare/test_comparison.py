@@ -196,6 +196,30 @@ def test_what_a_journal_may_mix_up_is_said(journal):
     assert note.startswith("baseline: 2 environments (") and note.endswith("pick with --baseline-id")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({"model": "file:1"}, {"model": "file:2"}, "image; model file:1 → file:2"),
+        ({"settings": "s1"}, {"settings": "s2"}, "image or settings; canary's settings s1 → s2"),
+        ({"settings": "s1"}, {"settings": "s1"}, "image; "),
+        ({}, {"model": "file:2", "settings": "s2"}, "image; "),
+    ],
+)
+def test_what_both_sides_measured_is_said(journal, before, after, words):
+    """A journal names no image; whoever names two of other settings may mean that, and reads that they are."""
+    old, new = (
+        read(
+            [journal(name, levels, more={f"{key}:resnet18": value for key, value in each.items()})]
+        ).canaries["resnet18"]
+        for name, levels, each in (("a", [0.02] * 3, before), ("b", [0.03] * 3, after))
+    )
+    result = compare_runs("resnet18", old, new)
+    assert result.verdict == "regressed" and f": {words}" in result.sentence
+    notes = [note for note in result.notes if "settings differ (s1 → s2)" in note]
+    assert len(notes) == ("settings" in before and before != after)
+    assert ("settings" in result.sentence) == bool(notes)
+
+
 def observed(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):
     return Observed(Shift(log, se, df), Restarts(sd, sd_df), runs, starts)
 

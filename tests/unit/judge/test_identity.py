@@ -13,7 +13,7 @@ from infercanary.judge.identity import identified
 from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
-from infercanary.judge.sentence import sentence
+from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import last_upgrade
@@ -199,6 +199,38 @@ def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_
     assert NOTHING.judged("c", same, [], LIVE).drifts["a", "c"].blocks == 48, (
         "starts of the same work are one series"
     )
+
+
+def given(
+    at: float, quota: str, *, image: str = "sha256:one", seconds: float = 0.020, runs: int = 120
+) -> Start:
+    limits = {"cpu_quota": quota, "env_OMP_NUM_THREADS": quota}
+    return start(at, "file:1", "s1", image=image, seconds=seconds, runs=runs, environment=limits)
+
+
+def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it() -> None:
+    starts = [given(0.0, "4", runs=720), given(30 * HOUR, "2", seconds=0.040, runs=300)]
+    found = NOTHING.judged("c", starts, [], LIVE)
+    assert found.judgements["c"].state == "no_baseline" and found.judgements["c"].upgraded_at is None
+    drift = found.drifts["a", "c"]
+    assert drift.shift == pytest.approx(1.0, abs=0.05)
+    assert listed(drift.changes) == "CPU quota 4 → 2, env_OMP_NUM_THREADS 4 → 2"
+    starts = [
+        *(given(i * HOUR, "4") for i in range(3)),
+        given(3 * HOUR, "2", image="sha256:two", seconds=0.040),
+    ]
+    _, words = judged(*starts)
+    assert "image; CPU quota 4 → 2, env_OMP_NUM_THREADS 4 → 2" in words, (
+        "where an upgrade changed it too, it is named"
+    )
+
+
+def test_limits_that_an_older_probe_did_not_report_are_no_change() -> None:
+    old = [start(i * HOUR) for i in range(3)]
+    now = {"cpu_quota": "2", "numpy": "2"}
+    new = start(3 * HOUR, "file:1", "s1", image="sha256:two", seconds=0.030, environment=now)
+    _, words = judged(*old, new)
+    assert ": image; numpy none → 2; " in words
 
 
 def test_a_probe_whose_clock_is_no_time_gets_its_words() -> None:

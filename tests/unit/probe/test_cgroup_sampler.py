@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.samplers.cgroup import CgroupSampler, ContainerCpu, granted_cpus
+from infercanary.probe.samplers.cgroup import CgroupSampler, ContainerCpu, granted_cpus, limits
 
 
 def tree(root: Path, files: dict[str, str]) -> None:
@@ -101,6 +101,8 @@ def test_v2(tmp_path: Path, own: str, folder: str) -> None:
     tree(tmp_path, {"proc/cgroup": own, "elsewhere/cpu.max": "1 100\n"})
     assert found(root, tmp_path / "proc") == FOUND_V2
     assert granted_cpus(root, tmp_path / "proc") == 1.5
+    given = limits(root, tmp_path / "proc")
+    assert given == {"cpu_quota": "1.5", "cpuset_cpus": "5", "memory_limit": "2 MiB"}
 
 
 def test_v2_nested_the_tightest_limit_of_all_ancestors_binds_and_its_hits_count(tmp_path: Path) -> None:
@@ -170,6 +172,7 @@ def test_v2_without_limits_or_controllers(tmp_path: Path) -> None:
         },
     )
     assert found(tmp_path, tmp_path / "proc") == {"memory_bytes": 4096}
+    assert limits(tmp_path, tmp_path / "proc") == {"cpu_quota": "none", "memory_limit": "none"}
 
 
 def test_the_hosts_root_has_no_cpu_time_of_a_container(tmp_path: Path) -> None:
@@ -343,3 +346,4 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no cgroup is mounted at"):
         list(CgroupSampler(tmp_path, tmp_path / "proc").sample())
     assert granted_cpus(tmp_path, tmp_path / "proc") is None
+    assert limits(tmp_path, tmp_path / "proc") == {}

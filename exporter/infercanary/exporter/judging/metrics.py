@@ -13,7 +13,7 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
 from infercanary.judge.policy import LIVE
-from infercanary.judge.sentence import SENTENCE_BYTES
+from infercanary.judge.sentence import SENTENCE_BYTES, listed
 from infercanary.judge.shift import CHANGED
 
 """Prometheus refuses a whole scrape for one value over its ``label_value_length_limit`` (prometheus.yml: 500)."""
@@ -245,6 +245,14 @@ DRIFT_ONSET = Metric(
     _CANARY,
     reading="Present only while there is a drift. Look what else happened then.",
 )
+DRIFT_INFO = Metric(
+    "infercanary_drift_info",
+    "gauge",
+    "Always 1; of a container that drifted: what its environment had otherwise on the image's first day.",
+    ("canary", "changes"),
+    reading="Limits and variables that somebody changed without another image (CPU quota 4 → 2), another host's "
+    "kernel. Present only while there is a drift, and something is other than it was.",
+)
 TRIED = Metric(
     "infercanary_judge_aa_tests",
     "gauge",
@@ -299,6 +307,7 @@ METRICS = (
     COLD_START,
     *_PLAIN,
     *_DRIFT,
+    DRIFT_INFO,
     TRIED,
     ALARMS,
     *measure_metrics.METRICS,
@@ -355,6 +364,9 @@ def families(found: Findings, container: str) -> list[Family]:
         *(
             metric.family({(c,): x for c, drift in drifts.items() if (x := value_of(drift)) is not None})
             for metric, value_of in _DRIFT.items()
+        ),
+        DRIFT_INFO.family(
+            {(c, label_text(listed(d.changes))): 1.0 for c, d in drifts.items() if d.shift and d.changes}
         ),
         TRIED.family({(c,): float(len(tried)) for c, tried in found.trials.items()}),
         ALARMS.family(

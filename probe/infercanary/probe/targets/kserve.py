@@ -28,6 +28,7 @@ from infercanary.probe.targets.wire.tensors import (
     to_json,
 )
 from infercanary.probe.targets.wire.timing_headers import SERVER, header_readings, recent_headers
+from infercanary.probe.targets.wire.triton_config import ModelConfig
 from infercanary.probe.timing import Phase
 
 PARTS = ("queue", "compute_input", "compute_infer", "compute_output")
@@ -153,6 +154,9 @@ class KserveTarget(ServerTarget):
         self._of_model = self._metadata(self._model, _ModelMetadata, "the model's metadata")
         extensions = self._about.extensions or []
         self._has_stats = "statistics" in extensions
+        self._config = ModelConfig()
+        if "model_configuration" in extensions:
+            self._config = self._metadata(f"{self._model}/config", ModelConfig, "the model's configuration")
         self._is_binary = "binary_tensor_data" in extensions if self._binary is None else self._binary
         self._body, self._lengths = self._encoded([self._input(*entry) for entry in self._entries()])
         self._outputs = {output.name: output for output in self._of_model.outputs or []}
@@ -204,13 +208,14 @@ class KserveTarget(ServerTarget):
         return found
 
     def environment(self) -> dict[str, str]:
-        """Report the server's name and version, the model's platform and versions, and how tensors are sent."""
+        """Report the server's name and version, the model's platform, versions and limits, and how tensors are sent."""
         server = f"{self._about.name} {self._about.version}".strip()
         return {
             "kserve_server": server or "unknown",
             "kserve_platform": self._of_model.platform or "unknown",
             "kserve_model_versions": " ".join(self._of_model.versions or []) or "unknown",
             "kserve_tensors": "binary" if self._is_binary else "json",
+            **self._config.components(),
         }
 
     def model_identity(self) -> str:

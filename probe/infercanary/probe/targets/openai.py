@@ -92,7 +92,7 @@ class _Event(msgspec.Struct):
 class _Model(msgspec.Struct):
     id: str
     root: str | None = None
-    meta: dict[str, Any] = {}
+    meta: dict[str, Any] | None = None
 
 
 class _Models(msgspec.Struct):
@@ -269,7 +269,8 @@ class OpenaiTarget(ServerTarget):
             return ""
         for model in document(body, _Models, "the list of models").data:
             if model.id == self._model:
-                size = [f"{key} {model.meta[key]}" for key in _MODEL_SIZES if key in model.meta]
+                meta = model.meta or {}
+                size = [f"{key} {meta[key]}" for key in _MODEL_SIZES if key in meta]
                 root = [f"root {model.root}"] if model.root and model.root != model.id else []
                 return ", ".join([f"server: {model.id}", *root, *size])
         return ""

@@ -30,6 +30,8 @@ class Faulty:
         self.model: dict[str, Any] = {"name": "double", "platform": "test", "versions": ["1"]}
         self.model |= {"inputs": [INPUT], "outputs": [OUTPUT]}
         self.extensions = ["binary_tensor_data", "statistics"]
+        self.config: dict[str, Any] = {}
+        self.models: list[dict[str, Any]] = []
         self.heads: list[str] = []
         """More lines for the head of an answer."""
         self.connections = 0
@@ -114,7 +116,9 @@ class Faulty:
             }
             return self._json(connected, {"model_stats": [{"name": "double", "inference_stats": part}]})
         if path.endswith("/models"):
-            return self._json(connected, {"data": []}, 503 if fault == "loading" else 200)
+            return self._json(connected, {"data": self.models}, 503 if fault == "loading" else 200)
+        if path.endswith("/config"):
+            return self._json(connected, self.config, 200 if self.config else 404)
         if method == "GET" and "/v2/models/" in path:
             return self._json(connected, self.model)
         if headers.get("authorization") == "Bearer wrong":

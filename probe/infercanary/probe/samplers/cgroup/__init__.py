@@ -18,7 +18,7 @@ from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family
 from infercanary.probe.samplers import Unavailable, register
 from infercanary.probe.samplers.cgroup.hierarchy import V1, V2, own_cgroup
-from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO
+from infercanary.probe.samplers.cgroup.metrics import CPUSET, CPUSET_INFO, MEMORY_LIMIT
 
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc/self")
@@ -91,6 +91,37 @@ def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:
         return None
     _, cpus = _cpuset(cgroup.cpuset())
     return min(filter(None, (cgroup.quota(), cpus)), default=None)
+
+
+def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
+    """What whoever started the container gave it, as components of the environment.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: The process's folder in ``/proc``.
+
+    Returns:
+        Component → number with its unit, ``none`` where there is no limit; empty where no cgroup is visible.
+    """
+    try:
+        cgroup = own_cgroup(root, proc)
+    except Unavailable:
+        return {}
+    quota, memory = cgroup.quota(), cgroup.facts()[MEMORY_LIMIT]
+    _, cpus = _cpuset(cgroup.cpuset())
+    found = {
+        "cpu_quota": "none" if quota is None else f"{quota:g}",
+        "memory_limit": "none" if memory is None else _bytes(memory),
+    }
+    return found | ({"cpuset_cpus": str(cpus)} if cpus else {})
+
+
+def _bytes(number: float) -> str:
+    """As people give it to ``--memory``: in the largest unit of which it is at least one, such as ``1.5 GiB``."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if number >= size:
+            return f"{number / size:.6g} {unit}"
+    return f"{number:.0f} B"
 
 
 def _cpuset(texts: Iterable[str]) -> tuple[str, int]:
