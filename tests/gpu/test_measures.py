@@ -9,6 +9,7 @@ import pytest
 from infercanary.contract.measures import DEVICE_MEMORY
 from infercanary.probe import TorchTarget
 from infercanary.probe.measures import Taking
+from infercanary.probe.samplers.cgroup import ContainerCpu
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +39,7 @@ def memory(holds: int, takes: int, *, is_guest: bool = False) -> float:
     target = TorchTarget(Taker(holds, takes).cuda().eval(), [{"shape": [1, 8]}], device="cuda")
     target.open()
     target.clock.measure(target.run)
-    taking = Taking(target)
+    taking = Taking(target, ContainerCpu())
     taking.is_guest = is_guest
     taking.begin()
     timing, _ = target.clock.measure(target.run)

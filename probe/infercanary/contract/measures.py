@@ -48,7 +48,8 @@ MEASURES: Mapping[str, Measure] = MappingProxyType(
             ),
             Measure(
                 HOST_MEMORY, "host memory", "bytes",
-                "The most memory of the host that the canary's process had during the run.",
+                "The most memory of the host that the canary's process had during the run; in a server's process, or "
+                "of a server in the probe's container, what was in use after it.",
                 more_is_better=False, is_judged=True,
             ),
             Measure(

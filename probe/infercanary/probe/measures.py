@@ -17,10 +17,12 @@ from typing import Final
 
 from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOST_MEMORY, THROUGHPUT
 from infercanary.contract.report import Metric
+from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.sampling import UTILIZATION_SECONDS
 from infercanary.probe.shortage import readable
 from infercanary.probe.tags import Window
-from infercanary.probe.targets import CountsMemory, CountsSamples, Target, TracksPeakMemory
+from infercanary.probe.targets import CallsServer, CountsMemory, CountsSamples, Target, TracksPeakMemory
+from infercanary.probe.targets.wire.listener import listens_here
 from infercanary.probe.timing import Timing
 
 MEMORY = Metric(
@@ -28,8 +30,9 @@ MEMORY = Metric(
     "gauge",
     "The most memory during the last run: of the host, that the probe's process had, shared libraries included; of "
     "the device, that the canary's engine had allocated in that process. In a server's process, where a peak is the "
-    "server's own, what was in use right after the repeats. Missing of a canary that calls a server, and of a device "
-    "whose engine does not count it (torch does).",
+    "server's own, what was in use right after the repeats. Of a server that is called in the probe's container, what "
+    "all processes of the container had mapped then; of one elsewhere it is missing, as of a device whose engine does "
+    "not count it (torch does).",
     ("canary", "where"),
     reading="The same work each time, so it should not move. Another level since an upgrade is the image's: other "
     "weights or precision, another allocator, another algorithm that takes more between. Where several canaries share "
@@ -102,7 +105,7 @@ def described(measures: Mapping[str, float]) -> dict[str, str]:
         rows["throughput"] = f"{float(f'{rate:.4g}'):g} samples/s"
     places = (HOST_MEMORY, "host"), (DEVICE_MEMORY, "device")
     if known := [f"{place} {readable(measures[name])}" for name, place in places if name in measures]:
-        rows["memory"] = "  ".join([*known, "at most, during the run"])
+        rows["memory"] = "  ".join(known)
     if (energy := measures.get(ENERGY)) is not None:
         rows["energy"] = f"{float(f'{energy:.3g}'):g} J an inference"
     if (use := measures.get(DEVICE_USE)) is not None:
@@ -145,16 +148,22 @@ class Taking:
     """Reads the measures of one target's runs. What cannot be known is left out, and nothing raises.
 
     Args:
-        target: Asked for its samples, and for its engine's memory.
+        target: Asked for its samples, for its engine's memory, and for the server that it calls.
+        container: The one that this process is in.
         proc: The process's folder in ``/proc``.
     """
 
-    def __init__(self, target: Target, proc: Path = _PROC) -> None:
+    def __init__(self, target: Target, container: ContainerCpu, proc: Path = _PROC) -> None:
         self.is_guest = False
         """Whether the process is a server's, whose peaks are not reset."""
         self._counts = target if isinstance(target, CountsSamples) else None
         self._tracks = target if isinstance(target, TracksPeakMemory) else None
         self._memory = target if isinstance(target, CountsMemory) else None
+        self._calls = target if isinstance(target, CallsServer) else None
+        self._is_beside: bool | None = (
+            None  # the server; None until a run went well, and its listener is there
+        )
+        self._container = container
         self._proc = proc
         self._has_peak = False
 
@@ -175,7 +184,8 @@ class Taking:
 
         Args:
             timings: Of the repeats, one at least.
-            calls_a_server: Whether the work is done in another process, whose memory is not known here.
+            calls_a_server: Whether the work is done in another process: its memory is known where that is in the
+                same container, as the container's.
 
         Returns:
             Name (of :mod:`infercanary.contract.measures`) → value.
@@ -184,9 +194,10 @@ class Taking:
         with suppress(Exception):
             samples = 1 if self._counts is None else int(self._counts.samples)
             found[THROUGHPUT] = samples / fmean(timing.wall for timing in timings)
-        if not calls_a_server:
-            with suppress(OSError, ValueError, IndexError):
-                found[HOST_MEMORY] = self._peak() if self._has_peak else self._resident()
+        with suppress(OSError, ValueError, IndexError):
+            on_host = self._of_container() if calls_a_server else self._of_process()
+            if on_host is not None:
+                found[HOST_MEMORY] = on_host
         with suppress(Exception):
             if (on_device := self._on_device()) is not None:
                 found[DEVICE_MEMORY] = int(on_device)
@@ -197,9 +208,13 @@ class Taking:
             return None if self._memory is None else self._memory.memory_in_use()
         return None if self._tracks is None else self._tracks.peak_memory()
 
-    def _peak(self) -> int:
+    def _of_container(self) -> int | None:
+        if self._is_beside is None and self._calls is not None:
+            self._is_beside = listens_here(*self._calls.server_address)
+        return self._container.resident() if self._is_beside else None
+
+    def _of_process(self) -> int:
+        if not self._has_peak:
+            return int((self._proc / "statm").read_bytes().split()[1]) * _PAGE
         _, _, rest = (self._proc / "status").read_bytes().partition(b"\nVmHWM:")
         return int(rest.split(maxsplit=1)[0]) << 10
-
-    def _resident(self) -> int:
-        return int((self._proc / "statm").read_bytes().split()[1]) * _PAGE

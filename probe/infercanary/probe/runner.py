@@ -112,8 +112,8 @@ class Runner:
     ) -> None:
         self.name = name
         self._sweep = sweep
-        self.taking = Taking(target)  # the measures of its runs
         self._container = ContainerCpu() if container is None else container
+        self.taking = Taking(target, self._container)  # the measures of its runs
         self._target = target
         self._prepares = target if isinstance(target, PreparesRuns) else None
         self._reads = target if isinstance(target, GivesReadings) else None

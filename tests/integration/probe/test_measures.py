@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
+import shlex
+import shutil
+import socket
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +28,23 @@ torch = pytest.importorskip("torch")
 MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per_second"
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def answering(address: str, runs: int) -> Seen | None:
+    try:
+        seen = fetch(address)
+    except OSError:
+        return None
+    return seen if seen.runs("c", "ok") >= runs else None
+
+
 def measured(folder: Path, **environment: str) -> tuple[list[Run], Seen]:
     """The runs of a probe with the model ``holding``, and what it shows."""
-    import socket
-
     folder.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     config = folder / "probe.yaml"
     config.write_text(
         f"listen: {address}\ncontrols: false\ninterval_seconds: 0.2\nduty_cap: 1.0\ncanaries:\n  c:\n"
@@ -46,11 +59,7 @@ def measured(folder: Path, **environment: str) -> tuple[list[Run], Seen]:
             def seen() -> Any:
                 log.seek(0)
                 assert process.poll() is None, log.read()
-                try:
-                    now = fetch(f"http://{address}")
-                except OSError:
-                    return None
-                return now if now.runs("c", "ok") >= 5 else None
+                return answering(f"http://{address}", 5)
 
             found: Seen = until(seen, "it does not run", 90)
         finally:
@@ -118,3 +127,60 @@ def test_a_servers_memory_is_not_known(started: Any, server: Any) -> None:
     probe = started({"a": make("http", {"url": server.url, "timeout_seconds": 5})})
     seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") and s)
     assert seen.report.runs[-1].measures.keys() == {THROUGHPUT}
+
+
+CGROUPS = Path("/sys/fs/cgroup/memory")
+NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+SERVER = (
+    "import sys, threading, faulty; held = b'x' * int(sys.argv[2]); faulty.Faulty(port=int(sys.argv[1])); "
+)
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A cgroup for memory below the own one, as a container has."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line.rpartition(":")[2] for line in lines if ":memory:" in line), None)
+    if own is None or not shutil.which("unshare") or subprocess.run([*NAMESPACE, "true"]).returncode:
+        pytest.skip("cgroups of v1 and PID namespaces need rights that are not here")
+    folder = CGROUPS / own.lstrip("/") / f"infercanary-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made: {error}")
+    yield folder
+    until(lambda: not (folder / "cgroup.procs").read_text())
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("is_beside", [True, False], ids=["in its container", "outside"])
+def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, cgroup: Path, is_beside: bool) -> None:
+    def memory_of(held: int) -> list[float | None]:
+        server, probe = free_port(), free_port()
+        config = tmp_path / "probe.yaml"
+        config.write_text(
+            f"listen: 127.0.0.1:{probe}\ncontrols: false\ninterval_seconds: 0.2\nduty_cap: 1.0\ncanaries:\n  c:\n"
+            f"    target: http\n    options: {{url: 'http://127.0.0.1:{server}/'}}\n"
+        )
+        serve = [sys.executable, "-c", SERVER + "threading.Event().wait()", str(server), str(held)]
+        ask = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
+        both = f"echo $$ > {cgroup}/cgroup.procs; " + (f"{shlex.join(serve)} & " if is_beside else "")
+        contained = [*NAMESPACE, "sh", "-c", f"{both} {shlex.join(ask)}; :"]
+        running = [
+            subprocess.Popen(each, cwd=MODULES) for each in ([] if is_beside else [serve]) + [contained]
+        ]
+        try:
+            seen: Seen = until(lambda: answering(f"http://127.0.0.1:{probe}", 3), "it does not run", 60)
+        finally:
+            for each in running:
+                each.kill()
+                each.wait()
+        return [run.measures.get(HOST_MEMORY) for run in seen.report.runs if run.outcome == "ok"]
+
+    few, many = memory_of(10 << 20), memory_of(110 << 20)
+    if not is_beside:
+        assert {*few, *many} == {None}, "what is seen of it is an address"
+        return
+    more = [b - a for a, b in zip(few, many, strict=False) if a is not None and b is not None]
+    assert len(more) >= 3
+    assert statistics.median(more) == pytest.approx(100 << 20, rel=0.05)

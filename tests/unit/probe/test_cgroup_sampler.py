@@ -189,6 +189,33 @@ def test_the_hosts_root_has_no_cpu_time_of_a_container(tmp_path: Path) -> None:
     assert [ContainerCpu(root, proc).seconds() for root in (v2, v1)] == [0.0009, 0.0009]
 
 
+def test_the_memory_of_all_processes_is_of_a_container_of_its_own(tmp_path: Path) -> None:
+    """Page cache that no process has mapped is not in it."""
+    proc = tmp_path / "proc"
+    assert ContainerCpu(tmp_path, proc).resident() is None
+    v2, v1 = tmp_path / "v2", tmp_path / "v1"
+    tree(tmp_path, {"proc/cgroup": "0::/a\n1:memory:/\n"})
+    stat = "anon 500\nfile 90000\nfile_mapped 40\n"
+    tree(
+        v2,
+        {
+            "cgroup.controllers": "memory\n",
+            "memory.current": "90540\n",
+            "memory.stat": stat,
+            "a/cgroup.events": "",
+        },
+    )
+    stat = "rss 1\nmapped_file 2\ntotal_rss 500\ntotal_mapped_file 40\n"
+    tree(v1, {"memory/memory.stat": stat, "memory/release_agent": "\n"})
+    # Counted with others in a cgroup above; and the whole host's.
+    assert [ContainerCpu(root, proc).resident() for root in (v2, v1)] == [None, None]
+    tree(v2, {"a/memory.current": "540\n", "a/memory.stat": "anon 500\nfile_mapped 40\n"})
+    (v1 / "memory/release_agent").unlink()
+    assert [ContainerCpu(root, proc).resident() for root in (v2, v1)] == [540, 540]
+    tree(v2, {"a/memory.stat": ""})
+    assert ContainerCpu(v2, proc).resident() is None
+
+
 @pytest.mark.parametrize("text", ["", None], ids=["switched off while open", "not built in, or psi=0"])
 def test_v2_without_pressure(tmp_path: Path, text: str | None) -> None:
     """Reading also fails with EOPNOTSUPP, as it does with EISDIR here."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +20,9 @@ from infercanary.contract.measures import (
 )
 from infercanary.probe.measures import JOULES, MEMORY, RATE, Taking, described, of_gpu, shown
 from infercanary.probe.round import Round
+from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.tags import Points, Values, Window
+from infercanary.probe.targets.wire import listener
 from infercanary.probe.timing import Timing
 
 TIMINGS = [Timing(0.1, {}), Timing(0.3, {})]
@@ -34,6 +37,17 @@ def proc(tmp_path: Path) -> Path:
     (tmp_path / "statm").write_text("900 300 200 1 0 500 0\n")
     (tmp_path / "clear_refs").write_text("")
     return tmp_path
+
+
+class Container(ContainerCpu):
+    def resident(self) -> int | None:
+        return 7000
+
+
+class Calling:
+    """A target that asks a server."""
+
+    server_address = "localhost", 8000
 
 
 class Counting:
@@ -60,7 +74,7 @@ class Counting:
 def taken(
     target: Any, proc: Path, *, is_guest: bool = False, calls_a_server: bool = False
 ) -> dict[str, float]:
-    taking = Taking(target, proc)
+    taking = Taking(target, Container(), proc)
     taking.is_guest = is_guest
     taking.begin()
     return taking.end(TIMINGS, calls_a_server)
@@ -86,8 +100,56 @@ def test_where_the_kernel_resets_no_peak_it_is_not_an_old_one(proc: Path) -> Non
     assert taken(Counting(), proc)[HOST_MEMORY] == 300 * PAGE
 
 
-def test_the_memory_of_a_server_is_not_that_of_its_client(proc: Path) -> None:
-    assert taken(object(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}
+def test_the_memory_of_a_server_is_not_that_of_its_client(
+    proc: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def listens(host: str, port: int) -> bool:
+        asked.append((host, port))
+        return is_here
+
+    monkeypatch.setattr("infercanary.probe.measures.listens_here", listens)
+    is_here = True
+    assert taken(object(), proc, calls_a_server=True) == {THROUGHPUT: 5.0}, "it does not say which"
+    assert taken(Calling(), proc, calls_a_server=True) == {THROUGHPUT: 5.0, HOST_MEMORY: 7000}
+    is_here = False
+    taking = Taking(cast(Any, Calling()), Container(), proc)
+    for _ in range(3):
+        taking.begin()
+        assert taking.end(TIMINGS, calls_a_server=True) == {THROUGHPUT: 5.0}
+    assert asked == [("localhost", 8000)] * 2, "it is looked for once"
+
+
+@pytest.mark.parametrize(
+    ("host", "in_container", "cgroup", "is_here"),
+    [
+        ("127.0.0.1", True, None, True),
+        ("localhost", True, None, True),
+        ("127.0.0.1", False, None, False),  # of all that the host runs, it is not known what is the server's
+        ("127.0.0.1", True, "0::/../another\n", False),  # of the same pod
+        ("192.0.2.1", True, None, False),
+        ("no such name.invalid", True, None, False),
+    ],
+)
+def test_a_server_in_the_same_container(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    host: str,
+    in_container: bool,
+    cgroup: str | None,
+    is_here: bool,
+) -> None:
+    monkeypatch.setattr(listener, "in_container", lambda: in_container)
+    for name in ("self", str(os.getpid())):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup").write_text("0::/\n")
+    if cgroup is not None:
+        (tmp_path / str(os.getpid()) / "cgroup").write_text(cgroup)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listener.listens_here(host, port, tmp_path) is is_here
+    assert not listener.listens_here(host, port, tmp_path), "nothing listens there any more"
 
 
 @pytest.mark.parametrize("odd", [ValueError("broken"), None, "much", 0, -1, float("inf"), float("nan")])
@@ -108,7 +170,7 @@ def test_what_people_read() -> None:
     known = {THROUGHPUT: 12345.6, HOST_MEMORY: 3e8, ENERGY: 0.012345, DEVICE_USE: 0.934, "newer": 1.0}
     assert described(known) == {
         "throughput": "12350 samples/s",
-        "memory": "host 286 MiB  at most, during the run",
+        "memory": "host 286 MiB",
         "energy": "0.0123 J an inference",
         "device use": "93 %",
     }

@@ -202,7 +202,7 @@ canary resnet18: steady
   phases       compute  21.40 ms   99.9 %  #####################################
   bottleneck   compute 93 %  scheduling 7 %
   throughput   46.73 samples/s
-  memory       host 393 MiB  device 3.26 GiB  at most, during the run
+  memory       host 393 MiB  device 3.26 GiB
 
 controls on cpu: the same work in every image
   cpu_spin     312.4 µs   10.24 GFLOP/s

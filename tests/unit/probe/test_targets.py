@@ -14,6 +14,7 @@ import infercanary.probe.targets
 from infercanary.command.settings import UsageError
 from infercanary.probe.targets import (
     Calibrates,
+    CallsServer,
     CountsMemory,
     CountsSamples,
     GivesReadings,
@@ -39,6 +40,7 @@ from infercanary.probe.targets.torch import TorchTarget
 ENGINES = {"torch", "numpy", "onnxruntime", "tensorrt"}
 ABILITIES = (
     Calibrates,
+    CallsServer,
     CountsMemory,
     CountsSamples,
     GivesReadings,
@@ -152,7 +154,7 @@ def test_the_abilities_of_the_built_in_targets() -> None:
         "TracksPeakMemory",
     }
     assert abilities(MatmulTarget()) == on_device | {"ReportsBusy", "PreparesRuns", "GivesReadings"}
-    server = {"Resizable", "NamesReasons", "GivesReadings", "PreparesRuns"}
+    server = {"CallsServer", "Resizable", "NamesReasons", "GivesReadings", "PreparesRuns"}
     url = "http://127.0.0.1:1"
     for name, options in {
         "http": {},

@@ -20,6 +20,7 @@ from infercanary.probe.targets.registry import (
 )
 from infercanary.probe.targets.target import (
     Calibrates,
+    CallsServer,
     CountsMemory,
     CountsSamples,
     GivesReadings,
@@ -39,6 +40,7 @@ from infercanary.probe.targets.target import (
 __all__ = [
     "REASONS",
     "Calibrates",
+    "CallsServer",
     "CountsMemory",
     "CountsSamples",
     "Failure",

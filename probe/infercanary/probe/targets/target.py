@@ -176,6 +176,16 @@ class CountsSamples(Protocol):
 
 
 @runtime_checkable
+class CallsServer(Protocol):
+    """A target whose work another process does."""
+
+    @property
+    def server_address(self) -> tuple[str, int]:
+        """Host and port of the server."""
+        ...
+
+
+@runtime_checkable
 class CountsMemory(Protocol):
     """A target whose engine knows how much device memory it has allocated."""
 

@@ -57,7 +57,7 @@ class CgroupSampler:
 
 
 class ContainerCpu:
-    """CPU time of this process's cgroup, for callers that ask often: the cgroup is found once.
+    """CPU time and memory of this process's cgroup, for callers that ask often: the cgroup is found once.
 
     Args:
         root: Where cgroups are mounted.
@@ -73,6 +73,10 @@ class ContainerCpu:
     def seconds(self) -> float | None:
         """The CPU seconds so far of all that is in the container; None where the process has no cgroup of its own."""
         return None if self._cgroup is None else self._cgroup.cpu_seconds()
+
+    def resident(self) -> int | None:
+        """The bytes that processes in the container have mapped; None where it has no cgroup of its own."""
+        return None if self._cgroup is None else self._cgroup.resident()
 
 
 def granted_cpus(root: Path = _ROOT, proc: Path = _PROC) -> float | None:

@@ -93,6 +93,14 @@ class V2(NamedTuple):
             return None
         return _over(table(own / "cpu.stat").get("usage_usec"), 1e6)
 
+    def resident(self) -> int | None:
+        """The bytes that processes of the own cgroup and those below have mapped, of files too; None in the root."""
+        own = self.lineage[0]
+        if not os.path.exists(own / "memory.current"):  # the root, or counted with others in a cgroup above
+            return None
+        pages = table(own / "memory.stat")
+        return _plus(pages.get("anon"), [pages.get("file_mapped")])
+
     def cpuset(self) -> Iterable[str]:
         """The lists of CPUs that the container may use, the best source first.
 
@@ -175,6 +183,14 @@ class V1(NamedTuple):
         if os.path.exists(own / "release_agent"):  # only the root of a hierarchy has it
             return None
         return _over(number(own / "cpuacct.usage"), 1e9)
+
+    def resident(self) -> int | None:
+        """The same as :meth:`V2.resident`; None in the root of the hierarchy."""
+        own = self.memory[0]
+        if os.path.exists(own / "release_agent"):
+            return None
+        pages = table(own / "memory.stat")
+        return _plus(pages.get("total_rss"), [pages.get("total_mapped_file")])
 
     def cpuset(self) -> Iterable[str]:
         """The lists of CPUs that the container may use, the best source first.

@@ -77,7 +77,7 @@ class Server:
         Raises:
             UsageError: An option cannot be meant so.
         """
-        self.host, self._port, self._is_tls, self.path = _parsed(options.url)
+        self.host, self.port, self._is_tls, self.path = _parsed(options.url)
         given = convert({} if options.headers is None else options.headers, dict[str, Any], "headers")
         self._headers = {name: _header(name, value) for name, value in given.items()}
         self._seconds = seconds("timeout_seconds", options.timeout_seconds)
@@ -119,7 +119,7 @@ class Server:
                     f"ca_file: `{self._ca_file}` cannot be read ({error.strerror or error}); give certificates as PEM"
                 ) from None
         self._connection = Connection(
-            self.host, self._port, tls, self._seconds, self._most_bytes, self._keep_alive
+            self.host, self.port, tls, self._seconds, self._most_bytes, self._keep_alive
         )
         self.refresh()
 
@@ -285,7 +285,7 @@ class Server:
 
     def _authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self._port == (443 if self._is_tls else 80) else f"{host}:{self._port}"
+        return host if self.port == (443 if self._is_tls else 80) else f"{host}:{self.port}"
 
 
 class ServerTarget:
@@ -305,6 +305,11 @@ class ServerTarget:
         """
         self.clock = HostClock()
         self._server = Server(options)
+
+    @property
+    def server_address(self) -> tuple[str, int]:
+        """Host and port of the server."""
+        return self._server.host, self._server.port
 
     def sized(self: S, batch: int) -> S:
         """Make a target with the same request on a connection of its own, for a sweep."""
