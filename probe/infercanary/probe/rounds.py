@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from infercanary.contract.report import Metric, Run
+from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
@@ -183,9 +184,8 @@ class Rounds:
         canary.tag(all_tags, eligible=done.outcome == "ok" and not all_tags)
         measures = dict(done.measures)
         canary.measured(measures)
-        if (
-            done.outcome == "ok"
-        ):  # else the next one takes them: nothing that was measured is lost with a failed run
+        # Else a later run takes them: what was measured is not lost with one that is not judged.
+        if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
             for sweeping in self._sweeps:
                 measures |= sweeping.taken() if sweeping.canary == canary.name else {}
         return Run(

@@ -36,7 +36,7 @@ LATENCY = Metric(
     _POINT,
     reading="Off by default: a canary's `sweep`. Draw it against `infercanary_sweep_samples_per_second`: where the "
     "latency grows and the throughput does not, the device is full. In a server's pool, waiting for a turn is in it. "
-    "It is a picture, measured for a second or so: verdicts rest on `infercanary_latency_seconds`.",
+    "It is a picture, measured for a second or so: verdicts on latency rest on `infercanary_latency_seconds`.",
 )
 RATE = Metric(
     "infercanary_sweep_samples_per_second",
@@ -44,7 +44,8 @@ RATE = Metric(
     "Samples a second in the last sweep, of all requests at a time together.",
     _POINT,
     reading="With `concurrency` 1 it is `batch` over the mean latency. Where it does not grow with the batch, a larger "
-    "one only makes each request wait; where it falls with the concurrency, threads are in one another's way.",
+    "one only makes each request wait; where it falls with the concurrency, threads are in one another's way. Each "
+    "value goes with the canary's next run too, and is judged: `infercanary_measure_verdict`.",
 )
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",

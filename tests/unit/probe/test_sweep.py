@@ -16,11 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.command.settings import UsageError, convert
+from infercanary.contract.report import Run
 from infercanary.probe import HostClock, Phase, Probe, Sweep
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
+from infercanary.probe.rounds import Rounds
+from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan
 from infercanary.probe.sweep import BUSY, LATENCY, MISSING, PEAK, RATE, TIMESTAMP, Sweeping
 from infercanary.probe.targets import Unsized
@@ -413,6 +416,27 @@ def swept() -> Iterator[Callable[..., Swept]]:
     yield make
     for each in made:
         each.close()
+
+
+def test_the_next_run_that_is_judged_has_what_a_point_gave(swept: Any) -> None:
+    target = Sized()
+    one = swept(target, Sweep(batches=(1,), seconds=1))
+    rounds = Rounds([one.canary], [one.sweeping], None, Sampling((), one.tally), one.tally, threading.Event())
+
+    def run() -> Run:
+        (ran,), _ = rounds.run([(one.canary, 5)], time.monotonic())
+        return ran
+
+    deadline = time.monotonic() + 30
+    while one.canary.state != "steady":
+        assert run() and time.monotonic() < deadline
+    assert run().measures.keys() == {"throughput", "host_memory"}
+    one.whole()
+    target.acts = {1: raises(ValueError("broken on purpose"))}
+    assert run().measures == {}
+    target.acts = {}
+    assert run().measures["throughput@1x1"] == one.value(RATE, "1", "1")
+    assert run().measures.keys() == {"throughput", "host_memory"}
 
 
 def test_each_throughput_is_given_once(swept: Any) -> None:
