@@ -5,7 +5,8 @@ side (a day of runs: memory with each of 240 runs, a sweep's points with 24 of t
 (12 runs a start, with one value of each point of a sweep). Latency is the same on both sides: a level of each start (SD
 0.5 %), runs with an SD of 1 %.
 
-Memory is a level of each start, by default with an SD of 1 %, that grows by some pages more or less at random. The
+Memory is a level of each start, by default with an SD of 1 %, that creeps up by half a percent in the first 50 runs, as
+that of a real probe does, with some pages more or less at random. The
 throughput of a load is a level of each start (SD 2 %), the noise of a second's requests (SD 1.5 %), a clock that is 3 %
 slower for one value in five, and one value in 50 that was throttled by 20 %. Energy has both scatters at 2 %.
 """
@@ -63,8 +64,10 @@ def start(
     }
     samples = []
     for i in range(runs):
+        crept = 1.005 - 0.005 * math.exp(-i / 15)
         measures = {
-            HOST_MEMORY: 4096.0 * round((memory + 3e4 * rng.integers(-20, 40) * (rng.random() < 0.1)) / 4096),
+            HOST_MEMORY: 4096.0
+            * round((memory * crept + 3e4 * rng.integers(-20, 40) * (rng.random() < 0.1)) / 4096),
             ENERGY: energy * math.exp(rng.normal(0, 0.02)),
         }
         if i % every == every - 1:

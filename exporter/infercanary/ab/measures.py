@@ -1,8 +1,9 @@
 """Verdicts on memory, energy and the throughput of a load, from pairs of starts. Pure.
 
 They are made as that on latency is (:mod:`~infercanary.ab.estimate`): a start is one replicate, neighbours in time are
-compared, and how much starts differ is measured. So a sweep's point counts with one value a start, and memory that is
-the same to the byte in each start of an image differs from another's after few starts.
+compared, and how much starts differ is measured. A start's value is its median, and how its runs scatter is left out:
+memory creeps up from run to run. So a sweep's point counts with one value a start, and memory that is the same to the
+byte in each start of an image differs from another's after few starts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from infercanary.judge.measures import MeasureVerdict, measured, of_measure
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.shift import Shift, ratio
-from infercanary.judge.statistics import shift_of
 
 
 class MeasureDecision(NamedTuple):
@@ -48,7 +48,7 @@ def decide(pairs: Sequence[tuple[Start, Start]], most: int, policy: Policy) -> l
     for measure in measured([a for a, _ in pairs], [b for _, b in pairs], policy).values():
         both = [(of_measure(a, measure), of_measure(b, measure)) for a, b in pairs]
         both = [(a, b) for a, b in both if a.samples and b.samples]
-        shifts = [_shift(a, b, rules) for a, b in both]
+        shifts = [_shift(a, b) for a, b in both]
         decision = estimate.decide(shifts, most, rules)
         looks_worse = bool(decision.looks) and decision.looks[-1].shift.log >= rules.log_effect
         found.append(MeasureDecision(measure, both, decision, looks_worse and not decision.done))
@@ -77,7 +77,10 @@ def verdict(of: MeasureDecision) -> MeasureVerdict:
     )
 
 
-def _shift(a: Start, b: Start, rules: Policy) -> Shift:
-    """B over A. Of few values the error is left to how much the pairs differ: a sweep has one a start."""
-    between = shift_of(a.series(rules), b.series(rules), rules)
-    return between if math.isfinite(between.se) else Shift(between.log, 0.0, math.inf)
+def _shift(a: Start, b: Start) -> Shift:
+    """B over A, by the medians of both: memory creeps up from run to run, and a sweep has one value a start."""
+    return Shift(math.log(_median(b) / _median(a)), 0.0, math.inf)
+
+
+def _median(start: Start) -> float:
+    return median(s.median for s in start.samples if s.median)

@@ -17,6 +17,7 @@ from infercanary.compare.units import measured, short, size
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, THROUGHPUT, measure_of
 from infercanary.judge.model import Sample
 
+_MOST = 1e15  # of any measure, in its base unit: a probe may report anything
 _MOST_PRICE = 1e9
 
 ThroughputSource = Literal["sweep", "runs", "latency"]
@@ -51,17 +52,21 @@ def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficie
         Medians, the throughput at the best load, and the cost at that throughput.
     """
     values: dict[str, list[float]] = {}
-    latencies = []
+    latencies, batches = [], []
     for sample in samples:
-        latencies.append(sample.median or math.nan)
+        seconds = sample.median or math.nan
+        latencies.append(seconds)
         for name, value in sample.measures.items():
-            if 0 < value < math.inf:
+            if 0 < value < _MOST:
                 values.setdefault(name, []).append(value)
+                if name == THROUGHPUT:  # the batch over the mean of the repeats
+                    batches.append(value * seconds)
     known = {name: median(each) for name, each in values.items()}
     rates = {name: rate for name, rate in known.items() if _is_throughput(name)}
     best = max(rates, key=rates.__getitem__, default="")
     rate = rates[best] if best else 1 / median(latencies)
     measure = measure_of(best)
+    batch = max(1, round(median(batches))) if batches else 1
     energy = known.get(ENERGY)
     return Efficiency(
         throughput=rate,
@@ -69,7 +74,7 @@ def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficie
         best_load=measure.words.removeprefix("throughput at ") if measure and best != THROUGHPUT else "",
         host_memory=known.get(HOST_MEMORY),
         device_memory=known.get(DEVICE_MEMORY),
-        energy_per_1000=None if energy is None else 1000 * energy,
+        energy_per_1000=None if energy is None else 1000 * energy / batch,
         cost_per_1000=None if price is None else price / 3600 / rate * 1000,
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
@@ -95,6 +96,7 @@ class Rounds:
             if self._stopping.is_set():
                 break
             started_at = time.time()
+            is_first = canary.name not in self._gpus
             if (done := canary.round(repeats, lateness)) is not None:
                 if self._controls is not None:
                     # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
@@ -115,7 +117,10 @@ class Rounds:
                 window = Window(
                     done, lateness, first, self._last or first, quiet, before, after, elapsed, seconds, gpus
                 )
-                done = done._replace(measures={**done.measures, **of_gpu(window)})
+                measures = {**done.measures, **of_gpu(window)}
+                if is_first and self._controls is not None:  # the controls, which stay, had no memory yet
+                    measures.pop(HOST_MEMORY, None)
+                done = done._replace(measures=measures)
                 run = self._run(canary, done, started_at - lateness, started_at, tags(window))
                 runs.append(
                     msgspec.structs.replace(

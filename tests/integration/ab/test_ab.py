@@ -28,7 +28,7 @@ from infercanary.ab.progress import Progress
 from infercanary.ab.reaper import Reaper
 from infercanary.ab.turn import Needed, StartFailed, take
 from infercanary.command.settings import UsageError
-from infercanary.contract.measures import throughput_of
+from infercanary.contract.measures import HOST_MEMORY, throughput_of
 
 pytestmark = pytest.mark.takes(40)
 
@@ -89,6 +89,21 @@ def test_a_slower_side_is_reported_and_nothing_runs_on(
     assert "start 1 of 12 at most, A: starting\n" in capfd.readouterr().err
 
 
+def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
+    """Half as much again, whatever this machine does meanwhile to the latency of both."""
+    sides = host(WORK_BYTES="1e6"), host(WORK_BYTES="1e6", WORK_HOLDS_BYTES="40e6")
+    plan = Plan(4, 300, needed())
+    result = run(
+        sides[0], sides[1], plan, lambda pairs: decisions(pairs, plan.restarts), Interruption(), Progress()
+    )
+    a, b = (ArmSummary(name=side.name, starts=0, failed_starts=0, runs=0) for side in sides)
+    each = summarize("work", result, a, b, plan.restarts).compared
+    found = each.measures[HOST_MEMORY]
+    assert found.verdict == "regressed" and found.shift is not None and found.shift > 0.2
+    assert (each.regressed, each.exit_code) == ([HOST_MEMORY], 1)
+    assert "; host memory regressed +" in each.sentence
+
+
 def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(WORK)
     settings = {"canaries": {"work": {"target": "work:Batched", "sweep": {"batches": [1, 8], "seconds": 1}}}}
@@ -96,6 +111,7 @@ def test_a_start_waits_for_its_sweep(reaper: Reaper, monkeypatch: pytest.MonkeyP
     side = Host(sys.executable, settings, "probe.yaml", small, reaper)
     turn = take(side, 1, needed(), time.monotonic() + 60, Interruption(), print)
     values = [run.measures for run in turn.starts["work"].samples]
+    assert [HOST_MEMORY in measures for measures in values[:2]] == [False, True], "controls came in between"
     for batch in (1, 8):
         assert any(throughput_of(batch, 1) in measures for measures in values), values
 

@@ -158,7 +158,11 @@ def test_a_store_is_a_table_and_each_run_on_demand(run: Run, tmp_path: Path) -> 
             50.0,
             "13.9 for 1,000 inferences at 50 samples/s by its latency, as if a request were one inference",
         ),
-        ({"throughput": 400.0}, 400.0, "1.74 for 1,000 inferences at 400 samples/s by its own requests"),
+        (
+            {"throughput": 400.0, "energy": 4.0},
+            400.0,
+            "1.74 for 1,000 inferences at 400 samples/s by its own requests; 500 J for 1,000 inferences",
+        ),
         (
             {
                 "throughput": 50.0,
@@ -186,7 +190,9 @@ def test_a_price_gives_the_cost_of_inferences(
     of = gpu["efficiency"]
     assert of["throughput"] == pytest.approx(rate, rel=0.01)
     assert of["cost_per_1000"] == pytest.approx(2500 / 3600 / rate * 1000, rel=0.01)
-    assert of["energy_per_1000"] == (500 if "energy" in measures else None)
+    assert of["energy_per_1000"] == (
+        500 if "energy" in measures else None
+    )  # of 8 samples in a request, or of one
     assert other["efficiency"]["cost_per_1000"] == pytest.approx(2 * of["cost_per_1000"])
     rows = table(run(*files, "--format", "csv")[0])
     assert {float(row["cost_per_1000"]) for row in rows} == {

@@ -13,11 +13,15 @@ from infercanary.probe import HostClock, Phase
 
 
 class Work:
-    """Hashes WORK_BYTES (default 8,000,000) in its compute phase. WORK_FAILS says how it goes wrong: exit, raise."""
+    """Hashes WORK_BYTES (default 8,000,000) in its compute phase, and holds WORK_HOLDS_BYTES beside them.
+
+    WORK_FAILS says how it goes wrong: exit, raise.
+    """
 
     def __init__(self) -> None:
         self.clock: Any = HostClock()
         self._bytes = b"\0" * int(float(os.environ.get("WORK_BYTES", "8e6")))
+        self._held = b"\1" * int(float(os.environ.get("WORK_HOLDS_BYTES", "0")))
         self._fails = os.environ.get("WORK_FAILS", "")
 
     def open(self) -> None:
