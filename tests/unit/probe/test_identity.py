@@ -153,6 +153,7 @@ def test_what_of_torchs_options_is_another_measurement(changed: dict[str, Any], 
             [{"inputs": {"past_key": {"shape": [1, 5]}}}, {"intra_op_threads": 2}, {"graph_optimization": "basic"},
              {"execution_mode": "parallel"}, {"session_config": {"session.intra_op.allow_spinning": "0"}}],
         ),
+        ("matmul", {}, [{"size": 1024}, {"seed": 0}], [{"size": 512}, {"precision": "bfloat16"}, {"seed": 1}]),
         ("tensorrt", {"engine": "a.plan"}, [{"engine": "b.plan"}, {"device": "cuda:1"}], [{"profile": 1}, {"seed": 2}]),
         (
             "kserve", {"url": "http://a:8000", "model": "m", "inputs": [{"name": "x", "shape": [1, 4]}]},
