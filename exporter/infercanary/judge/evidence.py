@@ -60,7 +60,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
     whole, waiting = _waiting(compared, policy)
     felt = [shift for pair in beside if math.isfinite((shift := _shift([pair], _median, policy)).se)]
-    received = _shift(compared, lambda sample: sample.received, policy)
+    received = _shift(compared, lambda s: _plus(s.received, policy.idle_segments), policy)
     newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     single = all(threads(start.generation) == "1" for start in newest)
     siblings, clock = _beyond_concurrent(middle_of(felt), compared, policy), _clock(compared, policy)
@@ -93,6 +93,10 @@ def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) ->
     before, after = (_flat(getattr(pair, side) for pair in compared) for side in ("before", "after"))
     beside = (moved_with.clock, moved_with.siblings)
     return bottlenecks(before, after, moved_with.controls, beside, policy)
+
+
+def _plus(known: float | None, more: float) -> float | None:
+    return None if known is None else known + more
 
 
 def _waiting(compared: Sequence[Pair], policy: Policy) -> tuple[Shift, Shift] | tuple[None, None]:

@@ -205,6 +205,10 @@ class Policy:
     more_requests: float = 0.2
     """Ratio by which requests must have risen to count: polls and health checks are never quite as many as before."""
 
+    idle_segments: float = 1.0
+    """TCP segments a second that are added to those of each run: that nobody asks a container, before and after, is
+    known, and has no logarithm. Polls and health checks alone make about as many."""
+
     idle_cores: float = 0.01
     """Cores that others take in a container with hardly any requests: as much is assumed where less was seen, because
     what a request costs cannot be known from next to none."""

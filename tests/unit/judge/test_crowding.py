@@ -144,6 +144,12 @@ def test_requests_in_proportion_are_load_and_the_same_requests_with_more_cpu_are
     assert same.causes.cause == "image", sentence(same)
 
 
+def test_where_nobody_asks_before_and_after_it_is_the_images() -> None:
+    """As in an experiment: no request is a number of requests too."""
+    found = judged({**BUSY_INSIDE, "received": 0.0}, {"received": 0.0})
+    assert (found.state, found.causes.cause) == ("regressed", "image"), sentence(found)
+
+
 def test_requests_that_make_it_wait_for_a_lock_are_not_the_images() -> None:
     """They hold the interpreter: nothing waits for a CPU, and it takes longer all the same."""
     before = {"inside": 0.1, "received": 100.0}
