@@ -360,6 +360,22 @@ def test_weeks_of_one_image(store: SqliteStore) -> None:
             assert block.median == median(sample(n).median or 0 for n in range(last - BLOCK + 1, last + 1))
 
 
+def test_each_model_of_one_image_keeps_its_newest_runs(store: SqliteStore) -> None:
+    """New weights are compared with runs of the old ones, and those are not thinned out by their successor's."""
+    store.close()
+    store = SqliteStore.open(None, SMALL)
+    runs = SMALL.opening + 4 * SMALL.raw
+    for number, model in enumerate(("file:1", "file:2")):
+        begun = T + number * DAY / 24
+        start = generation(model, started_at=begun, environment={"model:resnet18": model})
+        store.take(start, [sample(i, started_at=begun + 10 * i) for i in range(runs)])
+        store.thin(begun + 10 * runs)
+    for _, found in store.generations("search", "resnet18"):
+        assert [s.sequence for s in found[-SMALL.raw :]] == [*range(runs - SMALL.raw, runs)]
+        assert {s.runs for s in found[-SMALL.raw :]} == {1}
+    store.close()
+
+
 def test_years_are_bounded(store: SqliteStore) -> None:
     """Hours before the last 90 days go, the first day does not."""
     store.close()
