@@ -31,7 +31,7 @@ from infercanary.contract.vocabulary import (
     POOLS,
     TAGS,
 )
-from infercanary.judge.model import STATES
+from infercanary.judge.model import EXCHANGED, STATES
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import failing, measures, sweep
 from infercanary.probe.samplers import registered
@@ -184,6 +184,8 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("verdict", "verdict"): STATES,
     ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
+    ("shift_cause", "changed"): EXCHANGED,
+    ("upgrade_info", "changed"): EXCHANGED,
     ("shift_bottleneck_ratio", "bottleneck"): LIMITS,
     ("cold_start_shift_ratio", "step"): tuple(COLD_START),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),

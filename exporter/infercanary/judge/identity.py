@@ -23,9 +23,10 @@ class SettingsChange(NamedTuple):
 def identified(starts: Sequence[Start]) -> Sequence[Start]:
     """The starts with what a start does not report of itself taken from those beside it.
 
-    An older probe reports no digests, and a server's list may fail: what is not known is no change. The next start of
-    the container that knows counts first; then the last one before, then any other container's that is nearest. A model
-    is taken from starts of the same image only; settings are not the image's, and so from all.
+    An older probe reports no digests, and a server's list may fail: what is not known is no change. The last start of
+    the container before it that knows counts first; then the next one, then another container's. So a start keeps what
+    it was taken for when others follow. A model is taken from starts of the same image only; settings are not the
+    image's, and so from all.
 
     Args:
         starts: Of one service, with the runs of one canary, in order of time.
@@ -65,11 +66,25 @@ def comparable(
     if len(kept) == len(starts):
         return starts, None
     boots = {start.boot for start in kept}
-    last = max(i for i, start in enumerate(starts) if start.boot not in boots)
-    since = next((start for start in starts[last:] if start.boot in boots), None)
-    if since is None:
-        return kept, None
-    return kept, SettingsChange(since.generation.started_at, since.identity != starts[last].identity)
+    return kept, _edited(starts, [i for i, start in enumerate(starts) if start.boot not in boots])
+
+
+def _edited(starts: Sequence[Start], out: Sequence[int]) -> SettingsChange | None:
+    """When settings were edited: at the first start that a container left out has with those of today.
+
+    Where all those left out are gone, it is the start of a container that came after them; None where none came.
+    """
+    last = {starts[i].generation.container: i for i in out}
+    begun = {start.generation.container: i for i, start in reversed([*enumerate(starts)])}
+    own = [
+        i for i, s in enumerate(starts) if s.generation.container in last and i > last[s.generation.container]
+    ]
+    new = [i for i in begun.values() if i > out[-1]]
+    if not (since := own or new):
+        return None
+    start = starts[min(since)]
+    before = starts[last.get(start.generation.container, out[-1])]
+    return SettingsChange(start.generation.started_at, start.identity != before.identity)
 
 
 def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:
@@ -93,7 +108,7 @@ def _nearest(starts: Sequence[Start], values: Sequence[str], place: int, compone
     if not known:
         return ""
     return values[
-        min(known, key=lambda i: (starts[i].generation.container != own.container, i < place, abs(i - place)))
+        min(known, key=lambda i: (starts[i].generation.container != own.container, i > place, abs(i - place)))
     ]
 
 

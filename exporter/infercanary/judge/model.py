@@ -336,6 +336,7 @@ class Pair(NamedTuple):
 
 
 Changed = Literal["image", "model", "both"]
+EXCHANGED: tuple[Changed, ...] = get_args(Changed)
 """What an upgrade exchanged."""
 
 

@@ -97,6 +97,13 @@ def test_what_a_start_does_not_say_is_no_change(place: int) -> None:
     assert [s.work for s in identified(starts)] == [s.work for s in whole]
 
 
+def test_what_a_start_was_taken_for_stays_when_others_follow() -> None:
+    starts = [start(0.0, "file:1", "s1"), start(HOUR), start(2 * HOUR, "file:2", "s1")]
+    assert [s.model for s in identified(starts)] == ["file:1", "file:1", "file:2"]
+    upgrade = last_upgrade(starts)
+    assert upgrade is not None and upgrade.at == 2 * HOUR
+
+
 def test_the_first_probe_with_digests_comes_with_an_image_as_any_other() -> None:
     starts = [
         *(start(i * HOUR) for i in range(3)),
@@ -183,6 +190,16 @@ def test_containers_with_new_names_have_the_baseline_of_those_with_their_setting
         *gone, start(4 * HOUR, "file:1", "s2", image="sha256:two", container="new", seconds=0.026)
     )
     assert (other.state, other.settings_changed_at) == ("no_baseline", 4 * HOUR)
+
+
+def test_a_container_that_is_gone_had_settings_of_its_own() -> None:
+    """Nobody edited what the others have."""
+    starts = [
+        start(0.0, "file:1", "s1"), start(HOUR, "file:1", "s3", container="gone", runs=40),
+        start(5 * HOUR, "file:1", "s1"),
+    ]  # fmt: skip
+    found, words = judged(*starts)
+    assert found.state == "no_baseline" and found.settings_changed_at is None and "settings" not in words
 
 
 def test_neither_a_restart_nor_a_drift_nor_a_trial_lies_across_other_weights_or_settings() -> None:
