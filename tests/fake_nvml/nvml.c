@@ -24,6 +24,7 @@
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
 #define NOT_FOUND 6
+#define INSUFFICIENT_SIZE 7
 #define TIMEOUT 10
 #define GPUS 16
 #define PLACES 7
@@ -359,6 +360,35 @@ int nvmlDeviceGetMaxMigDeviceCount(struct gpu *g, unsigned *count)
 {
     ASK("nvmlDeviceGetMaxMigDeviceCount", g->label);
     *count = PLACES;
+    return OK;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(struct gpu *g, struct gpu **device)
+{
+    ASK("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", g->label);
+    *device = &gpus[g->index];
+    return OK;
+}
+
+int nvmlDeviceGetMinorNumber(struct gpu *g, unsigned *minor)
+{
+    ASK("nvmlDeviceGetMinorNumber", g->label);
+    *minor = (unsigned)number("minor", g->label, (u64)g->index);
+    return OK;
+}
+
+struct process { unsigned pid; u64 memory; unsigned gpu_instance, compute_instance; };
+
+/* `processes 0 3`: so many, with PIDs that mean nothing here. */
+int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *g, unsigned *count, struct process *found)
+{
+    unsigned i, all, room = *count;
+    ASK("nvmlDeviceGetComputeRunningProcesses", g->label);
+    *count = all = (unsigned)number("processes", g->label, 1);
+    if (all > room)
+        return INSUFFICIENT_SIZE;
+    for (i = 0; i < all; i++)
+        found[i] = (struct process){.pid = 4000 + i, .memory = 1 << 20};
     return OK;
 }
 

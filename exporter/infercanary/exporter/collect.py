@@ -28,7 +28,7 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
-from infercanary.exporter.sharing import cpu_bits, listed_cpus, shared_cpus
+from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +72,7 @@ class Collector:
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="report")
-        self._cpusets_changed = False
+        self._shares_changed = False
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
@@ -90,7 +90,7 @@ class Collector:
                 self._stop_polling(key)
                 self._exposition.forget(key)
                 del self.probes[key]
-                self._cpusets_changed = True
+                self._shares_changed = True
                 replaced.add(key)
         # Starts are spread, so that a thousand probes do not answer in the same instant.
         spread = min(self.config.poll_seconds, 0.005 * len(wanted))
@@ -142,9 +142,9 @@ class Collector:
 
     def _show(self, probe: PolledProbe) -> None:
         now = time.monotonic()
-        if self._cpusets_changed and now - self._compared_at >= _COMPARE_SECONDS:
-            self._cpusets_changed, self._compared_at = False, now
-            self._compare_cpusets()
+        if self._shares_changed and now - self._compared_at >= _COMPARE_SECONDS:
+            self._shares_changed, self._compared_at = False, now
+            self._compare()
         vitals = probe.vitals
         found = self.judging.findings.get(probe.container.service, NOTHING)
         families = probe.families(now)
@@ -158,8 +158,8 @@ class Collector:
         if refused:
             probe.rejected["conflict"] += len(refused)
 
-    def _compare_cpusets(self) -> None:
-        """Count what is shared among the containers that Docker found: all of them are on one host.
+    def _compare(self) -> None:
+        """Count what is shared: CPUs among the containers that Docker found, since all of them are on one host.
 
         Each one's number is shown after its own next poll: to show a thousand together would hold up the event loop. A
         container whose probe is down still counts for the others: it goes on running.
@@ -167,8 +167,10 @@ class Collector:
         shared = shared_cpus(
             {key: probe.cpuset for key, probe in self.probes.items() if probe.cpuset and probe.container.id}
         )
+        on_gpus = shared_gpus({key: probe.gpus for key, probe in self.probes.items()})
         for key, probe in self.probes.items():
             probe.shared_cpus = shared.get(key)
+            probe.share(on_gpus[key], self._compared_at)
 
     async def absorb(self, probe: PolledProbe, body: bytes) -> None:
         """Take one answer of ``probe``.
@@ -211,7 +213,9 @@ class Collector:
         probe.lines = lines
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
-            self._cpusets_changed = True
+            self._shares_changed = True
+        if (gpus := listed_gpus(accepted.families)) is not None and gpus != probe.gpus:
+            probe.gpus, self._shares_changed = gpus, True
         probe.reported_at = time.monotonic()
         if not probe.up:
             log.info("probe is up", **probe.identity, url=probe.container.url)

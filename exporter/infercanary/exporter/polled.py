@@ -7,13 +7,13 @@ from collections import Counter
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric
-from infercanary.contract.vocabulary import COLD_START_METRICS
+from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Key, Lines
 from infercanary.exporter.history import History
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.sharing import SHARED
+from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare, SeenGpu
 from infercanary.judge.model import Generation
 
 UP = Metric(
@@ -100,6 +100,8 @@ METRICS = (
     RUNS_COLLECTED,
     RUNS_LOST,
     SHARED,
+    SHARED_GPU,
+    UNKNOWN_PROCESSES,
     *metrics.METRICS,
 )
 
@@ -131,6 +133,11 @@ class PolledProbe:
         self.cpus = ""
         self.cpuset = 0
         self.shared_cpus: int | None = None
+        # The same of GPUs: as it last reported them, who else is on them, and since when (monotonic).
+        self.gpus: tuple[SeenGpu, ...] = ()
+        self.shared_gpus: dict[SeenGpu, GpuShare] = {}
+        self.neighbours = ""
+        self.neighbours_since: float | None = None
         # Up to where its runs were collected.
         self.cursor = ""
         self.sequences: dict[str, int] = {}  # by boot id, of its last starts: the last run that was taken
@@ -184,7 +191,7 @@ class PolledProbe:
             image_digest=c.image_digest,
             origin=c.origin,
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
-            environment=accepted.environment,
+            environment=self._environment(accepted.environment),
             outputs={} if of_earlier else accepted.outputs,
         )
         families = () if of_earlier else accepted.families
@@ -203,6 +210,7 @@ class PolledProbe:
             Families without labels of the container; those that are not known have no points.
         """
         c = self.container
+        shares = self.shared_gpus if self.up else {}
         return [
             UP.family(float(self.up)),
             AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
@@ -217,4 +225,27 @@ class PolledProbe:
             RUNS_LOST.family(float(self.runs_lost)),
             # It comes from its report, and so is missing while it is down.
             SHARED.family({(): self.shared_cpus} if self.up and self.shared_cpus is not None else {}),
+            SHARED_GPU.family({(g.label, g.uuid): share.others for g, share in shares.items()}),
+            UNKNOWN_PROCESSES.family(
+                {(g.label, g.uuid): s.unknown for g, s in shares.items() if s.unknown is not None}
+            ),
         ]
+
+    def share(self, gpus: dict[SeenGpu, GpuShare], now: float) -> None:
+        """Note who else is on its GPUs.
+
+        Args:
+            gpus: Its GPUs → who shares each.
+            now: Seconds, of the monotonic clock.
+        """
+        names = sorted({name for share in gpus.values() for name in share.names})
+        more = " and others" if any(share.others > len(names) for share in gpus.values()) else ""
+        neighbours = ", ".join(names) + more if names else NOBODY if gpus else ""
+        if neighbours != self.neighbours:
+            self.neighbours, self.neighbours_since = neighbours, now
+        self.shared_gpus = gpus
+
+    def _environment(self, reported: dict[str, str]) -> dict[str, str]:
+        """What the probe reports, and what only the exporter knows: who else is on the container's GPUs."""
+        own = {name: value for name, value in reported.items() if name != GPU_SHARED_WITH}
+        return own | ({GPU_SHARED_WITH: self.neighbours} if self.neighbours else {})

@@ -1,14 +1,16 @@
-"""Which CPUs several containers may use: only an exporter that sees all containers of a host can know.
+"""Which CPUs and GPUs several containers may use: only an exporter that sees all containers of a host can know.
 
-A container's cpuset comes from its probe, which is untrusted: it is bounded here, and a probe that lies about its own
-makes its neighbours look crowded, no more. A set of CPUs is an integer with a bit for each, so that a thousand
-containers are compared within a millisecond.
+A container's cpuset and GPUs come from its probe, which is untrusted: they are bounded here, and a probe that lies
+about its own makes its neighbours look crowded, no more. A set of CPUs is an integer with a bit for each, so that a
+thousand containers are compared within a millisecond.
 """
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family, Metric
@@ -23,9 +25,31 @@ SHARED = Metric(
     "are compared.",
 )
 
+SHARED_GPU = Metric(
+    "infercanary_gpu_shared",
+    "gauge",
+    "Other monitored containers on the same GPU or MIG instance, by its uuid.",
+    ("gpu", "uuid"),
+    reading="0 has it to itself, as far as containers with a probe go. Who they are: the series with the same `uuid`. "
+    "A container that sees several GPUs counts for those that its canaries run on; where that is not known, for all.",
+)
+UNKNOWN_PROCESSES = Metric(
+    "infercanary_gpu_unknown_processes",
+    "gauge",
+    "Processes on the GPU or MIG instance that NVML lists, and that are in no container with a probe.",
+    ("gpu", "uuid"),
+    reading="Above 0 somebody else computes there: a container without a probe, or a process of the host. 0 says "
+    "little where the driver hides what runs in other containers; where it lists fewer than are known, the series is "
+    "missing.",
+)
+
 _NAME = "infercanary_cgroup_cpuset_info"
 _LABELS = ("cpus",)
 _MAX_LIST = 4096
+_MAX_GPUS = 128  # of a container, MIG instances with them
+_MAX_PROCESSES = 1e6
+_NAMES = 3
+_UUID = re.compile(r"(GPU|MIG)-[\w/:-]{1,90}", re.ASCII)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -70,3 +94,100 @@ def shared_cpus(cpusets: Mapping[K, int]) -> dict[K, int]:
         twice |= once & bits
         once |= bits
     return {key: (bits & twice).bit_count() for key, bits in cpusets.items()}
+
+
+class SeenGpu(NamedTuple):
+    """A GPU or MIG instance that a container may use, as its probe reports it."""
+
+    label: str
+    """NVML's index in the container."""
+    uuid: str
+    listed: int | None = None
+    """Processes on it that NVML lists there."""
+    own: int | None = None
+    """Those of the container itself."""
+
+
+class GpuShare(NamedTuple):
+    """Who else is on one."""
+
+    others: int
+    """Other containers."""
+    names: tuple[str, ...]
+    """Those of the first few, in order."""
+    unknown: int | None
+    """Processes of nobody known; None where that is not known."""
+
+
+def listed_gpus(families: Iterable[Family]) -> tuple[SeenGpu, ...] | None:
+    """The GPUs that a container may use, by the accepted families of its probe.
+
+    Of a GPU in MIG mode they are its MIG instances; one that the container sees and no canary of it runs on is none.
+
+    Args:
+        families: Of one report.
+
+    Returns:
+        GPUs in order of their labels; None where the report names none: a driver that does not answer is no other GPU.
+    """
+    known = {family.name: family for family in families if family.labels[:1] == ("gpu",)}
+    info = known.get("infercanary_gpu_info")
+    if info is None or "uuid" not in info.labels:
+        return None
+    place = info.labels.index("uuid")
+    uuids = {point.labels[0]: point.labels[place] for point in info.points[:_MAX_GPUS]}
+    split = {label.partition(":")[0] for label in uuids if ":" in label}
+    canaries, listed, own = (
+        {
+            point.labels[0]: int(point.value)
+            for point in (known[name].points if name in known else ())
+            if isinstance(point.value, float) and 0 <= point.value < _MAX_PROCESSES
+        }
+        for name in ("infercanary_gpu_canaries", "infercanary_gpu_processes", "infercanary_gpu_own_processes")
+    )
+    return tuple(
+        SeenGpu(label, uuid, listed.get(label), own.get(label))
+        for label, uuid in sorted(uuids.items())
+        if label not in split and _UUID.fullmatch(uuid) and canaries.get(label.partition(":")[0], 1)
+    )
+
+
+def shared_gpus(
+    gpus: Mapping[tuple[str, str], Iterable[SeenGpu]],
+) -> dict[tuple[str, str], dict[SeenGpu, GpuShare]]:
+    """Who else is on each container's GPUs.
+
+    Args:
+        gpus: Service and container → the GPUs that it may use.
+
+    Returns:
+        The same keys → its GPUs → who shares each.
+    """
+    users: dict[str, dict[tuple[str, str], SeenGpu]] = defaultdict(dict)
+    for key, its in gpus.items():
+        for gpu in its:
+            users[gpu.uuid][key] = gpu
+    unknown = {uuid: _unknown(its.values()) for uuid, its in users.items()}
+    # Of a thousand on one GPU each would have to read 999 names.
+    first = {uuid: sorted(its, key=lambda key: key[::-1])[: _NAMES + 1] for uuid, its in users.items()}
+    return {
+        key: {
+            gpu: GpuShare(
+                len(users[gpu.uuid]) - 1,
+                tuple(other[1] for other in first[gpu.uuid] if other != key)[:_NAMES],
+                unknown[gpu.uuid],
+            )
+            for gpu in its
+        }
+        for key, its in gpus.items()
+    }
+
+
+def _unknown(users: Iterable[SeenGpu]) -> int | None:
+    """What NVML lists beyond the containers' own; a driver that hides some of those hides others' too."""
+    each = [*users]
+    listed = max((gpu.listed for gpu in each if gpu.listed is not None), default=None)
+    own = [gpu.own for gpu in each if gpu.own is not None]
+    if listed is None or len(own) < len(each) or listed < sum(own):
+        return None
+    return listed - sum(own)

@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
+from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
@@ -80,6 +81,10 @@ def card(probe: PolledProbe, now: float) -> str:
     digest = container.image_digest or container.image_id
     image = " · ".join(_short(reference) for reference in (container.image, digest) if reference)
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
+    neighbours = ""
+    if probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None:
+        since = _age(now - probe.neighbours_since)
+        neighbours = f'<p class="note">shares its GPU with {_text(probe.neighbours)} for {since}</p>'
     findings = probe.findings or NOTHING
     canaries = "".join(
         _canary(name, container.name, list(runs), findings)
@@ -89,7 +94,7 @@ def card(probe: PolledProbe, now: float) -> str:
     return (
         f'<article class="{_STATES[_state(probe)].style}"><header class="name"><h2>{_text(container.name)}</h2>'
         f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
-        f'<p class="image">{image or "not from Docker"}</p>{trouble}{canaries}'
+        f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"
     )
 

@@ -237,6 +237,9 @@ class Component:
 
 MODEL: Final = "model"
 SETTINGS: Final = "settings"
+GPU_SHARED_WITH: Final = "gpu_shared_with"
+"""Set by the exporter: the other containers on a container's GPUs, or ``NOBODY``."""
+NOBODY: Final = "nobody"
 
 
 def of_canary(component: str, canary: str) -> str:
@@ -255,6 +258,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component(SETTINGS, "canary's settings", is_first=True, is_given=True),
         Component("torch_device", "device", is_first=True, row="device", names_device=True),
         Component("torch_cuda_device", "GPU", is_first=True, row="device"),
+        Component(GPU_SHARED_WITH, "GPU shared with", is_first=True, is_given=True),
         Component("torch", "torch", is_first=True, row="torch"),
         Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
         Component("torch_cudnn", "cuDNN", is_first=True, row="cuDNN"),

@@ -32,6 +32,15 @@ LATENESS = Metric(
     "CPU, or waited for the GIL.",
 )
 
+GPU_CANARIES = Metric(
+    "infercanary_gpu_canaries",
+    "gauge",
+    "Canaries of this probe that run on the GPU.",
+    ("gpu",),
+    reading="0: the container sees the GPU, and no canary uses it. Missing where that is not known, as of a canary "
+    "that asks a server. Of a GPU in MIG mode it is the number for the GPU as a whole.",
+)
+
 
 class Rounds:
     """Runs the canaries, and keeps what each run is compared with: earlier samples, and the probe's own work.
@@ -134,6 +143,7 @@ class Rounds:
                 )
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
+        self._show_gpus(before)
         return runs, cost
 
     def sweep(self) -> bool:
@@ -173,6 +183,16 @@ class Rounds:
             for canary in self._canaries
             if canary.place is not None
         }
+
+    def _show_gpus(self, sample: Values) -> None:
+        """How many canaries run on each GPU; the last known numbers where the sample does not show the GPUs."""
+        if not (shown := sample.get("infercanary_gpu_info")):
+            return
+        self._tally.forget(GPU_CANARIES)
+        used = [self._gpus.get(canary.name) for canary in self._canaries]
+        if None not in used:
+            for gpu in {labels[0].partition(":")[0] for labels in shown}:
+                self._tally.set(GPU_CANARIES, sum(gpu in gpus for gpus in used if gpus), gpu)
 
     def _run(
         self,

@@ -14,7 +14,9 @@ import shutil
 import statistics
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import pytest
 from cuda_stand_in import build
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from real_servers import free_port
 from watching import MODULES, Seen, fetch, until
 
 from infercanary.contract.report import Family
@@ -153,9 +156,10 @@ def test_its_own_cost_is_reported(ask: Ask) -> None:
     assert cost_later["nvmlDeviceGetEccMode"] == cost["nvmlDeviceGetEccMode"], "it was not asked again"
     assert cost_later["nvmlDeviceGetClockInfo"] != cost["nvmlDeviceGetClockInfo"]
     assert cost_later.keys() == cost.keys()
-    assert not [
-        call for call in cost if re.search("Process|Throughput|nvml(Device|System)(Set|Reset|Clear)", call)
-    ]
+    listing = "nvmlDeviceGetComputeRunningProcesses"
+    assert cost_later[listing] == cost[listing], "a list of processes is asked for once a minute"
+    never = "GraphicsRunning|Throughput|nvml(Device|System)(Set|Reset|Clear)"
+    assert not [call for call in cost if re.search(never, call)]
 
 
 def test_what_hardly_changes_is_read_once_a_minute(ask: Ask) -> None:
@@ -741,3 +745,79 @@ def test_the_energy_of_a_run_that_is_long_enough(usual: Path, tmp_path: Path) ->
     assert runs["short"]
     assert all(run.keys() == {"throughput", "host_memory", "wall"} for run in runs["short"])
     assert shown == [runs["long"][-1].get("energy"), None]
+
+
+# Who shares a GPU ------------------------------------------------------------------------------------------
+
+
+ON_A_GPU = """
+import sys, threading
+from infercanary.probe import Probe
+from scripted import Scripted
+from watching import until
+
+target = Scripted()
+target.device = sys.argv[1]
+probe = Probe({"a": target}, listen="127.0.0.1:0", interval_seconds=0.2, duty_cap=1.0, controls=False)
+probe.start()
+print(until(lambda: probe.address), flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.takes(60)
+def test_containers_on_one_gpu_by_its_uuid(usual: Path, tmp_path: Path) -> None:
+    """Two on one, one that sees it and computes on the CPU, and one whose GPU 0 is another."""
+    cuda = build(tmp_path)
+    one, other = tmp_path / "script", tmp_path / "other"
+    one.write_text("gpus * 1\nbus 0 65\nprocesses 0 5\n")
+    other.write_text("gpus * 1\nbus 0 65\nuuid 0 GPU-9\n")
+    found = {
+        "first": ("cuda:0", one),
+        "second": ("cuda:0", one),
+        "idle": ("cpu", one),
+        "far": ("cuda:0", other),
+    }
+    with ExitStack() as stack:
+        listed = []
+        for name, (device, script) in found.items():
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", ON_A_GPU, device], cwd=MODULES, stdout=subprocess.PIPE, text=True,
+                    env={**os.environ, "LD_LIBRARY_PATH": f"{usual}:{cuda}", "FAKE_NVML": str(script)},
+                )
+            )  # fmt: skip
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            listed.append({"url": process.stdout.readline().strip(), "service": "s", "container": name})
+        settings, port = tmp_path / "exporter.yaml", free_port()
+        settings.write_text(
+            json.dumps(
+                {
+                    "listen": f"127.0.0.1:{port}",
+                    "poll_seconds": 0.1,
+                    "docker": {"enabled": False},
+                    "probes": listed,
+                }
+            )
+        )
+        exporter = stack.enter_context(
+            subprocess.Popen([sys.executable, "-m", "infercanary", "exporter", "--config", str(settings)])
+        )
+        stack.callback(exporter.kill)
+
+        def shown() -> dict[str, dict[str, float]] | None:
+            """Container → uuid → how many others."""
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+                    text = response.read().decode()
+            except OSError:  # it is not up yet
+                return None
+            seen: dict[str, dict[str, float]] = {}
+            for labels, value in re.findall(r"^infercanary_gpu_shared\{(.*)\} (\S+)$", text, re.MULTILINE):
+                each = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+                seen.setdefault(each["container"], {})[each["uuid"]] = float(value)
+            return seen
+
+        wanted = {"first": {"GPU-0": 1.0}, "second": {"GPU-0": 1.0}, "far": {"GPU-9": 0.0}}
+        until(lambda: shown() == wanted, "it shows something else")

@@ -23,6 +23,7 @@ from infercanary.contract.vocabulary import (
     COMPONENTS,
     CONTROLS,
     DEVICE_COMPONENTS,
+    GPU_SHARED_WITH,
     IN_STEP,
     MODEL,
     NOT_JUDGED,
@@ -89,7 +90,9 @@ def test_a_control_made_of_what_the_image_changed_says_nothing_of_the_host() -> 
 
 def test_components_are_those_of_the_targets() -> None:
     names = {text for path in (CODE / "probe").rglob("*.py") for text in _texts(path)}
-    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS}, "those two are of each canary"
+    assert COMPONENTS.keys() <= names | {MODEL, SETTINGS, GPU_SHARED_WITH}, (
+        "each canary's, and the exporter's"
+    )
     engine = environment(torch, torch.device("cpu"), "compile", "default", "bfloat16").keys()
     assert {name for name in COMPONENTS if name.startswith("torch") and "cud" not in name} <= engine
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
+from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
 from infercanary.exporter import collect
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
@@ -19,8 +20,26 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.sharing import SHARED, cpu_bits, listed_cpus, shared_cpus
+from infercanary.exporter.sharing import (
+    SHARED,
+    SHARED_GPU,
+    UNKNOWN_PROCESSES,
+    GpuShare,
+    SeenGpu,
+    cpu_bits,
+    listed_cpus,
+    listed_gpus,
+    shared_cpus,
+    shared_gpus,
+)
+from infercanary.exporter.status import card
+from infercanary.judge.causes import immediate
+from infercanary.judge.model import Generation, Judgement, Start
+from infercanary.judge.sentence import sentence
+from infercanary.probe.rounds import GPU_CANARIES
 from infercanary.probe.samplers.cgroup.metrics import CPUSET_INFO
+from infercanary.probe.samplers.nvml.slow import INFO
+from infercanary.probe.samplers.nvml.users import OWN, PROCESSES
 
 
 @pytest.mark.parametrize(
@@ -112,6 +131,11 @@ class Host:
         await self.collector.absorb(probe, report(cpus))
         self.collector.show(probe)
 
+    async def reports(self, name: str, families: tuple[Family, ...]) -> None:
+        body = encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, families, {}, ()))
+        await self.collector.absorb(self.probe(name), body)
+        self.collector.show(self.probe(name))
+
     def probe(self, name: str) -> PolledProbe:
         return self.collector.probes["s", name]
 
@@ -124,12 +148,15 @@ class Host:
             labels.partition('container="')[2].partition('"')[0]: float(value) for labels, _, value in samples
         }
 
+    def after_the_next_poll(self, metric: Metric) -> dict[str, float]:
+        for probe in self.collector.probes.values():
+            self.collector.show(probe)
+        return self.lines(metric.name)
+
     @property
     def shared(self) -> dict[str, float]:
         """After the next poll of each."""
-        for probe in self.collector.probes.values():
-            self.collector.show(probe)
-        return self.lines(SHARED.name)
+        return self.after_the_next_poll(SHARED)
 
 
 @pytest.fixture
@@ -217,6 +244,118 @@ async def test_probes_that_report_other_cpus_each_time_are_compared_once_a_secon
     monkeypatch.setattr(collect, "_COMPARE_SECONDS", 0.0)
     await host.says("b", "0-19")
     assert host.shared == {"a": 1, "b": 1}, "the last report is not forgotten"
+
+
+# GPUs ------------------------------------------------------------------------------------------------------------
+
+
+def seen(
+    *gpus: tuple[str, str], canaries: dict[str, int] | None = None, listed: int | None = None, own: int = 0
+) -> tuple[Family, ...]:
+    """What a probe reports of its GPUs, each (label, uuid)."""
+    families = [INFO.family({(label, "L4", uuid, "41:00.0", "570", "12.8", ""): 1.0 for label, uuid in gpus})]
+    if canaries is not None:
+        families.append(GPU_CANARIES.family({(gpu,): float(n) for gpu, n in canaries.items()}))
+    if listed is not None:
+        families.append(PROCESSES.family({(label,): float(listed) for label, _ in gpus}))
+        families.append(OWN.family({(label,): float(own) for label, _ in gpus}))
+    return tuple(families)
+
+
+def uuids(families: tuple[Family, ...]) -> list[str] | None:
+    listed = listed_gpus(families)
+    return None if listed is None else [gpu.uuid for gpu in listed]
+
+
+def test_the_gpus_that_count() -> None:
+    assert uuids(()) is None, "a driver that does not answer is no other GPU"
+    both = ("0", "GPU-a"), ("1", "GPU-b")
+    assert uuids(seen(*both)) == ["GPU-a", "GPU-b"], "where nobody knows which of them is used"
+    assert uuids(seen(*both, canaries={"0": 0, "1": 2})) == ["GPU-b"]
+    assert uuids(seen(*both, canaries={"0": 0, "1": 0})) == []
+    split = ("0", "GPU-a"), ("0:0", "MIG-x"), ("0:2", "MIG-y")
+    assert uuids(seen(*split)) == ["MIG-x", "MIG-y"], "not the GPU that they are parts of"
+    assert uuids(seen(*split, canaries={"0": 1})) == ["MIG-x", "MIG-y"]
+
+
+@pytest.mark.parametrize("uuid", ["", "a", "GPU-", "GPU-a b", "GPU-" + "a" * 91, "XPU-a", "GPU-é"])
+def test_what_is_no_uuid_is_ignored(uuid: str) -> None:
+    assert uuids(seen(("0", uuid))) == []
+
+
+def test_who_else_is_on_a_gpu() -> None:
+    a, b = SeenGpu("0", "GPU-a"), SeenGpu("1", "GPU-b")
+    shared = shared_gpus({("s", "one"): (a, b), ("t", "two"): (SeenGpu("0", "GPU-b"),), ("t", "three"): ()})
+    assert shared["s", "one"] == {a: GpuShare(0, (), None), b: GpuShare(1, ("two",), None)}
+    assert shared["t", "two"] == {SeenGpu("0", "GPU-b"): GpuShare(1, ("one",), None)}
+    assert shared["t", "three"] == {}
+
+
+def test_a_thousand_on_one_gpu_take_no_time() -> None:
+    begin = time.perf_counter()
+    shared = shared_gpus({("s", f"c{i:04}"): (SeenGpu("0", "GPU-a"),) for i in range(1000)})
+    assert time.perf_counter() - begin < 1
+    assert shared["s", "c0001"][SeenGpu("0", "GPU-a")] == GpuShare(999, ("c0000", "c0002", "c0003"), None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "unknown"),
+    [
+        ([(5, 1), (5, 2)], 2),
+        ([(3, 1), (5, 2)], 2),  # one of them is shown less
+        ([(1, 1), (1, 1)], None),  # the driver shows each its own: it hides others' too
+        ([(5, 1), (5, None)], None),
+        ([(None, 1)], None),
+    ],
+)
+def test_processes_of_nobody_known(counts: list[tuple[int | None, int | None]], unknown: int | None) -> None:
+    gpus = {("s", str(i)): (SeenGpu("0", "GPU-a", *each),) for i, each in enumerate(counts)}
+    assert {share.unknown for each in shared_gpus(gpus).values() for share in each.values()} == {unknown}
+
+
+async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host) -> None:
+    host.collector.follow([found("a"), found("b")])
+    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+    assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
+    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == NOBODY
+    assert GPU_SHARED_WITH not in host.probe("b").generations
+    await host.reports("b", seen(("3", "GPU-a"), listed=3, own=1))
+    assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}
+    assert host.after_the_next_poll(UNKNOWN_PROCESSES) == {"a": 1, "b": 1}
+    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == "b"
+    assert "shares its GPU with b for 0 s" in card(host.probe("a"), time.monotonic())
+    await host.reports("b", ())
+    assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}, "its driver does not answer"
+    await host.reports("b", seen(("3", "GPU-b")))
+    assert host.after_the_next_poll(SHARED_GPU) == {"a": 0, "b": 0}
+    host.collector.follow([found("a")])
+    assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
+    assert "shares its GPU" not in card(host.probe("a"), time.monotonic())
+
+
+async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
+    host.collector.follow([found("a")])
+    body = encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, (), {GPU_SHARED_WITH: "victim"}, ()))
+    await host.collector.absorb(host.probe("a"), body)
+    assert host.probe("a").generations["boot"][0].environment == {}
+
+
+def test_the_verdict_names_who_came_onto_the_gpu() -> None:
+    def start(neighbours: str | None) -> Start:
+        environment = {"torch": "2.7.0"} | ({GPU_SHARED_WITH: neighbours} if neighbours else {})
+        return Start(
+            Generation(service="s", container="a", boot_id="b", started_at=0.0, environment=environment), []
+        )
+
+    def sentence_of(before: str | None, after: str | None) -> str:
+        causes = immediate([start(before)], [start(after)], "canary")
+        return sentence(Judgement(state="regressed", shift=0.2, low=0.1, high=0.3, causes=causes))
+
+    assert "GPU shared with nobody → moderate-1" in sentence_of(NOBODY, "moderate-1")
+    assert "GPU shared" not in sentence_of("moderate-1", "moderate-1")
+    assert "GPU shared" not in sentence_of(None, "moderate-1"), "an older exporter did not know"
 
 
 # What a fault of the exporter costs ----------------------------------------------------------------------------

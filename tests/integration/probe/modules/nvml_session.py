@@ -58,7 +58,9 @@ def answer(order: dict[str, Any]) -> dict[str, Any]:
 logging.getLogger().addHandler(Handler())
 logging.getLogger().setLevel("INFO")
 tally = Tally()
-sampler = NvmlSampler(sysfs=Path(sys.argv[2]), monotonic=lambda: 60.0 * minutes)
+sampler = NvmlSampler(
+    sysfs=Path(sys.argv[2]), proc=Path(sys.argv[2]).parent / "proc", monotonic=lambda: 60.0 * minutes
+)
 guard = Guard(sampler, tally, deadline=0.5, patience=0.5)
 for line in sys.stdin:
     print(json.dumps(answer(json.loads(line))), flush=True)

@@ -1,8 +1,9 @@
 """The GPUs that the container sees, by NVML: clocks and what holds them back, heat, energy, errors, place.
 
-It makes only cheap calls that read: never a process list (milliseconds, under a lock of the whole driver), never
-``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the next, so each
-value is read by itself: what changes at each sample (:mod:`.fast`), the rest once a minute (:mod:`.slow`).
+It makes only calls that read, and cheap ones: a process list (milliseconds, under a lock of the whole driver) once a
+minute, never ``GetPcieThroughput`` (20 ms for each direction). A call may fail on one GPU or driver and work on the
+next, so each value is read by itself: what changes at each sample in :mod:`.fast`, the rest once a minute in
+:mod:`.slow`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class NvmlSampler:
 
     Args:
         sysfs: Where it is mounted.
+        proc: Where that is.
         monotonic: The clock, in seconds, that says when the slow values are read again.
     """
 
@@ -68,11 +70,15 @@ class NvmlSampler:
     hanging = (state("hanging"),)
 
     def __init__(
-        self, *, sysfs: Path = Path("/sys"), monotonic: Callable[[], float] = time.monotonic
+        self,
+        *,
+        sysfs: Path = Path("/sys"),
+        proc: Path = Path("/proc"),
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.local_cpus: dict[str, frozenset[int]] = {}
         """GPU → the host's CPUs on its NUMA node, as last known."""
-        self._sysfs = sysfs
+        self._sysfs, self._proc = sysfs, proc
         self._monotonic = monotonic
         self._nvml = Nvml()
         self._totals = Totals(fast.MOST_PER_SECOND | slow.MOST_PER_SECOND)
@@ -173,7 +179,7 @@ class NvmlSampler:
             known = []
             for gpu in gpus(self._nvml, index):
                 try:
-                    known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs)))
+                    known.append((gpu, slow.sample(self._nvml, gpu, self._common, self._sysfs, self._proc)))
                 except pynvml.NVMLError as error:
                     if not gpu.is_mig or error.value in GPU_GONE:
                         raise

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import pynvml
 
 from infercanary.contract.report import Metric
+from infercanary.probe.samplers.nvml import users
 from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml, read, text
 from infercanary.probe.samplers.nvml.gpus import Gpu, local_cpus, numa_node
 from infercanary.probe.samplers.nvml.totals import ERRORS_PER_SECOND
@@ -229,7 +230,7 @@ def versions(nvml: Nvml) -> Versions:
     return Versions(driver, f"{number // 1000}.{number % 1000 // 10}")
 
 
-def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path) -> Slow:
+def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path, proc: Path) -> Slow:
     """One GPU's values.
 
     Args:
@@ -237,6 +238,7 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path) -> Slow:
         gpu: The GPU or MIG device.
         common: The driver's versions.
         sysfs: Usually ``/sys``.
+        proc: Usually ``/proc``.
 
     Returns:
         Values in the base units of their metrics, and the CPUs on its node; of a MIG device none.
@@ -255,6 +257,9 @@ def sample(nvml: Nvml, gpu: Gpu, common: Versions, sysfs: Path) -> Slow:
         )
     )
     found[INFO] = {(gpu.label, name, uuid, bus_id, common.driver, common.cuda, vbios): 1.0}
+    if not gpu.is_split:  # what runs on a GPU in MIG mode runs on its MIG devices
+        nothing: Found = {}
+        found |= _offered(lambda _: users.sample(nvml, gpu, proc), gpu.handle, nothing)
     if gpu.is_mig:
         return Slow(found, frozenset())
     if (node := numa_node(bus_id, sysfs)) is not None:

@@ -1,0 +1,105 @@
+"""How many processes compute on a GPU, and how many of them are the container's own: what is left are others.
+
+By number alone. Whether NVML gives host PIDs or the container's depends on the driver, so none is looked up: its own
+are those that hold the device files which CUDA opens. NVML lists milliseconds long, under a lock of the driver, so it
+is asked once a minute.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pynvml
+
+from infercanary.contract.report import Metric
+from infercanary.probe.samplers.nvml.calls import GPU_GONE, Found, Nvml
+from infercanary.probe.samplers.nvml.gpus import Gpu
+
+PROCESSES = Metric(
+    "infercanary_gpu_processes",
+    "gauge",
+    "Processes with a CUDA context on the GPU, as NVML lists them to the container.",
+    ("gpu",),
+    reading="Read once a minute. Fewer than there are where the driver hides what runs in other containers, as it may. "
+    "The exporter compares it with `infercanary_gpu_own_processes` of all containers on the GPU: "
+    "`infercanary_gpu_unknown_processes`.",
+)
+OWN = Metric(
+    "infercanary_gpu_own_processes",
+    "gauge",
+    "Processes of the container that hold the GPU's device file and CUDA's.",
+    ("gpu",),
+    reading="Missing where a process's files may not be read (it runs as another user), or there are too many of them.",
+)
+
+_MOST_FILES = 4096  # of all processes together: to look them up holds the interpreter for milliseconds
+_OF_CUDA = "/dev/nvidia-uvm"
+
+
+def sample(nvml: Nvml, gpu: Gpu, proc: Path) -> Found:
+    """Both numbers.
+
+    Args:
+        nvml: An initialised NVML.
+        gpu: The GPU or MIG device.
+        proc: Usually ``/proc``.
+
+    Returns:
+        Metric → its point; without that which is not known.
+
+    Raises:
+        pynvml.NVMLError: NVML does not list processes, or the GPU is gone.
+    """
+    listed = len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
+    found: Found = {PROCESSES: {(gpu.label,): listed}}
+    try:
+        device = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(gpu.handle) if gpu.is_mig else gpu.handle
+        minor = nvml.nvmlDeviceGetMinorNumber(device)
+    except pynvml.NVMLError as error:
+        if error.value in GPU_GONE:
+            raise
+        return found
+    if (own := own_processes(f"/dev/nvidia{minor}", proc)) is not None:
+        found[OWN] = {(gpu.label,): own}
+    return found
+
+
+def own_processes(device: str, proc: Path = Path("/proc")) -> int | None:
+    """Count the processes of this container that have opened a GPU for CUDA.
+
+    Args:
+        device: The GPU's device file.
+        proc: Usually ``/proc``.
+
+    Returns:
+        A number; None where some process cannot be looked into.
+    """
+    count = files = 0
+    try:
+        container = (proc / "self/cgroup").read_bytes()
+        pids = [entry for entry in os.listdir(proc) if entry.isdecimal()]
+    except OSError:
+        return None
+    for pid in pids:
+        try:
+            # In the host's PID namespace there are others' processes too.
+            if (proc / pid / "cgroup").read_bytes() != container:
+                continue
+            opened = os.listdir(proc / pid / "fd")
+            if (files := files + len(opened)) > _MOST_FILES:
+                return None
+            held = {_target(proc / pid / "fd" / each) for each in opened}
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            continue
+        except OSError:
+            return None
+        count += {device, _OF_CUDA} <= held
+    return count
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except (FileNotFoundError, ProcessLookupError):  # it was closed
+        return ""
