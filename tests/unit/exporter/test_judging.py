@@ -95,6 +95,42 @@ def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> No
         assert state == expected, first
 
 
+def of(boot: str, at: float, **components: str) -> Generation:
+    """A start of the one image, with what its probe says of the canary."""
+    known = {f"{component}:c": value for component, value in components.items()}
+    return msgspec.structs.replace(generation(boot), started_at=at, environment={"torch": "2.7.0", **known})
+
+
+def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Path) -> None:
+    """The store has starts of a probe without digests; they are starts of the same model."""
+    judging = Judging(tmp_path / "judge.sqlite")
+    judging.submit(of("b1", 0.0), [], runs(60))
+    judging.submit(of("b2", 1000.0, model="file:1", settings="s1"), [], runs(60))
+    judging.turn()
+    assert judging.findings["s"].judgements["c"].upgraded_at is None
+    judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), [], runs(60, seconds=0.03))
+    judging.turn()
+    found = judging.findings["s"]
+    assert (found.judgements["c"].state, found.judgements["c"].changed) == ("regressed", "model")
+    assert "since the new model in the same image" in found.sentences["c"]
+    assert [answer.upgraded_at for answer in found.answers["c"]] == [2000.0]
+    assert judging._store is not None
+    judging._store.close()
+    judging = Judging(tmp_path / "judge.sqlite")
+    judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), [], runs(1, 60, seconds=0.03))
+    judging.turn()
+    assert judging.findings["s"].judgements["c"].changed == "model", "the store has what it was of"
+    judging.submit(of("b4", 3000.0, model="file:2", settings="s2"), [], runs(20, seconds=0.09))
+    judging.turn()
+    found = judging.findings["s"]
+    assert (
+        found.judgements["c"].state == "no_baseline" and found.judgements["c"].settings_changed_at == 3000.0
+    )
+    assert "settings changed at 1970-01-01 00:50 UTC" in found.sentences["c"]
+    assert found.drifts["a", "c"].blocks == 1, "of other settings nothing has drifted"
+    judging._store.close()  # type: ignore[union-attr]
+
+
 def measured(count: int, first: int = 0, memory: float = 2.0**29) -> list[Run]:
     return [
         msgspec.structs.replace(run, measures={HOST_MEMORY: memory, "newer": 1.0})

@@ -9,7 +9,7 @@ from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import STATES, Causes, Change, Judgement, State
+from infercanary.judge.model import STATES, Causes, Change, Changed, Judgement, State
 from infercanary.judge.sentence import SENTENCE_BYTES, sentence
 from infercanary.judge.trials import Trial
 
@@ -30,6 +30,29 @@ def test_a_drift_is_shown_where_it_was_looked_for(shift: float) -> None:
 
 def test_a_drift_that_cannot_be_known_yet_is_missing() -> None:
     assert points(Drift(), "infercanary_drift_ratio") == {}
+
+
+def test_what_a_container_was_given_otherwise_is_shown_while_it_has_drifted() -> None:
+    changes = (Change("cpu_quota", "4", "2"), Change("memory_limit", "8 GiB", "4 GiB"))
+    shown = {("c", "CPU quota 4 → 2, memory limit 8 GiB → 4 GiB"): 1.0}
+    assert points(Drift(shift=0.9, changes=changes), "infercanary_drift_info") == shown
+    assert points(Drift(shift=0.0), "infercanary_drift_info") == {}
+
+
+@pytest.mark.parametrize("changed", ["image", "model", "both"])
+def test_what_was_exchanged_is_a_label(changed: Changed) -> None:
+    judgement = Judgement(
+        state="regressed",
+        upgraded_at=9.0,
+        changed=changed,
+        baseline_image="x:1",
+        candidate_image="x:2",
+        shift=0.1,
+    )
+    shown = exported(judgement)
+    (upgrade,) = shown["infercanary_upgrade_info"].points
+    assert upgrade.labels == ("c", "x:1", "x:2", changed)
+    assert {point.labels[2] for point in shown["infercanary_shift_cause"].points} == {changed}
 
 
 def test_the_judges_own_trial_is_shown_by_canary() -> None:
