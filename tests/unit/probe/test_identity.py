@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infercanary.probe import HostClock, TorchTarget
+from infercanary.probe import canary as canary_module
 from infercanary.probe.canary import Canary
 from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
@@ -241,4 +243,22 @@ def test_each_canary_has_components_of_its_own(identity: Any, found: dict[str, s
     canary = Canary("own", Own(identity), Tally(), timeout=5.0, open_timeout=5.0)
     canary.open(5.0)
     assert canary.is_open and canary.environment == {"own": "1", **found}
+    assert canary.close(5.0)
+
+
+def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Own):
+        def model_identity(self) -> str:
+            time.sleep(0.4)
+            return "version 3"
+
+    begin = time.perf_counter()
+    monkeypatch.setattr(canary_module, "since_start", lambda: time.perf_counter() - begin)
+    tally = Tally()
+    canary = Canary("own", Slow(), tally, timeout=5.0, open_timeout=5.0)
+    canary.open(5.0)
+    took = time.perf_counter() - begin
+    shown = {family.name: family.points[0].value for family in tally.families() if family.points}
+    steps = [float(shown[f"infercanary_{name}_seconds"]) for name in ("load", "first_run", "time_to_steady")]  # type: ignore[arg-type]
+    assert took > 0.4 and max(steps) < took - 0.35
     assert canary.close(5.0)
