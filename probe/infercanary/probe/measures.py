@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
+from time import perf_counter
 from typing import Final
 
 from infercanary.contract.measures import DEVICE_MEMORY, DEVICE_USE, ENERGY, HOST_MEMORY, THROUGHPUT
@@ -46,7 +47,6 @@ RATE = Metric(
     reading="One request at a time: it moves as the latency does. What the canary can do under load is "
     "`infercanary_sweep_samples_per_second`.",
 )
-
 JOULES = Metric(
     "infercanary_run_energy_joules",
     "gauge",
@@ -67,9 +67,8 @@ _SHOWN: Mapping[str, tuple[Metric, tuple[str, ...]]] = {
     ENERGY: (JOULES, ()),
 }
 _PROC: Final = Path("/proc/self")
-_RESET_PEAK: Final = (
-    b"5"  # proc(5), clear_refs: the peak begins at what is resident now; nothing else changes
-)
+# The peak begins at what is resident now, and no page is touched: clear_refs in the kernel's filesystems/proc.rst.
+_RESET_PEAK: Final = b"5"
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STEP_SECONDS: Final = 0.1  # in which the driver counts energy, at most
 _TOLERANCE: Final = 0.05
@@ -156,28 +155,29 @@ class Taking:
     def __init__(self, target: Target, container: ContainerCpu, proc: Path = _PROC) -> None:
         self.is_guest = False
         """Whether the process is a server's, whose peaks are not reset."""
+        self.seconds = 0.0
+        """What reading took, of one run."""
         self._counts = target if isinstance(target, CountsSamples) else None
         self._tracks = target if isinstance(target, TracksPeakMemory) else None
         self._memory = target if isinstance(target, CountsMemory) else None
         self._calls = target if isinstance(target, CallsServer) else None
-        self._is_beside: bool | None = (
-            None  # the server; None until a run went well, and its listener is there
-        )
+        self._is_beside: bool | None = None  # the server; None until a run went well: it listens then
         self._container = container
         self._proc = proc
         self._has_peak = False
 
     def begin(self) -> None:
         """Begin to count peaks anew; called before the first repeat."""
+        begin = perf_counter()
         self._has_peak = False
-        if self.is_guest:
-            return
-        with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
-            (self._proc / "clear_refs").write_bytes(_RESET_PEAK)
-            self._has_peak = True
-        if self._tracks is not None:
+        if not self.is_guest:
+            with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
+                (self._proc / "clear_refs").write_bytes(_RESET_PEAK)
+                self._has_peak = True
+        if self._tracks is not None and not self.is_guest:
             with suppress(Exception):  # the target may be anyone's
                 self._tracks.reset_peak_memory()
+        self.seconds = perf_counter() - begin
 
     def end(self, timings: Sequence[Timing], calls_a_server: bool) -> dict[str, float]:
         """Read them; called after the last repeat.
@@ -190,6 +190,7 @@ class Taking:
         Returns:
             Name (of :mod:`infercanary.contract.measures`) → value.
         """
+        begin = perf_counter()
         found: dict[str, float] = {}
         with suppress(Exception):
             samples = 1 if self._counts is None else int(self._counts.samples)
@@ -201,6 +202,7 @@ class Taking:
         with suppress(Exception):
             if (on_device := self._on_device()) is not None:
                 found[DEVICE_MEMORY] = int(on_device)
+        self.seconds += perf_counter() - begin
         return {name: value for name, value in found.items() if 0 < value < math.inf}
 
     def _on_device(self) -> int | None:

@@ -111,6 +111,11 @@ class Rounds:
                     # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
                     device = canary.device if done.latencies else "cpu"
                     done = done._replace(controls=self._controls.measure(device))
+                    if (
+                        not self._controls.took
+                    ):  # made just now: all later runs have their memory, this one had not
+                        kept = {name: x for name, x in done.measures.items() if name != HOST_MEMORY}
+                        done = done._replace(measures=kept)
                 self.worked_until = time.monotonic()
                 # The sample says whether the canary was near them.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)

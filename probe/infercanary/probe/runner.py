@@ -210,10 +210,10 @@ class Runner:
             since: A time of ``perf_counter``.
 
         Returns:
-            Seconds in the target's methods, and the seconds that the budget is charged.
+            Seconds in the target's methods and for the run's measures, and the seconds that the budget is charged.
         """
         now, entered = perf_counter(), self._entered
-        busy = self._busy + (now - entered if entered is not None else 0.0)
+        busy = self._busy + self.taking.seconds + (now - entered if entered is not None else 0.0)
         return busy, busy + (_CROWDED - 1) * min(busy, max(0.0, now - since - busy))
 
     def rest(self) -> None:

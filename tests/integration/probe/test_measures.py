@@ -111,6 +111,16 @@ def test_in_a_servers_process_its_peak_stays_its_own(started: Any) -> None:
         assert 10e6 < run.measures[HOST_MEMORY] < (peak << 10) - (100 << 20), "resident, not the peak"
 
 
+def test_runs_before_and_with_the_controls_memory_are_not_compared(started: Any) -> None:
+    """They hold tens of megabytes from the end of the first run on."""
+    probe = started({"a": Scripted()}, controls=True)
+    seen: Seen = until(lambda: (s := fetch(probe.address)).runs("a", "ok") >= 5 and s)
+    first, *later = [run.measures for run in seen.report.runs]
+    assert first.keys() == {THROUGHPUT}
+    memory = [each[HOST_MEMORY] for each in later]
+    assert max(memory) < 1.03 * min(memory)
+
+
 def test_a_run_that_fails_has_none(started: Any) -> None:
     target = Scripted()
     probe = started({"a": target})
