@@ -82,6 +82,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     clock = Clock()
     monkeypatch.setattr("infercanary.probe.runner.perf_counter", clock)
     monkeypatch.setattr("infercanary.probe.canary.perf_counter", clock)
+    monkeypatch.setattr("infercanary.probe.measures.perf_counter", clock)
     with Server(clock) as server:
         target = Repeat(clock)
         canary = Canary("a", target, Tally(), 30, 30, Pool(server, None))
