@@ -22,6 +22,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "gpu-host: panel Power",
         "gpu-host: panel Temperature",
         "gpu-host: panel GPU in use",
+        "gpu-host: panel Who else is on the GPU",
         "gpu-host: panel Device memory in use",
         "gpu-host: panel PCIe",
         "gpu-host: panel PCIe link, of what it could be",

@@ -40,7 +40,10 @@ def board() -> Board:
         [
             Row("Canary and controls on one time axis", [_canaries(), _controls(), _work(), _bandwidth()]),
             Row("GPU: clocks, power, heat", [_state(), _clock(), _throttled(), _power(), _temperature()]),
-            Row("GPU: use, bus, errors", [_use(), _memory(), _bus(), _link(), _replays(), _errors()]),
+            Row(
+                "GPU: use, bus, errors",
+                [_use(), _memory(), _bus(), _link(), _replays(), _errors(), _neighbours()],
+            ),
             Row("CPU quota and pressure", [_quota(), _cores(), _pressure(), _memory_limit()]),
             Row("Threads", [_run_queue(), _migrations(), _switches(), _threads(), _placement(), _shared()]),
             Row("The process", [_stalled(), _faults()]),
@@ -187,6 +190,24 @@ def _use() -> Panel:
         empty=NO_GPU,
     )
     return lines(about, Query(series("infercanary_gpu_utilization_ratio", GPUS), ONE), minimum=0, maximum=1)
+
+
+def _neighbours() -> Panel:
+    about = About(
+        "Who else is on the GPU",
+        "Other monitored containers on the same GPU or MIG instance, and processes there that are in none. What they "
+        "compute, the canary waits for.",
+        "none",
+        width=24,
+        empty=NO_GPU,
+    )
+    return lines(
+        about,
+        Query(series("infercanary_gpu_shared", GPUS), f"{ONE} containers"),
+        Query(series("infercanary_gpu_unknown_processes", GPUS), f"{ONE} unknown processes"),
+        minimum=0,
+        steps=True,
+    )
 
 
 def _memory() -> Panel:
