@@ -78,9 +78,9 @@ def judge_measures(
     upgrade = selection.upgrade
     if upgrade is None:
         return {}
-    rules = policy.for_measures()
     found = {}
     for name, measure in measured(upgrade.before, upgrade.after, policy).items():
+        rules = _rules(measure, policy)
         counts = [len(_places(start, measure)) for start in upgrade.after]
         due = MeasureVerdict(
             state="settling",
@@ -111,9 +111,9 @@ def compare_measures(
         By measure, of those that runs of both sides have; `inconclusive` where a side has too few values. Intervals
         have the confidence that calls: all but ``policy.false_calls``.
     """
-    rules = policy.for_measures()
     found = {}
     for name, measure in measured(before, after, policy).items():
+        rules = _rules(measure, policy)
         age = _common_age(before, after, measure)
         sides = (
             [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in before],
@@ -187,6 +187,8 @@ def measure_words(name: str, verdict: MeasureVerdict) -> str:
     start = f"{measure.words if measure is not None else name} {verdict.state}"
     if verdict.shift is None or verdict.low is None or verdict.high is None:
         return start
+    if not (verdict.low > -1 and verdict.high < math.inf):  # the noise of few values may have no bound
+        return start
     return f"{start} {interval(verdict.shift, verdict.low, verdict.high)}"
 
 
@@ -253,6 +255,10 @@ def _is_hosts(shift: Shift, compared: Sequence[Pair], beside: Sequence[Pair], ru
     """Whether the host may have made a change, as far as controls and siblings show."""
     causes = explain(shift, compared, "", beside=beside, policy=rules)
     return causes.host is not None and causes.cause != "image"
+
+
+def _rules(measure: Measure, policy: Policy) -> Policy:
+    return policy.for_measures() if _is_memory(measure) else policy.for_loads()
 
 
 def _is_memory(measure: Measure) -> bool:

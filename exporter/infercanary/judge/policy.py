@@ -172,6 +172,15 @@ class Policy:
     """Ratio. As :attr:`smallest_effect`, of memory, throughput and energy: allocators and clocks move these by a few
     percent from start to start."""
 
+    load_restart_sd: float = 0.025
+    """SD of logarithms. As :attr:`prior_restart_sd`, of throughput and energy: those of a second's load, at clocks that
+    differ from start to start."""
+
+    load_restart_df: float = 8.0
+    """Degrees of freedom of that: more than of latency, whose heavy tail would ask for more starts than come in a week.
+    Of starts that truly differ by 3 % (SD) fewer are called so than with latency's prior, and more losses of 20 % are
+    (``benchmarks/results/2026-11-24-measures.md``)."""
+
     measure_looks: int = 2
     """Every how manyth look at latency is one at measures, too, beside the first and the last one. Each costs as much
     CPU time as one at latency, and a few values more hardly change what is known of memory."""
@@ -410,6 +419,16 @@ class Policy:
             prior_restart_sd=Policy.prior_restart_sd if self.prior_number else self.prior_restart_sd,
             prior_restart_df=Policy.prior_restart_df if self.prior_number else self.prior_restart_df,
             prior_number=0,
+        )
+
+    def for_loads(self) -> Policy:
+        """As :meth:`for_measures`, for throughput and energy.
+
+        Returns:
+            With what is assumed of restarts there.
+        """
+        return replace(
+            self.for_measures(), prior_restart_sd=self.load_restart_sd, prior_restart_df=self.load_restart_df
         )
 
     # As logarithms, such that a verdict holds in ratios of either direction.

@@ -82,6 +82,8 @@ def test_more_memory_at_equal_latency() -> None:
     assert judge(starts, [], "c").state not in CHANGED
     assert only(compare_measures(starts[:-1], starts[-1:])).state == "regressed"
     assert measure_words(HOST_MEMORY, found).startswith("host memory regressed +30.0 % [+2")
+    unbounded = msgspec.structs.replace(found, state="inconclusive", low=-1.0, high=math.inf)
+    assert measure_words(HOST_MEMORY, unbounded) == "host memory inconclusive"
 
 
 def test_less_memory_is_better() -> None:
@@ -244,6 +246,8 @@ def test_restarts_of_one_image_are_not_called(name: str, sd: float) -> None:
 def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
     learned = Prior(number=3, sd=0.002, df=4.0).of(LIVE)
     assert learned.for_measures() == LIVE.for_measures()
+    loads = learned.for_loads()
+    assert (loads.prior_restart_sd, loads.prior_restart_df) == (LIVE.load_restart_sd, LIVE.load_restart_df)
     assert LIVE.for_measures().looks == (5, 12, 24, 48, 192)
     assert replace(LIVE, looks=(6, 9)).for_measures().looks == (6, 9)
     assert LIVE.for_measures().log_effect == pytest.approx(math.log(1.05))
