@@ -32,6 +32,7 @@ from infercanary.judge.policy import FILES, LIVE, Policy
 from infercanary.judge.samples import compare_starts
 from infercanary.judge.sentence import interval
 from infercanary.judge.shift import CHANGED, Comparison, Shift
+from infercanary.judge.statistics import assess
 from infercanary.judge.upgrade import Selection, select
 
 
@@ -108,8 +109,8 @@ def compare_measures(
         policy: The numbers that decide about latency.
 
     Returns:
-        By measure, of those that runs of both sides have; `inconclusive` where a side has too few values. Intervals
-        have the confidence that calls: all but ``policy.false_calls``.
+        By measure, of those that runs of both sides have; `inconclusive` where a side has too few values. A change is
+        called where the interval that errs in ``policy.false_calls`` shows it; what is shown has ``policy.confidence``.
     """
     found = {}
     for name, measure in measured(before, after, policy).items():
@@ -120,9 +121,10 @@ def compare_measures(
             [of_measure(s, measure, _of_age(s, measure, age, rules)) for s in after],
         )
         old, new = ([start.series(rules) for start in side if start.samples] for side in sides)
-        # At the error of live calls: several measures are asked about at once.
-        seen, shift, _ = compare_starts(old, new, level=1 - rules.false_calls, policy=rules)
+        seen, shift, _ = compare_starts(old, new, policy=rules)
         state: State = seen.verdict
+        if state in CHANGED:  # at the error of live calls: several measures are asked about at once
+            state = assess(shift, 1 - rules.false_calls, policy=rules).verdict
         if state in CHANGED and not _is_memory(measure) and _is_hosts(shift, [Pair(*sides)], [], rules):
             state = "inconclusive"
         found[name] = _verdict(state, seen, measure, sides, MeasureVerdict(state=state))
