@@ -105,6 +105,7 @@ def test_a_torch_models_weights_are_its_identity(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(linear(1)), str(tmp_path / "m.pt"))
     found = identity(str(tmp_path / "m.pt"))
     assert found == of_files([tmp_path / "m.pt"])
+    assert identity(torch.compile(linear(1), backend="eager")) == identity(linear(1))
     assert identity(torch.jit.script(linear(1))) == identity(linear(1)), "a script's weights are the same"
 
 

@@ -28,7 +28,7 @@ def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
     """
     if not isinstance(model, torch.nn.Module):
         return ""
-    weights = dict(_weights(model))
+    weights = {name.replace(_COMPILED, ""): tensor for name, tensor in _weights(model)}
     if not weights:
         return ""
     is_whole = sum(t.numel() * t.element_size() for t in weights.values()) <= whole
@@ -53,6 +53,10 @@ def _weights(model: Any) -> Iterator[tuple[str, Any]]:
     for name, buffer in model.named_buffers():
         if name not in passing:
             yield name, buffer
+
+
+_COMPILED = "_orig_mod."
+"""What ``torch.compile`` puts into the names of a module: it makes no other weights of them."""
 
 
 def _stretches(size: int, is_whole: bool) -> Iterator[tuple[int, int]]:
