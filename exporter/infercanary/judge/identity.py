@@ -7,8 +7,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
 from infercanary.judge.model import Start
+
+SAME_DRAWING = 1e-3
+"""Relative error of the output up to which weights of one layout count as drawn from one seed: last bits make 1e-6 in
+float32 and 1e-4 in bfloat16, other weights 1."""
+_WEIGHTS = "weights-"
 
 
 class SettingsChange(NamedTuple):
@@ -36,7 +42,7 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
     """
     for component in (MODEL, SETTINGS):
         starts = _filled(starts, component)
-    return starts
+    return _of_one_drawing(starts)
 
 
 def comparable(
@@ -85,6 +91,33 @@ def _edited(starts: Sequence[Start], out: Sequence[int]) -> SettingsChange | Non
     start = starts[min(since)]
     before = starts[last.get(start.generation.container, out[-1])]
     return SettingsChange(start.generation.started_at, start.identity != before.identity)
+
+
+def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
+    """The starts with one digest for weights that are the same but for their last bits.
+
+    A factory that draws its weights from a seed draws other last bits on another CPU, or with other instructions. Such
+    weights have the same layout, and give the same answer to the canary's input.
+    """
+    found: list[Start] = []
+    drawn: dict[str, list[Start]] = {}  # by layout: the first start of each digest
+    for start in starts:
+        of, _, layout = start.model.rpartition(".")
+        if of.startswith(_WEIGHTS):
+            known = drawn.setdefault(layout, [])
+            same = next((each for each in known if each.model == start.model or _agree(each, start)), None)
+            if same is None:
+                known.append(start)
+            elif same.model != start.model:
+                start = _with(start, MODEL, same.model)
+        found.append(start)
+    return starts if all(a is b for a, b in zip(starts, found, strict=True)) else found
+
+
+def _agree(one: Start, other: Start) -> bool:
+    """Whether both gave the same answer to the same input; not where one of them is not known."""
+    outputs = [start.generation.outputs.get(start.canary_name, ()) for start in (one, other)]
+    return all(outputs) and one.settings == other.settings and relative_error(*outputs) <= SAME_DRAWING
 
 
 def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:

@@ -24,6 +24,7 @@ HOUR = 3600.0
 def start(
     at: float, model: str = "", settings: str = "", *, image: str = "sha256:one", container: str = "a",
     seconds: float = 0.020, runs: int = 120, environment: dict[str, str] | None = None,
+    output: tuple[float, ...] = (1.0, 2.0),
 ) -> Start:  # fmt: skip
     """Each with noise of its own; of an image of no name the environment is what is known."""
     rng = random.Random(f"{container} {at} {seconds}")
@@ -34,7 +35,7 @@ def start(
     )
     generation = Generation(
         service="s", container=container, boot_id=f"{container}-{at}", started_at=at, image_id=image, environment=known,
-        outputs={"c": (1.0, 2.0)},
+        outputs={"c": output} if output else {},
     )  # fmt: skip
     samples = [
         Sample(
@@ -60,6 +61,29 @@ def test_new_weights_in_the_same_image_are_an_upgrade_with_its_own_words() -> No
     assert "model file:1 → file:2" in words and "new image" not in words
     settling, said = judged(*starts[:3], start(3 * HOUR, "file:2", runs=3))
     assert settling.state == "settling" and said.startswith("settling: the new model has too few runs yet")
+
+
+@pytest.mark.parametrize(
+    ("model", "output", "is_new"),
+    [
+        ("weights-sha256:2.layout", (1.000_001, 2.0), False),
+        ("weights-sha256:2.layout", (1.1, 2.0), True),
+        ("weights-sha256:2.layout", (), True),
+        ("weights-sha256:2.other", (1.0, 2.0), True),
+        ("file-sha256:2", (1.0, 2.0), True),
+    ],
+)
+def test_weights_that_differ_in_their_last_bits_are_the_same(
+    model: str, output: tuple[float, ...], is_new: bool
+) -> None:
+    """As a factory draws them from one seed, with other instructions of the CPU."""
+    old = model.replace("2", "1", 1) if model.startswith("file") else "weights-sha256:1.layout"
+    starts = [start(i * HOUR, old) for i in range(3)] + [start(3 * HOUR, model, output=output)]
+    found, _ = judged(*starts)
+    assert (found.state != "no_baseline") == is_new
+    new = [*starts[:3], start(3 * HOUR, model, image="sha256:two", seconds=0.026, output=output)]
+    found, words = judged(*new)
+    assert (found.changed, "another model" in words) == (("both", True) if is_new else ("image", False))
 
 
 def test_a_new_image_with_another_model_names_both() -> None:

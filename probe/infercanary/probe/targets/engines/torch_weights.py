@@ -10,6 +10,7 @@ from typing import Any
 from infercanary.probe.targets.engines.digests import PIECE_BYTES, WHOLE_BYTES, named, places
 
 _COPIED_BYTES = 32 << 20  # of a model on a GPU, at a time
+_LAYOUT_DIGITS = 8
 _PIECES = 16  # of each tensor of a model that is too large to be digested as a whole
 
 
@@ -24,7 +25,8 @@ def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
         whole: Of a model with more bytes than that, up to ``_PIECES`` pieces of each tensor are digested.
 
     Returns:
-        ``weights-sha256:…`` or ``weights-sample:…``; empty where it is no module, or has no weights.
+        ``weights-sha256:BYTES.LAYOUT`` or ``weights-sample:…``, the second part of names, dtypes and shapes alone;
+        empty where it is no module, or has no weights.
     """
     if not isinstance(model, torch.nn.Module):
         return ""
@@ -32,15 +34,17 @@ def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
     if not weights:
         return ""
     is_whole = sum(t.numel() * t.element_size() for t in weights.values()) <= whole
-    digest = hashlib.sha256()
+    digest, layout = hashlib.sha256(), hashlib.sha256()
     with torch.no_grad():
         for name in sorted(weights):
             tensor = weights[name].detach()
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+            line = f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode()
+            digest.update(line)
+            layout.update(line)
             flat = tensor.contiguous().reshape(-1).view(torch.uint8)
             for begin, end in _stretches(flat.numel(), is_whole):
                 digest.update(_host_bytes(flat[begin:end]))
-    return named("weights", digest.hexdigest(), is_whole)
+    return f"{named('weights', digest.hexdigest(), is_whole)}.{layout.hexdigest()[:_LAYOUT_DIGITS]}"
 
 
 def _weights(model: Any) -> Iterator[tuple[str, Any]]:
