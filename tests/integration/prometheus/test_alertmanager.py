@@ -156,6 +156,7 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity(alertmanag
     alertmanager.send(
         {"alertname": "InferCanaryOutputChanged", **CANARY},
         {"alertname": "InferCanaryColdStartRegressed", "step": "load", **CANARY},
+        {"alertname": "InferCanaryMeasureRegressed", "measure": "host_memory", **CANARY},
         {"alertname": "InferCanaryCpuFallback", **CANARY},
         {"alertname": "InferCanaryOutputChanged", "canary": "toxic", **HOST, "service": "moderate"},
     )
@@ -168,7 +169,7 @@ def test_an_upgrade_is_one_notification_for_each_service_and_severity(alertmanag
     }
     assert notified == {
         ("critical", "search"): {"InferCanaryCpuFallback"},
-        # Not the cold start: on a CPU that is the same news.
+        # Not the cold start, nor the memory: on a CPU that is the same news.
         ("warning", "search"): {"InferCanaryOutputChanged"},
         ("warning", "moderate"): {"InferCanaryOutputChanged"},
     }
