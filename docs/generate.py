@@ -182,6 +182,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("gpu_ecc_lifetime_errors_total", "severity"): _MEMORY_ERRORS,
     ("gpu_remapped_rows_total", "severity"): _MEMORY_ERRORS,
     ("verdict", "verdict"): STATES,
+    ("measure_verdict", "verdict"): STATES,
     ("restart_prior_info", "source"): ("learned", "assumed"),
     ("shift_cause", "cause"): CAUSES,
     ("shift_cause", "changed"): EXCHANGED,
