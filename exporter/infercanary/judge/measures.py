@@ -35,6 +35,9 @@ from infercanary.judge.shift import CHANGED, Comparison, Shift
 from infercanary.judge.statistics import assess
 from infercanary.judge.upgrade import Selection, select
 
+_LEAST, _MOST = 1e-18, 1e18
+"""Of any value, in its base unit. A probe may report anything: one over 1e-320 is infinite, as a mean of 1e308 is."""
+
 
 class MeasureVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on one measure. Shifts are ratios of the measure itself: -0.2 is 20 % less, be that good or bad."""
@@ -290,9 +293,9 @@ def _of_age(start: Start, measure: Measure, age: float, rules: Policy) -> list[i
 
 
 def _places(start: Start, measure: Measure) -> list[int]:
-    """Which of its runs have the measure."""
+    """Which of its runs have the measure, with a value that may be meant so."""
     name = measure.name
-    return [i for i, s in enumerate(start.samples) if 0 < s.measures.get(name, 0.0) < math.inf]
+    return [i for i, s in enumerate(start.samples) if _LEAST < s.measures.get(name, 0.0) < _MOST]
 
 
 def _is_of_one_age(before: Iterable[Start], after: Sequence[Start]) -> bool:

@@ -251,3 +251,19 @@ def test_a_prior_of_latencies_says_nothing_of_memory() -> None:
     assert LIVE.for_measures().looks == (5, 12, 24, 48, 192)
     assert replace(LIVE, looks=(6, 9)).for_measures().looks == (6, 9)
     assert LIVE.for_measures().log_effect == pytest.approx(math.log(1.05))
+
+
+@pytest.mark.parametrize("value", [5e-324, 1.7e308, math.inf, math.nan, -1.0, 0.0])
+@pytest.mark.parametrize("name", [AT_8, HOST_MEMORY])
+def test_a_value_that_nothing_can_have_is_left_out(name: str, value: float) -> None:
+    """A probe may report any number, and one must not cost the canary its verdicts."""
+    starts = [
+        *(start(i - 3, {name: [value] * 60 if i else [100.0, value] * 30}) for i in range(3)),
+        start(0, {name: [value, 100.0] * 24}),
+    ]
+    for found in (only(judge_measures(starts), name), only(compare_measures(starts[:3], starts[3:]), name)):
+        assert (found.before, found.after, found.shift) == pytest.approx((100.0, 100.0, 0.0))
+        assert found.state in ("equivalent", "inconclusive")
+    nothing = [start(i - 3, {name: [value] * 60}) for i in range(4)]
+    for each in (judge_measures(nothing), compare_measures(nothing[:3], nothing[3:])):
+        assert each[name].state in ("no_baseline", "inconclusive") and each[name].shift is None
