@@ -102,6 +102,15 @@ class StartRecord(NamedTuple):
     seen: float
 
 
+def image_of(key: str) -> str:
+    """The image alone, of a start's key.
+
+    Args:
+        key: As :attr:`~infercanary.judge.model.Generation.work_key` makes it; also an image's alone.
+    """
+    return key.partition(" ")[0]
+
+
 def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[int]:
     """The ids of the starts whose time is over.
 
@@ -113,7 +122,8 @@ def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[
     Returns:
         Their ids, in the order of ``starts``.
     """
-    starts = [*starts]
+    # New weights are no reason to forget a canary beside them, whose model stayed.
+    starts = [start._replace(image=image_of(start.image)) for start in starts]
     # When each container, and each image of each service, was seen, and the place of its last start.
     latest: dict[tuple[str, str], tuple[float, int]] = {}
     images: dict[str, dict[str, tuple[float, int]]] = {}

@@ -21,6 +21,7 @@ from infercanary.store.retention import (
     OPENING,
     RAW,
     Retention,
+    image_of,
 )
 
 
@@ -50,13 +51,13 @@ def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) 
         service: The name.
         container: The stable name.
     """
-    starts = db.execute(
-        "SELECT id, image_key FROM generation WHERE service = ? AND container = ? "
-        "ORDER BY image_key, began, id",
+    starts: dict[str, list[int]] = {}
+    for start, key in db.execute(
+        "SELECT id, image_key FROM generation WHERE service = ? AND container = ? ORDER BY began, id",
         (service, container),
-    ).fetchall()
-    for _, of_image in groupby(starts, lambda start: start[1]):
-        ids = [start for start, _ in of_image]
+    ):
+        starts.setdefault(image_of(key), []).append(start)
+    for ids in starts.values():
         drop(db, ids[keep.first_starts : max(keep.first_starts, len(ids) - keep.starts + keep.first_starts)])
     rows = db.execute(
         "SELECT s.id, canary, image_key, first_at, merged_through, failed_through, "
@@ -66,10 +67,8 @@ def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) 
     ).fetchall()
     for _, of_canary in groupby((_Series(*row) for row in rows), lambda one: one.canary):
         series = [*of_canary]
-        images: dict[str, list[_Series]] = {}
-        for one in series:
-            images.setdefault(one.image, []).append(one)
-        for of_one in images.values():
+        for of_one in _windows(series, keep.images):
+            _drop_first(db, keep, of_one)
             _merge_raw(db, keep, of_one)
         _merge_blocks(db, keep, series)
         _drop_oldest(db, keep, series)
@@ -93,8 +92,34 @@ def drop(db: sqlite3.Connection, starts: Iterable[int]) -> None:
     db.executemany("DELETE FROM generation WHERE id = ?", [(start,) for start in starts])
 
 
+def _windows(series: Sequence[_Series], works: int) -> list[list[_Series]]:
+    """The series that share the windows of an image, newest first.
+
+    Each model of an image has windows of its own, as an image has; those before its last few share one. A key holds the
+    models of all canaries: what another canary's new weights would drop is this one's history.
+    """
+    windows: dict[tuple[str, str], list[_Series]] = {}
+    newest: dict[str, dict[str, None]] = {}
+    for one in series:
+        image = image_of(one.image)
+        known = newest.setdefault(image, {})
+        if len(known) < works:
+            known[one.image] = None
+        windows.setdefault((image, one.image if one.image in known else ""), []).append(one)
+    return [*windows.values()]
+
+
+def _drop_first(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series]) -> None:
+    """Those of models whose windows became one, beyond what the image's first one left; ``series`` are newest first."""
+    oldest = series[::-1]
+    for one, count in _beyond(oldest, [one.first for one in oldest], keep.first_most // BLOCK):
+        if rows := _oldest(db, one, FIRST, count):
+            one.first -= len(rows)
+            _replace(db, one, rows, [])
+
+
 def _merge_raw(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series]) -> None:
-    """Into blocks; ``series`` are those of one image, newest first."""
+    """Into blocks; ``series`` are those of one window, newest first."""
     first_at = series[-1].first_at
     first = BLOCK * sum(one.first for one in series)
     surplus = []

@@ -376,6 +376,36 @@ def test_each_model_of_one_image_keeps_its_newest_runs(store: SqliteStore) -> No
     store.close()
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(replicas: int) -> None:
+    """Also where they are drawn anew at each start: that many models are bounded as starts of one image are."""
+    store = SqliteStore.open(None, SMALL)
+    runs = SMALL.opening + 2 * SMALL.raw + SMALL.slack
+    now = T
+    for number in range(40):
+        for replica in range(replicas):
+            environment = {"model:resnet18": "file:1", "model:other": f"file:{number}-{replica}"}
+            given = generation(
+                f"b{number}", container=f"c-{replica}", started_at=now, environment=environment
+            )
+            store.take(given, [sample(i, started_at=now + 10 * i) for i in range(runs)])
+        now += DAY
+        store.thin(now)
+    found = [(g.boot_id, s) for g, s in store.generations("search", "resnet18") if g.container == "c-0"]
+    assert found[0][0] == "b0" and found[-1][0] == "b39"
+    assert sum(s.runs for s in found[0][1]) >= SMALL.raw, (
+        "how the image began is what a drift is measured against"
+    )
+    assert len(found) >= SMALL.images
+    check_counts(store)
+    assert store.rows <= replicas * (
+        SMALL.images * (runs + SMALL.first_most // BLOCK)
+        + SMALL.first_most // BLOCK
+        + SMALL.raw + SMALL.slack + SMALL.blocks + SMALL.hours + 2 * HOUR + SMALL.starts
+    )  # fmt: skip
+    store.close()
+
+
 def test_years_are_bounded(store: SqliteStore) -> None:
     """Hours before the last 90 days go, the first day does not."""
     store.close()
