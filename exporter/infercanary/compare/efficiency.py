@@ -17,7 +17,7 @@ from infercanary.compare.units import measured, short, size
 from infercanary.contract.measures import DEVICE_MEMORY, ENERGY, HOST_MEMORY, THROUGHPUT, measure_of
 from infercanary.judge.model import Sample
 
-_MOST = 1e15  # of any measure, in its base unit: a probe may report anything
+_LEAST, _MOST = 1e-15, 1e15  # of any measure, in its base unit: a probe may report anything
 _MOST_PRICE = 1e9
 
 ThroughputSource = Literal["sweep", "runs", "latency"]
@@ -57,7 +57,7 @@ def efficiency(samples: Iterable[Sample], price: float | None = None) -> Efficie
         seconds = sample.median or math.nan
         latencies.append(seconds)
         for name, value in sample.measures.items():
-            if 0 < value < _MOST:
+            if _LEAST < value < _MOST:
                 values.setdefault(name, []).append(value)
                 if name == THROUGHPUT:  # the batch over the mean of the repeats
                     batches.append(value * seconds)

@@ -14,7 +14,8 @@ from infercanary.contract.text import printable
 Cell: TypeAlias = "str | float | None"
 
 # https://owasp.org/www-community/attacks/CSV_Injection; tabs and line ends, which it names too, are made printable.
-_FORMULA = ("=", "+", "-", "@")
+# Full-width signs begin a formula where people write Chinese or Japanese.
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _AT_A_TIME = 1000
 
 

@@ -60,11 +60,17 @@ def test_what_is_written_is_read_again(rows: list[list[str | float | None]]) -> 
         for cell, text in zip(row, got, strict=True):
             if isinstance(cell, str):
                 assert text.removeprefix("'") == printable(cell).removeprefix("'")
-                assert not text.lstrip().startswith(("=", "+", "-", "@"))
+                assert not text.lstrip().startswith(("=", "+", "-", "@", "＝", "＋", "－", "＠"))
             elif cell is None or not math.isfinite(cell):
                 assert text == ""
             else:
                 assert float(text) == cell
+
+
+@pytest.mark.parametrize("sign", "=+-@＝＋－＠")
+def test_no_text_is_a_formula(sign: str) -> None:
+    text = "".join(lines([f"{sign}1"], [[f"  {sign}cmd|' /C calc'!A0"]]))
+    assert text == f"'{sign}1\r\n'  {sign}cmd|' /C calc'!A0\r\n"
 
 
 def test_many_rows_come_in_parts() -> None:
@@ -198,6 +204,14 @@ def test_a_price_gives_the_cost_of_inferences(
     assert {float(row["cost_per_1000"]) for row in rows} == {
         of["cost_per_1000"], other["efficiency"]["cost_per_1000"]
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [5e-324, 1e308])
+def test_a_measure_that_nothing_can_have_costs_nothing(run: Run, tmp_path: Path, value: float) -> None:
+    """Its cost would be infinite, which is no JSON."""
+    take(tmp_path / "gpu.sqlite", {"throughput@8x1": value, "throughput": 400.0, "energy": value})
+    (row,) = json.loads(run("gpu.sqlite", "--price", "2.5", "--json")[0], parse_constant=pytest.fail)
+    assert row["efficiency"]["throughput"] == 400.0 and row["efficiency"]["energy_per_1000"] is None
 
 
 def test_without_a_price_there_is_no_cost(run: Run, tmp_path: Path) -> None:
