@@ -121,6 +121,40 @@ def test_a_large_models_weights_are_sampled_tensor_by_tensor() -> None:
     assert digest_of(torch, model, whole=1 << 20) != sampled
 
 
+@pytest.mark.parametrize("whole", [1 << 30, 1])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "complex64"])
+def test_weights_in_another_order_of_memory_are_the_same_and_are_not_copied_as_a_whole(
+    whole: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of a channels_last model are in another one, and a copy of a large tensor may not fit."""
+    torch = pytest.importorskip("torch")
+    from infercanary.probe.targets.engines import torch_weights
+
+    monkeypatch.setattr(torch_weights, "_COPIED_BYTES", 999)
+    monkeypatch.setattr(torch_weights, "PIECE_BYTES", 77)
+    monkeypatch.setattr("infercanary.probe.targets.engines.digests.PIECE_BYTES", 77)
+    held = []
+    host_bytes = torch_weights._host_bytes
+
+    def seen(piece: Any) -> Any:
+        held.append(piece.untyped_storage().nbytes())
+        return host_bytes(piece)
+
+    monkeypatch.setattr(torch_weights, "_host_bytes", seen)
+    found = set()
+    for order in ((0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)):
+        weights = torch.arange(7 * 30 * 6 * 11).reshape(7, 30, 6, 11).to(getattr(torch, dtype))
+        back = [order.index(i) for i in range(4)]
+        model = torch.nn.Module()
+        model.register_buffer("w", weights.permute(order).contiguous().permute(back))
+        held.clear()
+        found.add(torch_weights.digest_of(torch, model, whole))
+        if order != (0, 1, 2, 3):
+            row = weights[0].numel() * weights.element_size()
+            assert max(held) <= 2 * row < weights.numel() * weights.element_size() / 3
+    assert len(found) == 1 and "" not in found
+
+
 @pytest.mark.parametrize(
     ("changed", "is_same"),
     [

@@ -41,9 +41,11 @@ def digest_of(torch: Any, model: Any, whole: int = WHOLE_BYTES) -> str:
             line = f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode()
             digest.update(line)
             layout.update(line)
-            flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-            for begin, end in _stretches(flat.numel(), is_whole):
-                digest.update(_host_bytes(flat[begin:end]))
+            size = tensor.element_size()
+            for begin, end in _stretches(tensor.numel() * size, is_whole):
+                first = begin // size
+                piece = _row_major(tensor, first, -(-end // size)).view(torch.uint8)
+                digest.update(_host_bytes(piece[begin - first * size : end - first * size]))
     return f"{named('weights', digest.hexdigest(), is_whole)}.{layout.hexdigest()[:_LAYOUT_DIGITS]}"
 
 
@@ -71,6 +73,20 @@ def _stretches(size: int, is_whole: bool) -> Iterator[tuple[int, int]]:
         return
     for begin in places(size, _PIECES):
         yield begin, min(size, begin + PIECE_BYTES)
+
+
+def _row_major(tensor: Any, begin: int, end: int) -> Any:
+    """The elements of a stretch in order of their indices; of weights in another order no more is copied than it takes.
+
+    A model in channels_last has its largest tensors so, and a copy of one may be more memory than is free.
+    """
+    if tensor.is_contiguous():
+        return tensor.reshape(-1)[begin:end]
+    row = tensor[0].numel()
+    first, last = begin // row, -(-end // row)
+    if last - first == 1:
+        return _row_major(tensor[first], begin - first * row, end - first * row)
+    return tensor[first:last].contiguous().reshape(-1)[begin - first * row : end - first * row]
 
 
 def _host_bytes(piece: Any) -> Any:
