@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -24,7 +25,7 @@ HOUR = 3600.0
 def start(
     at: float, model: str = "", settings: str = "", *, image: str = "sha256:one", container: str = "a",
     seconds: float = 0.020, runs: int = 120, environment: dict[str, str] | None = None,
-    output: tuple[float, ...] = (1.0, 2.0),
+    output: tuple[float, ...] = (1.5, 2.5),
 ) -> Start:  # fmt: skip
     """Each with noise of its own; of an image of no name the environment is what is known."""
     rng = random.Random(f"{container} {at} {seconds}")
@@ -66,11 +67,11 @@ def test_new_weights_in_the_same_image_are_an_upgrade_with_its_own_words() -> No
 @pytest.mark.parametrize(
     ("model", "output", "is_new"),
     [
-        ("weights-sha256:2.layout", (1.000_001, 2.0), False),
-        ("weights-sha256:2.layout", (1.1, 2.0), True),
+        ("weights-sha256:2.layout", (1.500_001, 2.5), False),
+        ("weights-sha256:2.layout", (1.6, 2.5), True),
         ("weights-sha256:2.layout", (), True),
-        ("weights-sha256:2.other", (1.0, 2.0), True),
-        ("file-sha256:2", (1.0, 2.0), True),
+        ("weights-sha256:2.other", (1.5, 2.5), True),
+        ("file-sha256:2", (1.5, 2.5), True),
     ],
 )
 def test_weights_that_differ_in_their_last_bits_are_the_same(
@@ -84,6 +85,24 @@ def test_weights_that_differ_in_their_last_bits_are_the_same(
     new = [*starts[:3], start(3 * HOUR, model, image="sha256:two", seconds=0.026, output=output)]
     found, words = judged(*new)
     assert (found.changed, "another model" in words) == (("both", True) if is_new else ("image", False))
+
+
+@pytest.mark.parametrize("output", [(3.0, 7.0), (0.0, 0.0), (1.0,)])
+def test_classes_and_zeros_say_nothing_of_the_weights(output: tuple[float, ...]) -> None:
+    """New weights may give the same ones."""
+    starts = [start(i * HOUR, "weights-sha256:1.layout", output=output) for i in range(3)]
+    starts.append(start(3 * HOUR, "weights-sha256:2.layout", seconds=0.026, output=output))
+    assert judged(*starts)[0].changed == "model"
+
+
+def test_weights_that_are_new_at_each_start_cost_little() -> None:
+    starts = [
+        start(HOUR * i, f"weights-sha256:{i}.layout", output=(i + 0.5,), container=f"r{i % 9}", runs=1)
+        for i in range(900)
+    ]
+    begin = time.process_time()
+    assert identified(starts) == starts
+    assert time.process_time() - begin < 0.5, "not as the square of their number"
 
 
 def test_a_new_image_with_another_model_names_both() -> None:
