@@ -15,6 +15,7 @@ SAME_DRAWING = 1e-3
 """Relative error of the output up to which weights of one layout count as drawn from one seed: last bits make 1e-6 in
 float32 and 1e-4 in bfloat16, other weights 1."""
 _WEIGHTS = "weights-"
+_FEWEST_REDRAWN = 4
 _DRAWINGS = 16  # that a start is compared with: more kinds of CPU have no service
 
 
@@ -74,6 +75,16 @@ def comparable(
         return starts, None
     boots = {start.boot for start in kept}
     return kept, _edited(starts, [i for i, start in enumerate(starts) if start.boot not in boots])
+
+
+def redrawn(starts: Sequence[Start]) -> int:
+    """How many starts there are, each with weights of its own, as if they were drawn without a seed; else 0.
+
+    Args:
+        starts: Of one service and canary, identified.
+    """
+    models = [start.model for start in starts if start.model.startswith(_WEIGHTS)]
+    return len(models) if len({*models}) == len(models) >= _FEWEST_REDRAWN else 0
 
 
 def _edited(starts: Sequence[Start], out: Sequence[int]) -> SettingsChange | None:

@@ -453,6 +453,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     candidate_image: str = ""
     changed: Changed = "image"
     """What the upgrade exchanged: new weights in the same image are one, too."""
+    redrawn: int = 0
+    """So many starts, each with weights of its own: restarts look like upgrades; 0 where two had the same."""
     settings_changed_at: float | None = None
     """Without a baseline: when the canary's settings were edited, so that runs before are not comparable."""
     settings_with_upgrade: bool = False

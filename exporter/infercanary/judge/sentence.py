@@ -13,6 +13,7 @@ import msgspec
 from infercanary.contract.vocabulary import known_component
 from infercanary.judge import origin
 from infercanary.judge.causes import Attribution
+from infercanary.judge.identity import redrawn
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
@@ -68,6 +69,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         state=decision.state,
         upgraded_at=upgrade.at,
         changed=upgrade.changed,
+        redrawn=redrawn(runs.selection.starts) if upgrade.changed != "image" else 0,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
         baseline_origin=old.origin if old else NOWHERE,
@@ -147,6 +149,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
             if judgement.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
+    if judgement.redrawn:
+        found.append(f"each of {judgement.redrawn} starts has other weights, as if drawn without a seed")
     if judgement.disturbed:
         starts = "a start" if judgement.disturbed == 1 else f"{judgement.disturbed} starts"
         found.append(f"without {starts} that others on the host disturbed")

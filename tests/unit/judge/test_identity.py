@@ -95,6 +95,18 @@ def test_classes_and_zeros_say_nothing_of_the_weights(output: tuple[float, ...])
     assert judged(*starts)[0].changed == "model"
 
 
+def test_weights_that_are_new_at_each_start_are_said_to_be() -> None:
+    """Each restart looks like an upgrade then, and nothing is learned of restarts: whoever reads it must know why."""
+    said = "each of 4 starts has other weights, as if drawn without a seed"
+    starts = [start(i * HOUR, f"weights-sha256:{i}.layout", output=(i + 0.5,)) for i in range(4)]
+    assert said in judged(*starts)[1]
+    assert said in judged(*starts[:3], start(3 * HOUR, "weights-sha256:3.layout", seconds=0.03, image="two"))[1]
+    for known in (starts[:3], [*starts, start(4 * HOUR, "weights-sha256:2.layout")]):
+        assert "seed" not in judged(*known)[1]
+    files = [start(i * HOUR, f"file-sha256:{i}") for i in range(4)]
+    assert "seed" not in judged(*files)[1], "somebody exchanged these"
+
+
 def test_weights_that_are_new_at_each_start_cost_little() -> None:
     starts = [
         start(HOUR * i, f"weights-sha256:{i}.layout", output=(i + 0.5,), container=f"r{i % 9}", runs=1)
