@@ -101,6 +101,12 @@ def _edited(starts: Sequence[Start], out: Sequence[int]) -> SettingsChange | Non
     if not (since := own or new):
         return None
     start = starts[min(since)]
+    container = start.generation.container
+    left_out = {*out}
+    if any(
+        s.generation.container == container and i not in left_out for i, s in enumerate(starts[: out[-1]])
+    ):
+        return None  # they were put back: its runs before they were edited are comparable
     before = starts[last.get(start.generation.container, out[-1])]
     return SettingsChange(start.generation.started_at, start.identity != before.identity)
 

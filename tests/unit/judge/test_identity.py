@@ -100,7 +100,9 @@ def test_weights_that_are_new_at_each_start_are_said_to_be() -> None:
     said = "each of 4 starts has other weights, as if drawn without a seed"
     starts = [start(i * HOUR, f"weights-sha256:{i}.layout", output=(i + 0.5,)) for i in range(4)]
     assert said in judged(*starts)[1]
-    assert said in judged(*starts[:3], start(3 * HOUR, "weights-sha256:3.layout", seconds=0.03, image="two"))[1]
+    assert (
+        said in judged(*starts[:3], start(3 * HOUR, "weights-sha256:3.layout", seconds=0.03, image="two"))[1]
+    )
     for known in (starts[:3], [*starts, start(4 * HOUR, "weights-sha256:2.layout")]):
         assert "seed" not in judged(*known)[1]
     files = [start(i * HOUR, f"file-sha256:{i}") for i in range(4)]
@@ -207,6 +209,13 @@ def test_after_other_settings_the_next_upgrade_is_judged_by_them_alone() -> None
     back, _ = judged(*starts, start(5 * HOUR, "file:1", "s1", image="sha256:two", seconds=0.010))
     assert back.upgraded_at == 5 * HOUR, "settings that were put back have their own runs again"
     assert back.baseline_seconds == pytest.approx(0.010, rel=0.02)
+
+
+def test_settings_that_were_put_back_are_no_reason_for_no_baseline() -> None:
+    starts = [start(i * HOUR, "file:1", "s2" if i == 2 else "s1") for i in range(4)]
+    found, words = judged(*starts)
+    assert found.state == "no_baseline" and "settings" not in words
+    assert NOTHING.judged("c", starts, [], LIVE).drifts["a", "c"].blocks == 30, "of three starts"
 
 
 def test_runs_of_an_older_probe_do_not_come_back_when_settings_change() -> None:
