@@ -68,7 +68,8 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Of each image: the first ``first_starts`` starts, and the newest."""
     first_starts: int = 8
     images: int = 8
-    """Of each service. More only where they run at the same time."""
+    """Of each service. More only where they run at the same time. So many models of an image have windows of their own;
+    those before them share one."""
     image_seconds: float = 90 * DAY_SECONDS
     """Since it was seen; an image goes then, unless it is one of the newest two."""
     containers: int = 4_000

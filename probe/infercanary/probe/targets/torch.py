@@ -61,7 +61,8 @@ class TorchTarget:
             compile_mode: What ``torch.compile`` gets as its mode; for ``mode: compile`` only.
             autocast: The lower precision that ``torch.autocast`` computes in around each inference: ``bfloat16`` or
                 ``float16``. By default it is off.
-            seed: Inputs, and the weights of a factory's model, are drawn from it.
+            seed: Inputs, and weights that torch draws on the CPU in a factory, are drawn from it. Seed numpy and others
+                in the factory: other weights at each start are a new model each time.
             cpu_fallback: Whether to run on the CPU where CUDA was asked for and torch has none (a CPU-only wheel). By
                 default that is refused: it would be a canary of something else. :attr:`cuda_missing` says why.
 
