@@ -95,7 +95,7 @@ _VARIABLES = (
     "TORCH_CUDNN_V8_API_DISABLED",
 )
 
-_MAX_LENGTH = 200  # characters of a value; a label, not a text
+_MAX_BYTES = 200  # of a value; a label, not a text: the exporter takes 256
 
 
 def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
@@ -128,7 +128,12 @@ def fingerprint(engines: Mapping[str, str]) -> dict[str, str]:
     found |= limits()
     found |= engines
     # Variables and versions may hold anything, and one bad character would cost the whole family of metrics.
-    return {name: printable(str(value), _MAX_LENGTH) for name, value in sorted(found.items())}
+    return {name: _label(str(value)) for name, value in sorted(found.items())}
+
+
+def _label(value: str) -> str:
+    shown = printable(value, _MAX_BYTES)  # of lone surrogates nothing is left, so that it can be encoded
+    return shown.encode()[:_MAX_BYTES].decode(errors="ignore")
 
 
 def _os_name() -> str:

@@ -17,6 +17,10 @@ from infercanary.probe.targets import IdentifiesModel, ListsSettings, Target
 log = logging.getLogger("infercanary.probe")
 
 _DIGITS = 16
+_MOST_BYTES = (
+    160  # a component is cut to 200, and what tells two models apart may be at the end of their paths
+)
+_BEGINNING = 30  # characters
 
 
 def components(canary: str, target: Target, sweep: object = None) -> dict[str, str]:
@@ -54,7 +58,11 @@ def digest(settings: Mapping[str, Any]) -> str:
 
 
 def _model(target: Target, _: object) -> str:
-    return target.model_identity() if isinstance(target, IdentifiesModel) else ""
+    found = str(target.model_identity() or "") if isinstance(target, IdentifiesModel) else ""
+    encoded = found.encode(errors="backslashreplace")
+    if len(encoded) <= _MOST_BYTES:
+        return found
+    return f"{found[:_BEGINNING]}… sha256:{sha256(encoded).hexdigest()[:_DIGITS]}"
 
 
 def _settings(target: Target, sweep: object) -> str:

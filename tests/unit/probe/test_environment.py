@@ -32,7 +32,8 @@ def test_only_known_variables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None
 def test_values_are_short_and_printable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The exporter refuses the whole family for one label value that is not."""
     monkeypatch.setenv("LD_PRELOAD", "/lib/\udcff\n\x07x.so")
-    found = fingerprint({"long": "x" * 1000, "none": None})  # type: ignore[dict-item]
+    found = fingerprint({"long": "x" * 1000, "wide": "模" * 1000, "none": None})  # type: ignore[dict-item]
     assert found["env_LD_PRELOAD"] == "/lib/???x.so"
     assert len(found["long"]) == 200
+    assert found["wide"] == "模" * 66, "the exporter counts bytes"
     assert found["none"] == "None"

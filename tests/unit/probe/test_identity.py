@@ -11,6 +11,7 @@ import pytest
 from infercanary.probe import HostClock, TorchTarget
 from infercanary.probe import canary as canary_module
 from infercanary.probe.canary import Canary
+from infercanary.probe.environment import fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.identity import components, digest
 from infercanary.probe.targets import make
@@ -279,6 +280,19 @@ def test_each_canary_has_components_of_its_own(identity: Any, found: dict[str, s
     canary.open(5.0)
     assert canary.is_open and canary.environment == {"own": "1", **found}
     assert canary.close(5.0)
+
+
+@pytest.mark.parametrize("letter", ["x", "模", "\udcff"])
+def test_what_tells_two_models_apart_may_be_at_the_end_of_a_long_path(letter: str) -> None:
+    """Of a long value the environment keeps the beginning alone."""
+
+    def shown(identity: str) -> str:
+        return fingerprint(components("own", Own(identity)))["model:own"]
+
+    path = "server: m, root /models/" + 60 * letter
+    one, other = shown(f"{path * 4}/1"), shown(f"{path * 4}/2")
+    assert one != other and one.startswith("server: m, root /models/") and len(one.encode()) <= 200
+    assert shown("server: m, root /models/1") == "server: m, root /models/1"
 
 
 def test_identifying_a_model_is_no_part_of_the_cold_start(monkeypatch: pytest.MonkeyPatch) -> None:
