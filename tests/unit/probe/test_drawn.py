@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -114,3 +117,53 @@ def test_what_servers_are_sent_is_as_in_the_first_release(dtype: str) -> None:
     assert of_wire(dtype, wire.to_bytes) == binary
     if dtype != "BF16":  # it has no form in JSON
         assert of_wire(dtype, lambda tensor: repr(wire.to_json(tensor)).encode()) == text
+
+
+PEAKS = """
+import json, sys
+import numpy as np
+from infercanary.probe.targets.engines.tensors import Input, drawn, repeated
+if "torch" in sys.argv:
+    import torch
+    from infercanary.probe.targets.engines import torch_model
+    from infercanary.probe.targets.engines.tensors import TensorSpec
+
+def make(dtype, shape):
+    if "torch" in sys.argv:
+        return torch_model.drawn(torch, TensorSpec(shape, dtype, 100), 0, 0)
+    return drawn(Input("", "x", shape, dtype, 100), 0, 0)
+
+def repeat(array, size):
+    return torch_model.repeated(array, size) if "torch" in sys.argv else repeated(array, size)
+
+def mib(field):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith(field + ":"))
+
+found, sizes = {}, {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "int64": 8, "bool": 1}
+for dtype in sizes:
+    repeat(make(dtype, (3, 70_000)), 4)
+before = max(mib("VmRSS"), mib("VmHWM"))
+for dtype, itemsize in sizes.items():
+    held = make(dtype, (32, 1 << 15, 32 // itemsize))  # 32 MiB
+    found[dtype] = mib("VmHWM") - before
+    del held
+source = make("float32", (65, 1 << 15))  # 8 MiB
+for size in (66, 191):  # 24 MiB at most
+    held = repeat(source, size)
+    found[f"repeated {size}"] = mib("VmHWM") - before
+    del held
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("engine", ["numpy", "torch"])
+def test_an_input_takes_its_own_size_while_it_is_drawn(engine: str) -> None:
+    """The most memory that a process ever had (VmHWM): the inputs of 32 MiB are drawn one after the other."""
+    pytest.importorskip(engine)
+    done = subprocess.run(
+        [sys.executable, "-c", PEAKS, engine], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    peaks = json.loads(done.stdout)
+    assert all(peak < 32 + 6 for peak in peaks.values()), peaks

@@ -373,6 +373,10 @@ def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], messag
         ),
         ({"inputs": [{"shape": [1], "dtype": "nn"}]}, r"inputs\[0\].dtype: torch has no dtype `nn`"),
         ({"inputs": [{"shape": [10**9, 10**9]}]}, r"inputs\[0\]: torch cannot make it"),
+        (
+            {"inputs": [{"shape": [2**40]}]},
+            r"inputs\[0\]: torch cannot make it: MemoryError: .* takes 4096.0 GiB, and",
+        ),
     ],
 )
 def test_a_mistake_that_shows_when_opened(tmp_path: Path, options: dict[str, Any], message: str) -> None:

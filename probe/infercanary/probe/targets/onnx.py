@@ -143,15 +143,16 @@ class OnnxTarget:
         try:
             loaded.open(onnxruntime, self.session_options)
             inputs = matched(self._specs, slots(loaded.session))
-            arrays = {each.name: drawn(each, self._seed, i) for i, each in enumerate(inputs)}
-            dtypes = {each.name: each.dtype for each in inputs}
             if loaded.gpu is None:
-                self._bind(arrays, dtypes)
+                self._bind(
+                    {each.name: drawn(each, self._seed, i) for i, each in enumerate(inputs)},
+                    {each.name: each.dtype for each in inputs},
+                )
             else:
                 loaded.require_our_stream()
                 loaded.gpu.before_close(self._drop)  # the binding holds the session
                 self._bound = DeviceBinding(
-                    onnxruntime, loaded.session, loaded.gpu, loaded.ordinal, arrays, dtypes
+                    onnxruntime, loaded.session, loaded.gpu, loaded.ordinal, inputs, self._seed
                 )
                 self.clock = self._bound.clock
         except BaseException as error:

@@ -235,7 +235,7 @@ class TensorRtTarget:
         self._inputs, self._outputs = [], []
         for i, wanted in enumerate(inputs):
             tensor = StagedTensor(gpu, wanted.shape, wanted.dtype)
-            tensor.fill(drawn(wanted, self._seed, i))
+            drawn(wanted, self._seed, i, tensor.memory)
             self._inputs.append(tensor)
             self._set_address(wanted.name, tensor)
         for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -137,7 +137,9 @@ class TorchTarget:
             if self.cuda_missing:
                 self._device = torch.device("cpu")
         host_inputs = [
-            torch_model.drawn(torch, entry, i, self._seed) if isinstance(entry, TensorSpec) else entry
+            torch_model.drawn(torch, entry, i, self._seed, self._device.type == "cuda")
+            if isinstance(entry, TensorSpec)
+            else entry
             for i, entry in enumerate(self._inputs)
         ]
         model = (
@@ -243,15 +245,9 @@ class TorchTarget:
         other = copy.copy(self)
         other._is_copy = True
         inputs = self._host_inputs if self._device.type == "cuda" else self._device_inputs
-        times = -(-batch // (common or 1))
         with self._torch.no_grad():
             # Each copy has memory of its own: shared inputs would stay in the caches.
-            other._place(
-                [
-                    torch_model.repeated(t, times)[:batch].clone() if common and t.dim() else t.clone()
-                    for t in inputs
-                ]
-            )
+            other._place(torch_model.repeated(t, batch) if common else t.clone() for t in inputs)
         return other
 
     def reset_peak_memory(self) -> None:
@@ -275,11 +271,11 @@ class TorchTarget:
         sizes = {int(t.shape[0]) for t in self._device_inputs if t.dim()}
         return max(sizes) if len(sizes) == 1 and 0 not in sizes else None
 
-    def _place(self, host_inputs: list[Any]) -> None:
+    def _place(self, host_inputs: Iterable[Any]) -> None:
         """Put the inputs where the model runs, with a clock for it."""
         if self._device.type != "cuda":
             self.clock = HostClock()
-            self._device_inputs = host_inputs
+            self._device_inputs = list(host_inputs)
             self._run = self._run_cpu
             return
         self.clock = CudaClock(self._torch.cuda, self._device)

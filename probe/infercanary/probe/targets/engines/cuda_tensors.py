@@ -20,7 +20,7 @@ T = TypeVar("T")
 class StagedTensor:
     """One tensor twice, in pinned host memory and on the device, until the device is closed.
 
-    All but :attr:`address` and :meth:`numbers` is called inside ``with device.current()``.
+    All but :attr:`address`, :attr:`memory` and :meth:`numbers` is called inside ``with device.current()``.
     """
 
     def __init__(self, device: Device, shape: Sequence[int], dtype: str) -> None:
@@ -44,16 +44,9 @@ class StagedTensor:
         self._on_device = device.allocate(room)
         self._pinned = device.pinned(room)
         memory = (ctypes.c_uint8 * room).from_address(self._pinned.value or 0)
-        self._array: NDArray[Any] = np.ndarray(tuple(shape), storage, memoryview(memory))
+        self.memory: NDArray[Any] = np.ndarray(tuple(shape), storage, memoryview(memory))
+        """The host's side, until the device is closed."""
         self.address: int = self._on_device.value
-
-    def fill(self, numbers: NDArray[Any]) -> None:
-        """Write the numbers to the host's side.
-
-        Args:
-            numbers: Of the tensor's shape, or one that broadcasts to it.
-        """
-        self._array[...] = numbers
 
     def upload(self) -> None:
         """Enqueue the copy to the device."""
@@ -73,7 +66,7 @@ class StagedTensor:
         Returns:
             An array of the tensor's shape, which shares its memory (bfloat16 is a copy as float32).
         """
-        return readable(self._array, self._dtype)
+        return readable(self.memory, self._dtype)
 
 
 class StagedClock:

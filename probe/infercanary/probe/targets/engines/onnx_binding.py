@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
-from infercanary.probe.targets.engines.tensors import Slot, places, readable
+from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, places, readable
 from infercanary.probe.timing import HostClock, Phase
 
 if TYPE_CHECKING:
@@ -98,30 +98,31 @@ class DeviceBinding:
         session: Any,
         gpu: Device,
         ordinal: int,
-        arrays: Mapping[str, NDArray[Any]],
-        dtypes: Mapping[str, str],
+        inputs: Sequence[Input],
+        seed: int,
     ) -> None:
-        """Bind them, after a first run that finds out how large the outputs are.
+        """Draw the inputs and bind them, after a first run that finds out how large the outputs are.
 
         Args:
             ort: The module ``onnxruntime``.
             session: Its ``InferenceSession``, which runs on the device's stream.
             gpu: The device.
             ordinal: CUDA's number of it.
-            arrays: Input → its numbers.
-            dtypes: Input → its dtype.
+            inputs: What each of them holds.
+            seed: They are drawn from it.
         """
         self._session = session
         where = ("cuda", ordinal)
         with gpu.current():
-            staged = {name: StagedTensor(gpu, array.shape, dtypes[name]) for name, array in arrays.items()}
-            for name, tensor in staged.items():
-                tensor.fill(arrays[name])
+            self.inputs = [StagedTensor(gpu, wanted.shape, wanted.dtype) for wanted in inputs]
+            staged = list(zip(inputs, self.inputs, strict=True))
+            for i, (wanted, tensor) in enumerate(staged):
+                drawn(wanted, seed, i, tensor.memory)
                 tensor.upload()
             gpu.driver.call("cuStreamSynchronize", gpu.stream)
             first = session.io_binding()
-            for name, tensor in staged.items():
-                _bind_input(first, where, name, arrays[name].shape, dtypes[name], tensor.address)
+            for wanted, tensor in staged:
+                _bind_input(first, where, wanted.name, wanted.shape, wanted.dtype, tensor.address)
             on_device = [output.name for output in session.get_outputs() if output.type in _DTYPES]
             for output in session.get_outputs():
                 if output.name in on_device:
@@ -130,9 +131,9 @@ class DeviceBinding:
                     first.bind_output(output.name)
             session.run_with_iobinding(first)
             self._binding = session.io_binding()
-            for name, tensor in staged.items():
-                _bind_input(self._binding, where, name, arrays[name].shape, dtypes[name], tensor.address)
-            outputs = []
+            for wanted, tensor in staged:
+                _bind_input(self._binding, where, wanted.name, wanted.shape, wanted.dtype, tensor.address)
+            self.outputs = []
             for output, found in zip(session.get_outputs(), first.get_outputs(), strict=True):
                 if output.name not in on_device:
                     self._binding.bind_output(output.name)
@@ -142,8 +143,7 @@ class DeviceBinding:
                 self._binding.bind_output(
                     output.name, *where, _element_type(dtype), found.shape(), tensor.address
                 )
-                outputs.append(tensor)
-        self.inputs, self.outputs = list(staged.values()), outputs
+                self.outputs.append(tensor)
         self._run_options = ort.RunOptions()
         # The clock waits for the last event on this stream; that ONNX Runtime waits as well would be in `compute`.
         self._run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")

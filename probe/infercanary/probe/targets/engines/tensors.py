@@ -5,7 +5,9 @@ numpy is imported when it is needed: the bare probe does without.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_VALUES = 1024
+_PIECE = 1 << 16
+_TORCH_BLOCK = 16
 
 STORAGE = {
     "float32": "float32", "float64": "float64", "float16": "float16", "bfloat16": "uint16", "bool": "bool",
@@ -142,16 +146,17 @@ def _dimensions(shape: Sequence[int | str | None]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
-    """Draw an input's numbers, the same with every version of numpy.
+def drawn(wanted: Input, seed: int, index: int, into: NDArray[Any] | None = None) -> NDArray[Any]:
+    """Draw an input's numbers, the same with every version of numpy, and with a piece of them as the only copy.
 
     Args:
         wanted: Shape, dtype and range.
         seed: Of the whole target.
         index: The input's place: each has a stream of numbers of its own.
+        into: Where to write them: a contiguous array of the input's shape, in the dtype that numpy keeps it in.
 
     Returns:
-        An array of the input's shape, in the dtype that numpy keeps it in (``STORAGE``).
+        ``into``, or a new array like it (``STORAGE``).
 
     Raises:
         UsageError: The dtype cannot hold them, or memory is short.
@@ -161,16 +166,62 @@ def drawn(wanted: Input, seed: int, index: int) -> NDArray[Any]:
     # A Generator's numbers may change with numpy's version; RandomState's are frozen: https://numpy.org/neps/nep-0019
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence([seed, index])))
     storage = np.dtype(STORAGE[wanted.dtype])
-    if storage.kind in "iu" and wanted.dtype != "bfloat16" and wanted.high - 1 > np.iinfo(storage).max:
+    is_integer = storage.kind in "iub" and wanted.dtype != "bfloat16"
+    if is_integer and wanted.dtype != "bool" and wanted.high - 1 > np.iinfo(storage).max:
         raise UsageError(f"{wanted.place}.high: {wanted.high} is more than {wanted.dtype} can hold")
     try:
-        if wanted.dtype == "bfloat16":
-            return _to_bfloat16(random.standard_normal(wanted.shape))
-        if storage.kind == "f":
-            return np.asarray(random.standard_normal(wanted.shape)).astype(storage)
-        return np.asarray(random.randint(0, wanted.high, wanted.shape, dtype=np.int64)).astype(storage)
+        require_machine_holds(wanted.shape, storage.itemsize)
+        array = np.empty(wanted.shape, storage) if into is None else into
+        flat = array.reshape(-1)
+        for start, end in pieces(flat.size):
+            if is_integer:
+                flat[start:end] = random.randint(0, wanted.high, end - start, dtype=np.int64)
+            else:
+                numbers = random.standard_normal(end - start)
+                flat[start:end] = _to_bfloat16(numbers) if wanted.dtype == "bfloat16" else numbers
     except (MemoryError, ValueError) as error:
         raise UsageError(f"{wanted.place}: numpy cannot make it: {one_line(error)}") from None
+    return array
+
+
+def pieces(count: int) -> Iterator[tuple[int, int]]:
+    """Divide a tensor's elements into pieces of 64 Ki; the last may have 15 more.
+
+    torch draws normal numbers in blocks of 16, but fewer than 16 in another way: in such pieces they are the same as in
+    one draw (aten/src/ATen/native/cpu/DistributionTemplates.h, ``normal_fill``).
+
+    Args:
+        count: Of elements.
+
+    Yields:
+        Where each piece starts and ends.
+    """
+    start = 0
+    while start < count:
+        end = count if count - start < _PIECE + _TORCH_BLOCK else start + _PIECE
+        yield start, end
+        start = end
+
+
+def require_machine_holds(shape: Sequence[int], itemsize: int) -> None:
+    """Refuse a tensor that is larger than the machine's memory.
+
+    Where the kernel overcommits (``vm.overcommit_memory`` 1, as every kubelet sets it), allocating it succeeds, and
+    the process is killed while it is filled.
+
+    Args:
+        shape: The tensor's.
+        itemsize: Bytes of an element.
+
+    Raises:
+        MemoryError: It is larger.
+    """
+    size, has = math.prod(shape) * itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size > has:
+        raise MemoryError(
+            f"{list(shape)} takes {size / 2**30:.1f} GiB, and the machine has {has / 2**30:.1f} GiB; "
+            "give a smaller shape"
+        )
 
 
 def common_size(arrays: Iterable[NDArray[Any]]) -> int | None:
@@ -198,7 +249,12 @@ def repeated(array: NDArray[Any], size: int) -> NDArray[Any]:
     """
     import numpy as np
 
-    return np.resize(array, (size, *array.shape[1:])) if array.ndim else array.copy()
+    if not array.ndim:
+        return np.array(array)
+    made: NDArray[Any] = np.empty((size, *array.shape[1:]), array.dtype)
+    for start in range(0, size, len(array)):
+        made[start : start + len(array)] = array[: size - start]
+    return made
 
 
 def readable(memory: NDArray[Any], dtype: str) -> NDArray[Any]:

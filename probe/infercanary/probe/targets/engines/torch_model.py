@@ -15,7 +15,7 @@ from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.engines.cuda_versions import driver_cuda, unfit_driver
 from infercanary.probe.targets.engines.environment import reported
-from infercanary.probe.targets.engines.tensors import TensorSpec
+from infercanary.probe.targets.engines.tensors import TensorSpec, pieces, require_machine_holds
 from infercanary.probe.targets.registry import attribute
 
 AUTOCAST_DTYPES = ("bfloat16", "float16")
@@ -69,7 +69,7 @@ def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any
     return made
 
 
-def drawn(torch: Any, spec: TensorSpec, index: int, seed: int) -> Any:
+def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool = False) -> Any:
     """Draw an input: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
 
     Args:
@@ -77,9 +77,10 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int) -> Any:
         spec: With a shape; the dtype is float32 where it has none.
         index: The input's place: each has a stream of numbers of its own.
         seed: The host's random state is not touched.
+        is_pinned: Whether it is copied to a GPU.
 
     Returns:
-        A tensor on the CPU.
+        A tensor on the CPU; a piece of its numbers is the only copy.
 
     Raises:
         UsageError: torch has no such dtype, or cannot make the tensor.
@@ -91,12 +92,24 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int) -> Any:
             f"inputs[{index}].dtype: torch has no dtype `{name}`; it has float32, bfloat16, int64, …"
         )
     generator = torch.Generator().manual_seed(seed + index)
+    shape = spec.shape or ()
     try:
-        if dtype.is_floating_point or dtype.is_complex:
-            return torch.randn(spec.shape, generator=generator).to(dtype)
-        return torch.randint(0, spec.high, spec.shape, generator=generator).to(dtype)
+        require_machine_holds(shape, torch.empty((), dtype=dtype).element_size())
+        made = torch.empty(shape, dtype=dtype, pin_memory=is_pinned)
+        flat = made.view(-1)
+        for start, end in pieces(flat.numel()):
+            piece = flat[start:end]
+            if dtype == torch.get_default_dtype():
+                torch.randn(end - start, generator=generator, out=piece)
+            elif dtype.is_floating_point or dtype.is_complex:
+                piece.copy_(torch.randn(end - start, generator=generator))
+            else:
+                piece.copy_(torch.randint(0, spec.high, (end - start,), generator=generator))
     except Exception as error:
+        if is_pinned and "CUDA" in str(error):  # the GPU's failure, not the settings'
+            raise
         raise UsageError(f"inputs[{index}]: torch cannot make it: {one_line(error)}") from None
+    return made
 
 
 def autocasting(
@@ -157,17 +170,22 @@ def tensors(torch: Any, result: Any) -> Iterator[Any]:
             yield from tensors(torch, value)
 
 
-def repeated(tensor: Any, times: int) -> Any:
-    """Return the tensor, ``times`` times along its first dimension.
+def repeated(tensor: Any, size: int) -> Any:
+    """Return a copy that is repeated along its first dimension up to ``size``; a plain copy where it has none.
 
     Args:
-        tensor: With one dimension or more.
-        times: 1 or more.
+        tensor: Of any shape.
+        size: Of the first dimension; it may be smaller than it was.
 
     Returns:
         A new tensor.
     """
-    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
+    if not tensor.dim():
+        return tensor.clone()
+    made = tensor.new_empty((size, *tensor.shape[1:]))
+    for start in range(0, size, len(tensor)):
+        made[start : start + len(tensor)].copy_(tensor[: size - start])
+    return made
 
 
 def environment(
