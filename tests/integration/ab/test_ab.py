@@ -89,6 +89,7 @@ def test_a_slower_side_is_reported_and_nothing_runs_on(
     assert "start 1 of 12 at most, A: starting\n" in capfd.readouterr().err
 
 
+@pytest.mark.campaign  # three quarters of a minute; tests/unit/ab/test_measures.py has its decisions
 def test_more_memory_is_reported(host: Callable[..., Host]) -> None:
     """Half as much again, whatever this machine does meanwhile to the latency of both."""
     sides = host(WORK_BYTES="1e6"), host(WORK_BYTES="1e6", WORK_HOLDS_BYTES="40e6")
