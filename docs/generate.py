@@ -103,7 +103,7 @@ PARTS = (
     ),
     Part(
         "Process",
-        "gc stalled process_resident beside",
+        "gc stalled process_resident memory_room beside",
         "What held the process up that the probe runs in, and the canary with it; its memory; and what runs beside it.",
     ),
     Part(

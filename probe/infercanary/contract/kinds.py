@@ -111,6 +111,7 @@ KINDS: dict[str, Kind] = {
     "infercanary_matmul_best_ratio": "gauge",
     "infercanary_matmul_flops_per_second": "gauge",
     "infercanary_matmul_tensorcores_unused": "gauge",
+    "infercanary_memory_room_bytes": "gauge",
     "infercanary_missed_slots": "counter",
     "infercanary_nvml_call_seconds": "gauge",
     "infercanary_nvml_field_seconds": "gauge",

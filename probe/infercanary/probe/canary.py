@@ -319,6 +319,8 @@ class Canary:
         least, most = _REOPEN_SECONDS
         if reason in _ABSENT:
             took = 0.0
+        if reason == "out_of_memory":
+            least = self._longer_rest()
         self._retry_at = now + min(most, max(least, took / _REOPEN_DUTY))
         self._unfit = reason if reason in MISFITS else ""
         # What does not fit together is what must be seen; where it runs, it does not run.
@@ -331,9 +333,7 @@ class Canary:
 
     def _account(self, result: Round) -> None:
         if result.reason == "out_of_memory":
-            least, most = _SHORT_SECONDS
-            self._rest = min(most, max(least, 2 * self._rest))
-            self._retry_at = perf_counter() + self._rest
+            self._retry_at = perf_counter() + self._longer_rest()
         elif result.outcome == "ok":
             self._rest = 0.0
         self._skipped = self._skipped + 1 if result.outcome == "busy" else 0
@@ -350,6 +350,11 @@ class Canary:
             self._fail(f"skipped: {result.detail}", state="busy")
         else:
             self._fail(f"{result.outcome}: {result.detail}")
+
+    def _longer_rest(self) -> float:
+        least, most = _SHORT_SECONDS
+        self._rest = min(most, max(least, 2 * self._rest))
+        return self._rest
 
     def _settle(self, latencies: Iterable[float], aside: float = 0.0) -> None:
         """Whether it is steady by now, or was so many seconds ago; scheduled runs go on where warm-up stopped."""

@@ -45,6 +45,8 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Name → whether it is on, where that is not its default."""
     journal: str | None = None
     journal_bytes: Annotated[int, Meta(ge=65536)] = 16777216
+    memory_reserve: Annotated[int, Meta(ge=0)] | None = None
+    """Bytes of host memory that are left alone; by default 64 MiB, or 5 % of the limit where that is more."""
 
 
 def read(path: str | os.PathLike[str]) -> Probe:
@@ -82,6 +84,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
             samplers=config.samplers,
             journal=config.journal,
             journal_bytes=config.journal_bytes,
+            memory_reserve=config.memory_reserve,
             sweeps={
                 name: canary.sweep for name, canary in config.canaries.items() if canary.sweep is not None
             },

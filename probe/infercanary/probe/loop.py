@@ -33,6 +33,7 @@ from infercanary.probe.journal import MAX_BYTES
 from infercanary.probe.pace import bursts, pace
 from infercanary.probe.pool import Pool
 from infercanary.probe.publish import Publisher
+from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import Sampler, make_samplers
 from infercanary.probe.samplers.threads import Place
@@ -72,6 +73,7 @@ class Probe:
         controls: bool = True,
         journal: str | os.PathLike[str] | None = None,
         journal_bytes: int = MAX_BYTES,
+        memory_reserve: int | None = None,
         sweeps: Mapping[str, Sweep] | None = None,
         samplers: Mapping[str, bool] | Iterable[Sampler] = MappingProxyType({}),
         executor: Executor | None = None,
@@ -91,6 +93,8 @@ class Probe:
             controls: Whether to measure the controls after each run: a few milliseconds, within the duty cap.
             journal: A file to which each run is appended as a line of JSON.
             journal_bytes: The most that it and the file before it, ``PATH.1``, take.
+            memory_reserve: Bytes of host memory that are left alone when a canary is opened; by default 64 MiB, or 5 %
+                of the limit where that is more.
             sweeps: Name → what to sweep of that canary, within the duty cap.
             samplers: Name → whether it is on, where that is not its default; or samplers in place of the built-in ones.
             executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
@@ -101,7 +105,7 @@ class Probe:
         Raises:
             UsageError: An argument that cannot be meant.
         """
-        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
+        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap, memory_reserve)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
@@ -114,6 +118,8 @@ class Probe:
         pool = Pool(executor, on_hang) if executor is not None else None
         wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
         points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
+        self._room = Room(memory_reserve)
+        self._room.answer(targets)
         self._canaries = [
             Canary(
                 name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
@@ -375,6 +381,7 @@ class Probe:
 
     def _account(self) -> None:
         self._tally.set(BUSY, self._rounds.busy)
+        self._room.show(self._tally)
         if self._running_since is not None and (elapsed := time.monotonic() - self._running_since) > 0:
             self._tally.set(DUTY, self._rounds.busy / elapsed)
 

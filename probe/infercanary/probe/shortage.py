@@ -130,8 +130,8 @@ def _host(proc: Path, root: Path) -> Iterator[str]:
         used, limit = facts[MEMORY], facts[MEMORY_LIMIT]
     if used is not None and limit is not None:
         yield f"{readable(used)} in use of the container's limit of {readable(limit)}"
-    elif machine := _machine(proc):
-        yield f"{readable(machine[0])} in use of the machine's {readable(machine[1])}, and no limit"
+    elif found := machine(proc):
+        yield f"{readable(found[0])} in use of the machine's {readable(found[1])}, and no limit"
     mapped, _ = resource.getrlimit(resource.RLIMIT_AS)
     if mapped != resource.RLIM_INFINITY:
         has = readable(_pages(proc / "self", 0))
@@ -192,8 +192,15 @@ def _pages(folder: Path, field: int) -> int:
         return 0
 
 
-def _machine(proc: Path) -> tuple[int, int] | None:
-    """Bytes in use, and all that there are."""
+def machine(proc: Path = _PROC) -> tuple[int, int] | None:
+    """Read how much memory of the machine is in use, and how much there is.
+
+    Args:
+        proc: Where procfs is mounted.
+
+    Returns:
+        Bytes that are not available without swapping, and all; None where they cannot be read.
+    """
     try:
         lines = (proc / "meminfo").read_text().splitlines()
         sizes = {

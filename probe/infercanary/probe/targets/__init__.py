@@ -19,6 +19,7 @@ from infercanary.probe.targets.registry import (
     registered,
 )
 from infercanary.probe.targets.target import (
+    AsksForMemory,
     Calibrates,
     CallsServer,
     CountsMemory,
@@ -28,6 +29,7 @@ from infercanary.probe.targets.target import (
     ListsSettings,
     MayLackCuda,
     NamesReasons,
+    Need,
     PreparesRuns,
     Reading,
     ReportsBusy,
@@ -39,6 +41,7 @@ from infercanary.probe.targets.target import (
 
 __all__ = [
     "REASONS",
+    "AsksForMemory",
     "Calibrates",
     "CallsServer",
     "CountsMemory",
@@ -49,6 +52,7 @@ __all__ = [
     "ListsSettings",
     "MayLackCuda",
     "NamesReasons",
+    "Need",
     "NoCuda",
     "PreparesRuns",
     "Reading",

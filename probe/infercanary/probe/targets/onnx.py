@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import clear_frames
-from infercanary.probe.targets import Unsized, register
+from infercanary.probe.targets import Need, Unsized, register
+from infercanary.probe.targets.engines import needs
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock
 from infercanary.probe.targets.engines.digests import beside_onnx, of_files
 from infercanary.probe.targets.engines.environment import reported
@@ -34,6 +35,7 @@ _OPTIMIZATION = {
 }
 _ERRORS = 3
 _MOST_THREADS = 4096
+_SEARCHED_BYTES = 16 << 20  # a graph whose weights lie beside it is smaller
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -111,6 +113,7 @@ class OnnxTarget:
         self.device = f"cuda:{self._loaded.ordinal}" if on_cuda else "cpu"
         """Where it was asked to run."""
         self.clock: Clock = HostClock()
+        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
         self._is_copy = False
         self._arrays: dict[str, NDArray[Any]] = {}
         self._dtypes: dict[str, str] = {}
@@ -132,17 +135,19 @@ class OnnxTarget:
         Raises:
             UsageError: ONNX Runtime is not installed, the model or a provider cannot be loaded, or an input does not
                 fit.
-            Failure: ONNX Runtime's libraries do not fit, or are not there.
+            Failure: ONNX Runtime's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
         """
         self._ort: Any = imported("onnxruntime", "install infercanary[onnx], or onnxruntime-gpu for a GPU")
         onnxruntime = self._ort
         if not Path(self._path).is_file():
             raise UsageError(f"model: no file `{self._path}`; check the path (it starts at {Path.cwd()})")
+        self.ask_for_memory([self._model_need()])
         loaded = self._loaded
         try:
             loaded.open(onnxruntime, self.session_options)
             inputs = matched(self._specs, slots(loaded.session))
+            self.ask_for_memory([needs.of_input(each.place, each.shape, each.dtype) for each in inputs])
             if loaded.gpu is None:
                 self._bind(
                     {each.name: drawn(each, self._seed, i) for i, each in enumerate(inputs)},
@@ -283,6 +288,12 @@ class OnnxTarget:
         for key, value in self._session_config.items():
             options.add_session_config_entry(key, value)
         return options
+
+    def _model_need(self) -> Need:
+        path = Path(self._path)
+        # What a large file names beside it is left out: to search it takes longer than to load it.
+        is_small = path.stat().st_size <= _SEARCHED_BYTES
+        return needs.of_files("model", [path, *(beside_onnx(path) if is_small else ())])
 
     def _bind(self, arrays: dict[str, NDArray[Any]], dtypes: dict[str, str]) -> None:
         self._arrays, self._dtypes = arrays, dtypes

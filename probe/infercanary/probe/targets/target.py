@@ -5,7 +5,7 @@ Callers ask for an ability with ``isinstance(target, PreparesRuns)``: a target h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from infercanary.contract.report import Metric
@@ -192,6 +192,28 @@ class CountsMemory(Protocol):
     def memory_in_use(self) -> int | None:
         """Return how many bytes that is now; None where it is not known."""
         ...
+
+
+class Need(NamedTuple):
+    """Host memory that a target is about to take."""
+
+    place: str
+    """In the canary's settings: ``inputs[0]``, ``model``."""
+    size: int
+    """Bytes."""
+    what: str
+    """In words: ``[4, 3, 224, 224] float32``."""
+    fix: str
+    """What would make it less: ``give a smaller shape``."""
+
+
+@runtime_checkable
+class AsksForMemory(Protocol):
+    """A target that asks before it takes what is known to be large, so that nothing else in the container pays."""
+
+    ask_for_memory: Callable[[Sequence[Need]], None]
+    """Set by the probe before :meth:`Target.open`; it raises :class:`Failure` (`out_of_memory`) where too little is
+    left for all of them together."""
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,9 @@ from infercanary.contract.text import printable
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets import NoCuda, register
-from infercanary.probe.targets.engines.cuda_tensors import (
-    StagedClock,
-    StagedTensor,
-    staged_run,
-)
+from infercanary.probe.targets import Need, NoCuda, register
+from infercanary.probe.targets.engines import needs
+from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
@@ -88,6 +85,7 @@ class TensorRtTarget:
         self.cuda_missing = ""
         """``no_device`` or ``version_mismatch``, or empty; read after :meth:`open`."""
         self.clock: Clock = HostClock()
+        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
         self._gpu: Device | None = None
         self._inputs: list[StagedTensor] = []
         self._outputs: list[StagedTensor] = []
@@ -98,13 +96,14 @@ class TensorRtTarget:
 
         Raises:
             UsageError: TensorRT is not installed, the engine cannot be loaded, or an input does not fit.
-            Failure: TensorRT's libraries do not fit, or are not there.
+            Failure: TensorRT's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: There is no GPU or no driver, or engine, TensorRT and driver do not go together;
                 :attr:`cuda_missing` says which.
         """
         self._trt: Any = imported(
             "tensorrt", "install the version that built the engine: pip install tensorrt==…"
         )
+        self.ask_for_memory([needs.of_files("engine", [Path(self._path)])])
         try:
             plan = Path(self._path).read_bytes()
         except OSError as error:
@@ -232,6 +231,7 @@ class TensorRtTarget:
                 )
         if missing := context.infer_shapes():
             raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
+        self.ask_for_memory([needs.of_input(each.place, each.shape, each.dtype) for each in inputs])
         self._inputs, self._outputs = [], []
         for i, wanted in enumerate(inputs):
             tensor = StagedTensor(gpu, wanted.shape, wanted.dtype)

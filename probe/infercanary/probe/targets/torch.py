@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
-from infercanary.probe.targets import NoCuda, Unsized, register
-from infercanary.probe.targets.engines import torch_model
+from infercanary.probe.targets import Need, NoCuda, Unsized, register
+from infercanary.probe.targets.engines import needs, torch_model
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
@@ -114,6 +114,7 @@ class TorchTarget:
         """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none; read
         after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
+        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
         self._is_copy = False
         self._loaded: Any = None  # as it was given, with its weights
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
@@ -126,9 +127,10 @@ class TorchTarget:
 
         Raises:
             UsageError: torch is not installed, the model cannot be loaded, or an input cannot be made.
-            Failure: torch's libraries do not fit, or are not there.
+            Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
+        self.ask_for_memory(self._needs())
         self._torch: Any = imported("torch", "install infercanary[torch]")
         torch = self._torch
         self._device = torch.device(self.device)
@@ -266,6 +268,17 @@ class TorchTarget:
         if self._device.type != "cuda":
             return None
         return int(self._torch.cuda.memory_allocated(self._device))
+
+    def _needs(self) -> list[Need]:
+        """The model's file, and the inputs that are made."""
+        found = [
+            needs.of_input(f"inputs[{i}]", entry.shape or (), entry.dtype or "float32")
+            for i, entry in enumerate(self._inputs)
+            if isinstance(entry, TensorSpec)
+        ]
+        if isinstance(self._source, str) and torch_model.is_file(self._source):
+            found.append(needs.of_files("model", [Path(self._source)]))
+        return found
 
     def _common_size(self) -> int | None:
         sizes = {int(t.shape[0]) for t in self._device_inputs if t.dim()}

@@ -41,6 +41,17 @@ Lineage = list[Path]
 """A cgroup and its ancestors, as far as they are visible."""
 
 
+class MemoryLimit(NamedTuple):
+    """A limit on the memory of a cgroup that this process is in. In bytes."""
+
+    above: str
+    """The path of that cgroup below the mount point; empty for the process's own."""
+    limit: int
+    used: int
+    inactive: int
+    """Page cache in it that was not used lately, and is given back first."""
+
+
 class V2(NamedTuple):
     """The one hierarchy of v2."""
 
@@ -100,6 +111,15 @@ class V2(NamedTuple):
             return None
         pages = table(own / "memory.stat")
         return _plus(pages.get("anon"), [pages.get("file_mapped")])
+
+    def memory_limits(self) -> list[MemoryLimit]:
+        """The limits on memory of the own cgroup and of those above it, each with what is used there.
+
+        Returns:
+            The own one first; without the cgroups that have none.
+        """
+        files = ("memory.max", "memory.current", "inactive_file")
+        return [found for folder in self.lineage if (found := _memory_limit(self.lineage, folder, *files))]
 
     def cpuset(self) -> Iterable[str]:
         """The lists of CPUs that the container may use, the best source first.
@@ -192,6 +212,24 @@ class V1(NamedTuple):
         pages = table(own / "memory.stat")
         return _plus(pages.get("total_rss"), [pages.get("total_mapped_file")])
 
+    def memory_limits(self) -> list[MemoryLimit]:
+        """The same as :meth:`V2.memory_limits`, where each of them may leave out those above it (``use_hierarchy``).
+
+        Returns:
+            The own one first.
+        """
+        own, *above = self.memory
+        binding = [own, *(folder for folder in above if number(folder / "memory.use_hierarchy") == 1)]
+        files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        found = [each for folder in binding if (each := _memory_limit(self.memory, folder, *files))]
+        hidden = table(own / "memory.stat").get("hierarchical_memory_limit", _V1_UNLIMITED)
+        used = number(own / "memory.usage_in_bytes")
+        # Of a cgroup above that is not visible here only the limit is known: what others in it use is not.
+        if used is not None and hidden < min([_V1_UNLIMITED, *(each.limit for each in found)]):
+            inactive = table(own / "memory.stat").get("total_inactive_file", 0)
+            found.append(MemoryLimit("", hidden, used, inactive))
+        return found
+
     def cpuset(self) -> Iterable[str]:
         """The lists of CPUs that the container may use, the best source first.
 
@@ -252,6 +290,17 @@ def _lineage(mount: Path, path: str) -> Lineage:
     if ".." in names or not os.path.isdir(mount.joinpath(*names)):
         return [mount]
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
+
+
+def _memory_limit(
+    lineage: Lineage, folder: Path, limit: str, usage: str, inactive: str
+) -> MemoryLimit | None:
+    """Of one cgroup, by the names of its files; None where it has no limit, or the kernel does not say it."""
+    most, used = number(folder / limit), number(folder / usage)
+    if most is None or used is None or most >= _V1_UNLIMITED:
+        return None
+    above = "" if folder == lineage[0] else f"/{'/'.join(folder.relative_to(lineage[-1]).parts)}"
+    return MemoryLimit(above, most, used, table(folder / "memory.stat").get(inactive, 0))
 
 
 def _waited(files: Mapping[str, str], kind: str) -> dict[tuple[str, ...], float]:

@@ -1,0 +1,188 @@
+"""How much host memory this process may still take, and the refusal of what is known not to fit, before it is taken.
+
+The process may share its container with a server: where memory runs out, the kernel may end that one. It is read only
+where something is about to be opened, never around a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from infercanary.contract.report import Metric
+from infercanary.probe.histogram import Tally
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
+from infercanary.probe.shortage import machine, readable
+from infercanary.probe.targets import AsksForMemory, Failure, Need, Target
+
+ROOM = Metric(
+    "infercanary_memory_room_bytes",
+    "gauge",
+    "Host memory that the probe could still take when it last asked, before it opened a canary: the least, over the "
+    "control groups above it and the host, of limit - (usage - inactive page cache), less `memory_reserve`; 0 where "
+    "the reserve is touched.",
+    reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`. It is "
+    "not read around runs; what is left now is about `infercanary_cgroup_memory_limit_bytes - "
+    "infercanary_cgroup_memory_working_set_bytes`. Missing where neither control groups nor the host's memory can be "
+    "read: nothing is refused there.",
+)
+
+LEAST_RESERVE = 64 << 20
+RESERVE_SHARE = 0.05
+
+_PATH = 40  # characters
+_ROOT, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
+
+
+class Bound(NamedTuple):
+    """A limit on this process's memory. In bytes."""
+
+    whose: str
+    """In words, with the limit: ``the container's limit of 300 MiB``."""
+    limit: int
+    used: int
+    """By all that it binds, without what the kernel gives back without effort."""
+
+
+class Left(NamedTuple):
+    """What may still be taken, by the bound that leaves least. In bytes."""
+
+    size: int
+    """After the reserve; 0 at least."""
+    reserve: int
+    whose: str
+    """As of the :class:`Bound`."""
+
+
+def left(bounds: Iterable[Bound], reserve: int | None = None) -> Left | None:
+    """Find the bound that leaves least.
+
+    Args:
+        bounds: In any order; of two that leave as much the first counts.
+        reserve: Bytes that are never taken; by default ``LEAST_RESERVE`` or, if that is more, ``RESERVE_SHARE`` of the
+            limit.
+
+    Returns:
+        What it leaves; None where there is no bound.
+    """
+    found: Left | None = None
+    for bound in bounds:
+        kept = max(LEAST_RESERVE, int(RESERVE_SHARE * bound.limit)) if reserve is None else reserve
+        size = max(0, bound.limit - max(0, bound.used) - kept)
+        if found is None or size < found.size:
+            found = Left(size, kept, bound.whose)
+    return found
+
+
+def bounds(root: Path = _ROOT, proc: Path = _PROC) -> list[Bound]:
+    """Read what binds this process: its control group, those above it as far as they are visible, and the host.
+
+    Args:
+        root: Where cgroups are mounted.
+        proc: Where procfs is mounted.
+
+    Returns:
+        The own control group first, the host last; empty where nothing can be read.
+    """
+    found = []
+    with suppress(Unavailable):
+        for group in own_cgroup(root, proc / "self").memory_limits():
+            whose = (
+                f"the limit of {readable(group.limit)} of the control group {_tail(group.above)}"
+                if group.above
+                else f"the container's limit of {readable(group.limit)}"
+            )
+            found.append(Bound(whose, group.limit, group.used - group.inactive))
+    if (host := machine(proc)) is not None:
+        used, total = host
+        found.append(Bound(f"the host's {readable(total)}", total, used))
+    return found
+
+
+class Room:
+    """Answers targets that ask for memory before they take it.
+
+    Args:
+        reserve: Bytes that are never taken; None for the default of :func:`left`.
+        root: Where cgroups are mounted.
+        proc: Where procfs is mounted.
+    """
+
+    def __init__(self, reserve: int | None = None, root: Path = _ROOT, proc: Path = _PROC) -> None:
+        self._reserve = reserve
+        self._root = root
+        self._proc = proc
+        self._last: Left | None = None
+
+    def left(self) -> Left | None:
+        """Read what may still be taken; callable from any thread.
+
+        Returns:
+            It; None where it is not known.
+        """
+        self._last = left(bounds(self._root, self._proc), self._reserve)
+        return self._last
+
+    def answer(self, targets: Mapping[str, Target]) -> None:
+        """Let those of the targets that can ask do so.
+
+        Args:
+            targets: Name → target, before it is opened.
+        """
+        for name, target in targets.items():
+            if isinstance(target, AsksForMemory):
+                target.ask_for_memory = partial(self.require, name)
+
+    def require(self, canary: str, needs: Sequence[Need]) -> None:
+        """Refuse what does not fit together.
+
+        Args:
+            canary: Whose needs they are.
+            needs: What is about to be taken, all of it.
+
+        Raises:
+            Failure: `out_of_memory`, in a line that names the place in the settings, and whose limit it is.
+        """
+        if (room := self.left()) is not None and (why := refusal(canary, needs, room)):
+            raise Failure("out_of_memory", why)
+
+    def show(self, tally: Tally) -> None:
+        """Set the gauge to what was read last.
+
+        Args:
+            tally: Written by the caller's thread only.
+        """
+        if (last := self._last) is not None:
+            tally.set(ROOM, last.size)
+
+
+def refusal(canary: str, needs: Sequence[Need], room: Left) -> str:
+    """Say why needs do not fit.
+
+    Args:
+        canary: Whose they are.
+        needs: All that is about to be taken.
+        room: What is left.
+
+    Returns:
+        A line; empty where they fit.
+    """
+    total = sum(need.size for need in needs)
+    if not needs or total <= room.size:
+        return ""
+    largest = max(needs, key=lambda need: need.size)
+    together = f", {readable(total)} with the others" if total > largest.size else ""
+    return (
+        f"canaries.{canary}.{largest.place}: {largest.what} needs {readable(largest.size)}{together}; "
+        f"{readable(room.size)} are left of {room.whose}, less {readable(room.reserve)} in reserve; "
+        f"{largest.fix}, or grant more memory"
+    )
+
+
+def _tail(path: str) -> str:
+    """The end of a path; an orchestrator's are longer than a label may be."""
+    return path if len(path) <= _PATH else f"…{path[1 - _PATH :]}"
