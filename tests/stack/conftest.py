@@ -207,6 +207,8 @@ def judged(stack: Stack, upgrade: float) -> tuple[float, float]:
     stack.alert("InferCanaryImageRegressed", "classify")
     minute = 'sum_over_time(infercanary_verdict{service="classify", verdict="regressed"}[1m]) > 2'
     eventually("Prometheus has it", 60, lambda: stack.query(minute))
+    measured = 'infercanary_measure_shift_ratio{service="classify", measure="host_memory"}'
+    eventually("and that of the memory", 60, lambda: stack.query(measured))
     return upgrade - 60, time.time()
 
 
