@@ -140,7 +140,8 @@ def decisions(
         most: Pairs that are planned.
         policy: The numbers that decide.
         claimed: The shift of `--expect`, as a ratio; where there is one, the experiment goes on until that is known.
-        gate: Whether measures decide too; then it goes on while one looks worse and is not known.
+        gate: Whether measures decide too; then it goes on while one looks worse and is not known, unless the latency
+            regressed: that is the answer already.
 
     Returns:
         Canary → decision.
@@ -157,7 +158,7 @@ def decisions(
             is_known = _is_known(decision, claimed, policy)
             is_last = decision.done and len(shifts) >= max(most, estimate.FEWEST_PAIRS)
             decision = decision._replace(clear=is_known, done=is_known or is_last)
-        elif decision.done and gate == "all":
+        elif decision.done and gate == "all" and decision.verdict != "regressed":
             beside = measures.decide(of.starts, most, policy)
             decision = decision._replace(done=not any(each.is_open for each in beside))
         # Pairs that do not count are still tried pairs: an experiment must end.

@@ -146,6 +146,7 @@ def test_a_quota_halved(service: Service) -> None:
     assert found.changed == "image" and "CPU quota 1 → 0.5" in words
 
 
+@pytest.mark.campaign
 def test_a_thread_variable_and_limits_changed(service: Service) -> None:
     before = service.ran("--cpus", "2", "--memory", "2g")
     after = service.ran("--cpus", "1", "--memory", "1g", "--env", "OMP_NUM_THREADS=2")

@@ -18,9 +18,12 @@ from infercanary.judge.model import Generation, Sample, Start
 from infercanary.judge.policy import EXPERIMENT
 
 
-def start(values: Mapping[str, Sequence[float]], runs: int = 12) -> Start:
+def start(values: Mapping[str, Sequence[float]], runs: int = 12, seconds: float = 0.02) -> Start:
     samples = [
-        Sample(i, CANARY, 1.7e9 + i, "ok", 0.02 + 1e-6 * i, measures={n: v[i] for n, v in values.items() if i < len(v)})
+        Sample(
+            i, CANARY, 1.7e9 + i, "ok", seconds + 1e-6 * i,
+            measures={n: v[i] for n, v in values.items() if i < len(v)},
+        )
         for i in range(runs)
     ]  # fmt: skip
     return Start(Generation(service="", container="", boot_id=str(id(samples)), started_at=1.7e9), samples)
@@ -62,10 +65,14 @@ def test_a_pair_that_lacks_a_measure_does_not_count_for_it() -> None:
     assert measures.decide([(known, missing)], MOST, EXPERIMENT) == []
 
 
-def pairs(ratios: Sequence[float]) -> list[TurnPair]:
-    """Of each pair, the throughput of B over that of A at batch 8."""
+def pairs(ratios: Sequence[float], latency: float = 1.0) -> list[TurnPair]:
+    """Of each pair, the throughput of B over that of A at batch 8; and of all, its latency over that of A."""
     sides = [
-        [Turn({CANARY: start({AT_8: [250.0 * r]})}, 1.0, 9.0, 0.5) for r in (1.0, ratio)] for ratio in ratios
+        [
+            Turn({CANARY: start({AT_8: [250.0 * r]}, seconds=0.02 * slower)}, 1.0, 9.0, 0.5)
+            for r, slower in ((1.0, 1.0), (ratio, latency))
+        ]
+        for ratio in ratios
     ]
     return [TurnPair(a, b, i % 2 == 0) for i, (a, b) in enumerate(sides)]
 
@@ -75,6 +82,7 @@ def test_an_experiment_goes_on_while_something_looks_worse() -> None:
     assert answer.decisions(unclear, MOST, gate="latency")[CANARY].done
     assert not answer.decisions(unclear, MOST)[CANARY].done
     assert answer.decisions(unclear, len(unclear))[CANARY].done  # but not for ever
+    assert answer.decisions(pairs([1.0, 0.75], latency=2.0), MOST)[CANARY].done, "slower is the answer"
     better = pairs([1.0, 1.25, 1.0, 1.25])
     assert answer.decisions(better, MOST)[CANARY].done
 
