@@ -71,6 +71,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: Any) -> None:
+    """A worker that was killed ends the run: xdist gives its test to the next one, and may then wait for ever."""
+    report.node.config.hook.pytest_runtest_logreport(report=report)
+    pytest.exit(f"a worker ended while it ran {crashitem}", returncode=pytest.ExitCode.TESTS_FAILED)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Scopes side by side.
 
