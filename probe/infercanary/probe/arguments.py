@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from infercanary.command.settings import UsageError
+import msgspec
+
+from infercanary.command.settings import UsageError, convert
+from infercanary.probe.sweep import Sweep
+from infercanary.probe.targets import Resizable, Target
 
 
 def check(
@@ -46,3 +50,29 @@ def check(
         raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
     if memory_reserve is not None and memory_reserve < 0:
         raise UsageError(f"memory_reserve: {memory_reserve} is not a size; give bytes, or leave it out")
+
+
+def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
+    """Check a sweep, also one that was made in code.
+
+    Args:
+        name: The canary's.
+        sweep: What to sweep of it.
+        targets: Of all canaries.
+
+    Returns:
+        The sweep, with its numbers converted to their types.
+
+    Raises:
+        UsageError: There is no such canary, it cannot be swept, or a value is out of range.
+    """
+    if (target := targets.get(name)) is None:
+        raise UsageError(f"sweeps: no canary `{name}`; there are {', '.join(targets)}")
+    place = f"canaries.{name}.sweep"
+    if not isinstance(sweep, Sweep):
+        raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
+    if not isinstance(target, Resizable):
+        raise UsageError(
+            f"{place}: {type(target).__name__} cannot be swept: it has no method `sized`; leave the sweep out"
+        )
+    return convert(msgspec.to_builtins(sweep), Sweep, place)

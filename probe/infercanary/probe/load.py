@@ -13,7 +13,15 @@ from typing import Any, Literal, NamedTuple
 from infercanary.probe.deadline import one_line
 from infercanary.probe.pool import Pool
 from infercanary.probe.shortage import place_of
-from infercanary.probe.targets import PreparesRuns, ReportsBusy, Resizable, Target, TracksPeakMemory, Unsized
+from infercanary.probe.targets import (
+    Failure,
+    PreparesRuns,
+    ReportsBusy,
+    Resizable,
+    Target,
+    TracksPeakMemory,
+    Unsized,
+)
 from infercanary.probe.timing import inferences
 
 Reason = Literal["out_of_memory", "too_slow", "timed_out", "raised", "unsupported", "busy"]
@@ -42,6 +50,11 @@ class Load(NamedTuple):
         """
         return self.batch >= other.batch and self.concurrency >= other.concurrency
 
+    @property
+    def words(self) -> str:
+        """As a sentence says it."""
+        return f"batch {self.batch}" + (f", {self.concurrency} at a time" if self.concurrency > 1 else "")
+
 
 class Measured(NamedTuple):
     """The result of a load."""
@@ -59,6 +72,8 @@ class Missing(NamedTuple):
 
     reason: Reason
     detail: str
+    was_tried: bool = True
+    """Whether the load was put on; else it would not have fitted, and may fit later."""
 
 
 class _Over(Exception):
@@ -109,7 +124,10 @@ class Measurement:
         except Unsized as error:
             found = Missing("unsupported", str(error))
         except BaseException as error:
-            found = Missing("out_of_memory" if place_of(error) is not None else "raised", one_line(error))
+            if isinstance(error, Failure) and error.reason == "out_of_memory":
+                found = Missing("out_of_memory", str(error), was_tried=False)
+            else:
+                found = Missing("out_of_memory" if place_of(error) is not None else "raised", one_line(error))
         # Only now: an error holds what the model had in memory when it was raised.
         self._failure = None
         for copy in copies:

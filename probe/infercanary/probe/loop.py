@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH, Report, decode
-from infercanary.probe.arguments import check
+from infercanary.probe.arguments import check, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.duty import (
@@ -40,7 +40,7 @@ from infercanary.probe.samplers.threads import Place
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.start import since_start
-from infercanary.probe.sweep import Sweep, Sweeping, checked
+from infercanary.probe.sweep import Sweep, Sweeping
 from infercanary.probe.targets import Target
 
 log = logging.getLogger("infercanary.probe")
@@ -131,7 +131,9 @@ class Probe:
         self._runs_cap = duty_cap - kept
         swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
         self._sweeps = [
-            Sweeping(swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool)
+            Sweeping(
+                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool, self._room
+            )
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]
         self._controls = Controls(self._tally) if controls else None
@@ -165,6 +167,8 @@ class Probe:
             return
         for canary in self._canaries:
             canary.be_a_guest()
+        for sweeping in self._sweeps:
+            sweeping.be_a_guest()
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
         try:
             self._thread.start()

@@ -172,7 +172,7 @@ class Taking:
         self._has_peak = False
         if not self.is_guest:
             with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
-                (self._proc / "clear_refs").write_bytes(_RESET_PEAK)
+                reset_peak(self._proc)
                 self._has_peak = True
         if self._tracks is not None and not self.is_guest:
             with suppress(Exception):  # the target may be anyone's
@@ -217,6 +217,35 @@ class Taking:
 
     def _of_process(self) -> int:
         if not self._has_peak:
-            return int((self._proc / "statm").read_bytes().split()[1]) * _PAGE
-        _, _, rest = (self._proc / "status").read_bytes().partition(b"\nVmHWM:")
-        return int(rest.split(maxsplit=1)[0]) << 10
+            return resident(self._proc)
+        return peak(self._proc)
+
+
+def reset_peak(proc: Path = _PROC) -> None:
+    """Begin to count the process's peak of resident memory anew.
+
+    Args:
+        proc: Its folder in ``/proc``; as of the other two.
+
+    Raises an OSError on a kernel without CONFIG_PROC_PAGE_MONITOR.
+    """
+    (proc / "clear_refs").write_bytes(_RESET_PEAK)
+
+
+def peak(proc: Path = _PROC) -> int:
+    """The most bytes that were resident since the peak was counted anew.
+
+    Args:
+        proc: See :func:`reset_peak`.
+    """
+    _, _, rest = (proc / "status").read_bytes().partition(b"\nVmHWM:")
+    return int(rest.split(maxsplit=1)[0]) << 10
+
+
+def resident(proc: Path = _PROC) -> int:
+    """The bytes that are resident now.
+
+    Args:
+        proc: See :func:`reset_peak`.
+    """
+    return int((proc / "statm").read_bytes().split()[1]) * _PAGE

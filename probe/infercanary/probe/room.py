@@ -22,9 +22,9 @@ from infercanary.probe.targets import AsksForMemory, Failure, Need, Target
 ROOM = Metric(
     "infercanary_memory_room_bytes",
     "gauge",
-    "Host memory that the probe could still take when it last asked, before it opened a canary: the least, over the "
-    "control groups above it and the host, of limit - (usage - inactive page cache), less `memory_reserve`; 0 where "
-    "the reserve is touched.",
+    "Host memory that the probe could still take when it last asked, before it opened a canary or ran a point of a "
+    "sweep: the least, over the control groups above it and the host, of limit - (usage - inactive page cache), less "
+    "`memory_reserve`; 0 where the reserve is touched.",
     reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`. It is "
     "not read around runs; what is left now is about `infercanary_cgroup_memory_limit_bytes - "
     "infercanary_cgroup_memory_working_set_bytes`. Missing where neither control groups nor the host's memory can be "

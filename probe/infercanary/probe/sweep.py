@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from time import perf_counter
 from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta
 
-from infercanary.command.settings import UsageError, convert
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
+from infercanary.probe.footprint import Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
 from infercanary.probe.pool import Pool
+from infercanary.probe.room import Room
 from infercanary.probe.schedule import Turns
-from infercanary.probe.targets import CountsSamples, Resizable, Target
+from infercanary.probe.targets import CountsSamples, Failure, Resizable, Target
 
 log = logging.getLogger("infercanary.probe")
 
@@ -63,7 +63,8 @@ MISSING = Metric(
     "of the time), timed_out (a request that did not come back in time), raised, unsupported, busy (the device was: "
     "the point is put off by a minute).",
     ("canary", "reason"),
-    reading="`out_of_memory` is an answer: from there on batches do not fit, and are not tried again. `too_slow`: give "
+    reading="`out_of_memory` is an answer: from there on batches do not fit. What failed is not tried again; what was "
+    "not tried, since too little host memory was left, is asked for in the next sweep. `too_slow`: give "
     "`sweep.seconds` more, or name fewer points. The probe's log says the point and why.",
 )
 BUSY = Metric(
@@ -133,32 +134,6 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return [*batches, *(load for load in at_a_time if load not in batches)]
 
 
-def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:
-    """Check a sweep, also one that was made in code.
-
-    Args:
-        name: The canary's.
-        sweep: What to sweep of it.
-        targets: Of all canaries.
-
-    Returns:
-        The sweep, with its numbers converted to their types.
-
-    Raises:
-        UsageError: There is no such canary, it cannot be swept, or a value is out of range.
-    """
-    if (target := targets.get(name)) is None:
-        raise UsageError(f"sweeps: no canary `{name}`; there are {', '.join(targets)}")
-    place = f"canaries.{name}.sweep"
-    if not isinstance(sweep, Sweep):
-        raise UsageError(f"{place}: give a Sweep(batches=…, concurrency=…)")
-    if not isinstance(target, Resizable):
-        raise UsageError(
-            f"{place}: {type(target).__name__} cannot be swept: it has no method `sized`; leave the sweep out"
-        )
-    return convert(msgspec.to_builtins(sweep), Sweep, place)
-
-
 class Sweeping:
     """Sweeps one canary: :meth:`step` by step, each of them one point, in a thread that ends after it (or hangs)."""
 
@@ -171,6 +146,7 @@ class Sweeping:
         timeout: float,
         tally: Tally,
         pool: Pool | None = None,
+        room: Room | None = None,
     ) -> None:
         """Plan the first sweep.
 
@@ -182,6 +158,7 @@ class Sweeping:
             timeout: Seconds after it was given up from which a measurement counts as hanging.
             tally: Where its metrics are counted.
             pool: The server's own; None to run in threads of its own.
+            room: Asked for host memory before each point.
         """
         self._canary = canary
         assert isinstance(target, Resizable), "checked() refuses any other"
@@ -191,6 +168,7 @@ class Sweeping:
         self._timeout = timeout
         self._tally = tally
         self._pool = pool
+        self._footprint = Footprint(canary.name, room)
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
@@ -204,7 +182,7 @@ class Sweeping:
         self._share = 0.0
         self._cost = 0.0
         self._measured = False
-        self._too_much: dict[Load, Reason] = {}
+        self._too_much: dict[Load, Missing] = {}
         self._complaints: dict[Load, str] = {}
         tally.set(INTERVAL, interval, canary.name)
         tally.add(BUSY, 0, canary.name)
@@ -272,6 +250,10 @@ class Sweeping:
         found, self._throughputs = self._throughputs, {}
         return found
 
+    def be_a_guest(self) -> None:
+        """Run in a server's process from now on: its peak of memory is not reset."""
+        self._footprint.is_guest = True
+
     def interrupt(self) -> None:
         """End the measurement, now and from now on; callable from any thread."""
         self._worker.interrupt()
@@ -293,7 +275,9 @@ class Sweeping:
 
     def _begin(self, now: float) -> None:
         self._too_much = {
-            load: reason for load, reason in self._too_much.items() if reason == "out_of_memory"
+            load: why
+            for load, why in self._too_much.items()
+            if why.reason == "out_of_memory" and why.was_tried
         }
         self._began, self._cost, self._measured = now, 0.0, False
         try:
@@ -309,10 +293,10 @@ class Sweeping:
     def _point(self, left: list[Load]) -> float:
         """Measure the first of ``left``, and show what it gave; the seconds that took."""
         load = left.pop(0)
-        for smaller, reason in self._too_much.items():
+        for smaller, why in self._too_much.items():
             if load.is_at_least(smaller):
                 self._miss(
-                    load, Missing(reason, f"{_words(smaller)} was already"), load not in self._complaints
+                    load, why._replace(detail=f"{smaller.words} was already"), load not in self._complaints
                 )
                 return 0.0
         found: Measured | Missing
@@ -321,7 +305,10 @@ class Sweeping:
             self._canary.name, self._target, load, self._share, self._pool
         )
         try:
+            self._footprint.begin(load)
             found = self._worker.call(measurement.measure, self._share)
+        except Failure as error:
+            found = Missing("out_of_memory", str(error), was_tried=False)
         except (Interrupted, StillBusy):
             measurement.give_up()
             return 0.0
@@ -344,6 +331,7 @@ class Sweeping:
         elif isinstance(found, Missing):
             self._miss(load, found)
         else:
+            self._footprint.end(load)
             self._show(load, found)
         return perf_counter() - begin
 
@@ -361,10 +349,10 @@ class Sweeping:
         self._forget(load)
         self._tally.add(MISSING, 1, self._canary.name, found.reason)
         if found.reason in _TOO_MUCH:
-            self._too_much.setdefault(load, found.reason)
+            self._too_much.setdefault(load, found)
         complaint = f"{found.reason}: {found.detail}"
         if log_it and complaint != self._complaints.get(load):  # once per change, not once per sweep
-            log.warning("canary %s: sweep of %s: %s", self._canary.name, _words(load), complaint)
+            log.warning("canary %s: sweep of %s: %s", self._canary.name, load.words, complaint)
             self._complaints[load] = complaint
 
     def _forget(self, load: Load) -> tuple[str, ...]:
@@ -392,8 +380,3 @@ class Sweeping:
         )
         if self._in_pool and self._pool is not None:
             self._pool.lost_a_thread()
-
-
-def _words(load: Load) -> str:
-    at_a_time = f", {load.concurrency} at a time" if load.concurrency > 1 else ""
-    return f"batch {load.batch}{at_a_time}"

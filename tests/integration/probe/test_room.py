@@ -8,10 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from watching import MODULES, Seen, fetch, until
@@ -73,47 +73,82 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "relu.onnx"
 
 
+class Limited:
+    """A probe in the control group, at work while the context lasts."""
+
+    def __init__(self, group: Group, folder: Path, canaries: str) -> None:
+        self.group = group
+        self.log = folder / "log"
+        config = folder / "probe.yaml"
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._address = f"127.0.0.1:{free.getsockname()[1]}"
+        config.write_text(
+            f"listen: {self._address}\ninterval_seconds: 0.1\nduty_cap: 1\ncanaries:\n{canaries}\n"
+        )
+        command = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
+        with self.log.open("w") as output:
+            self._process = subprocess.Popen(
+                ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group.folder / "cgroup.procs"), *command],
+                cwd=MODULES, stdout=output, stderr=output,
+            )  # fmt: skip
+
+    def until(self, condition: Callable[[Seen], Any], what: str) -> Seen:
+        def seen() -> Seen | None:
+            assert self._process.poll() is None, self.log.read_text()
+            with suppress(OSError):
+                found = fetch(f"http://{self._address}")
+                return found if condition(found) else None
+            return None
+
+        found: Seen = until(seen, what, seconds=90)
+        return found
+
+    def lines(self, words: str) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if words in line]
+
+    def __enter__(self) -> Limited:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(60) == 0 and self.group.kills() == 0
+
+
 def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Path, tmp_path: Path) -> None:
-    config, log = tmp_path / "probe.yaml", tmp_path / "log"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    config.write_text(
-        f"listen: {address}\ninterval_seconds: 0.1\nduty_cap: 1\ncanaries:\n"
+    canaries = (
         f"  big: {{target: onnx, options: {{model: {model}, inputs: [{{shape: [4, 3, 4000, 4000]}}]}}}}\n"
         f"  small: {{target: onnx, options: {{model: {model}, inputs: [{{shape: [1, 3, 8, 8]}}]}}}}\n"
     )
-    command = [sys.executable, "-m", "infercanary", "probe", "--config", str(config)]
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group.folder / "cgroup.procs"), *command],
-            cwd=MODULES, stdout=output, stderr=output,
-        )  # fmt: skip
-
-    def seen() -> Seen | None:
-        assert process.poll() is None, log.read_text()
-        with suppress(OSError):
-            return fetch(f"http://{address}")
-        return None
-
-    try:
-        first = until(
-            lambda: (s := seen()) and s.runs("small", "ok") >= 3 and s, "no run of the other", seconds=60
-        )
-        last = until(
-            lambda: (s := seen()) and s.runs("small", "ok") > first.runs("small", "ok") and s, seconds=60
-        )
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
-    assert process.returncode == 0 and group.kills() == 0
+    with Limited(group, tmp_path, canaries) as probe:
+        first = probe.until(lambda s: s.runs("small", "ok") >= 3, "no run of the other")
+        last = probe.until(lambda s: s.runs("small", "ok") > first.runs("small", "ok"), "the other stopped")
     assert last.state("big") == "failing"
     assert last.value("infercanary_run_failures_total", "big", "out_of_memory") == 1
-    assert 0 < last.value("infercanary_memory_room_bytes") < 300 * MIB
+    room = last.value("infercanary_memory_room_bytes")
+    assert room is not None and 0 < room < 300 * MIB
     [why] = (p.labels for p in last.families["infercanary_canary_failure_info"].points)
-    [logged] = (line for line in log.read_text().splitlines() if "inputs[0]" in line)
+    [logged] = probe.lines("inputs[0]")
     assert why[:2] == ("big", "out_of_memory") and logged.endswith(why[2])
     assert re.fullmatch(
         r"cannot be opened: canaries\.big\.inputs\[0\]: \[4, 3, 4000, 4000\] float32 needs 732 MiB; \d+ MiB are left "
         r"of the container's limit of 300 MiB, less 64 MiB in reserve; give a smaller shape, or grant more memory",
         why[2],
     ), why
+
+
+def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_path: Path) -> None:
+    """A sample is 3 MiB, and as much comes out: 8 of them fit; of 40 the inputs would, and the outputs would not."""
+    canaries = (
+        f"  c: {{target: onnx, options: {{model: {model}, inputs: [{{shape: [1, 3, 512, 512]}}]}}, "
+        "sweep: {batches: [1, 8, 40], seconds: 6, every_seconds: 1}}\n"
+    )
+    with Limited(group, tmp_path, canaries) as probe:
+        last = probe.until(lambda s: s.value("infercanary_sweep_timestamp_seconds", "c"), "no sweep ended")
+        probe.until(lambda s: s.runs("c", "ok") > last.runs("c", "ok"), "the canary stopped")
+    points = {p.labels for p in last.families["infercanary_sweep_samples_per_second"].points}
+    assert points == {("c", "1", "1"), ("c", "8", "1")}
+    assert last.value("infercanary_sweep_missing_points_total", "c", "out_of_memory") == 1
+    assert re.search(
+        r"sweep of batch 40: out_of_memory: canaries\.c\.sweep: batch 40, by what batch 8 took, needs 2\d\d MiB; ",
+        probe.log.read_text(),
+    ), probe.log.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from infercanary.command.settings import UsageError
 from infercanary.probe.canary import Canary
 from infercanary.probe.failing import DETAIL, FAILURES
+from infercanary.probe.footprint import Footprint
 from infercanary.probe.histogram import Tally
+from infercanary.probe.load import Load
 from infercanary.probe.loop import Probe
 from infercanary.probe.room import (
     LEAST_RESERVE,
@@ -25,6 +28,7 @@ from infercanary.probe.room import (
     left,
     refusal,
 )
+from infercanary.probe.sweep import LATENCY, MISSING, Sweep, Sweeping
 from infercanary.probe.targets import Failure, Need
 from infercanary.probe.targets.engines.needs import of_files, of_input
 from infercanary.probe.timing import HostClock
@@ -295,3 +299,119 @@ def test_torch_and_onnx_ask_before_they_take(tmp_path: Path) -> None:
             ("inputs[0]", 32000), ("inputs[1]", 24), ("model", 999)
         ]  # fmt: skip
         target.close()
+
+
+def process(proc: Path, resident: int, peak: int) -> None:
+    """A process's files; in MiB."""
+    tree(proc, {
+        "statm": f"9999999 {resident * MIB // resource.getpagesize()} 0 0 0 0 0\n",
+        "status": f"Name:\tx\nVmHWM:\t{peak << 10} kB\nVmRSS:\t1 kB\n", "clear_refs": "",
+    })  # fmt: skip
+
+
+def test_a_load_is_refused_by_what_a_smaller_one_took(tmp_path: Path) -> None:
+    root, proc = container(tmp_path, 1000, 400)  # 536 MiB are left
+    footprint = Footprint("a", Room(None, root, proc), proc / "self")
+    one, two, eight = Load(1, 1), Load(2, 1), Load(8, 1)
+    process(proc / "self", 100, 100)
+    footprint.begin(one)  # nothing is known yet
+    assert (proc / "self/clear_refs").read_text() == "5"
+    process(proc / "self", 110, 180)  # 10 are kept by an allocator
+    footprint.end(one)
+    assert footprint.expected(one) == ((80 - 10) * MIB, one)
+    footprint.begin(two)
+    process(proc / "self", 120, 260)
+    footprint.end(two)
+    assert footprint.expected(eight) == ((4 * (150 + 10) - 20) * MIB, two)
+    with pytest.raises(Failure) as caught:
+        footprint.begin(eight)
+    assert str(caught.value) == (
+        "canaries.a.sweep: batch 8, by what batch 2 took, needs 620 MiB; 536 MiB are left of the container's limit of "
+        "1000 MiB, less 64 MiB in reserve; name fewer or smaller loads, or grant more memory"
+    )
+    footprint.end(eight)  # it was not run, so that nothing is learned
+    assert footprint.expected(eight) == (620 * MIB, two)
+    (root / "memory.current").write_text(str(300 * MIB))
+    footprint.begin(eight)
+
+
+def test_in_a_servers_process_the_peak_is_not_reset(tmp_path: Path) -> None:
+    root, proc = container(tmp_path, 1000, 400)
+    footprint = Footprint("a", Room(None, root, proc), proc / "self")
+    footprint.is_guest = True
+    process(proc / "self", 100, 300)
+    footprint.begin(Load(1, 1))
+    footprint.end(Load(1, 1))
+    assert (proc / "self/clear_refs").read_text() == ""
+    assert footprint.expected(Load(1, 4)) == (800 * MIB, Load(1, 1))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.integers(1, 8)), min_size=1, max_size=6),
+    st.integers(0, 1 << 40),
+)
+def test_a_larger_load_is_never_expected_to_take_less(points: list[tuple[int, int]], each: int) -> None:
+    footprint = Footprint("a", None)
+    footprint._took = {Load(b, c): each * b * c for b, c in points}
+    for load in footprint._took:
+        known, more = footprint.expected(load), footprint.expected(Load(load.batch * 2, load.concurrency))
+        assert (
+            known is not None
+            and more is not None
+            and more[0] >= known[0] >= each * load.batch * load.concurrency
+        )
+
+
+class Growing:
+    """Takes 40 MiB for each sample; its own inputs hold one."""
+
+    clock = HostClock()
+
+    def __init__(self, batch: int = 1) -> None:
+        self._batch = batch
+
+    def sized(self, batch: int) -> Growing:
+        return Growing(batch)
+
+    def open(self) -> None:
+        pass
+
+    def run(self, phase: Any) -> int:
+        return len(b"\1" * (self._batch * 40 * MIB))
+
+    def values(self, result: int) -> list[float]:
+        return [1.0]
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_sweep_stops_before_the_point_that_does_not_fit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Real memory, and the room of a control group made by hand: 436 MiB."""
+    root, proc = container(tmp_path, 1000, 500)
+    tally, target = Tally(), Growing()
+    canary = Canary("a", target, tally, 30, 300)
+    canary.open(300)
+    room = Room(None, root, proc)
+    sweep = Sweep(batches=(1, 2, 64, 128), seconds=8)
+    sweeping = Sweeping(canary, target, sweep, 1e-6, 30.0, tally, room=room)
+
+    def swept() -> dict[tuple[str, ...], Any]:
+        for _ in sweep.batches:
+            sweeping.step(sweeping.next_at + 1)
+        return points(tally, LATENCY)
+
+    assert set(swept()) == {("a", "1", "1"), ("a", "2", "1")}
+    assert points(tally, MISSING)["a", "out_of_memory"] == 2
+    [line, *_] = (record.getMessage() for record in caplog.records if "sweep of" in record.getMessage())
+    assert (
+        "sweep of batch 64: out_of_memory: canaries.a.sweep: batch 64, by what batch 2 took, needs " in line
+    )
+    assert set(sweeping._too_much) == {Load(64, 1), Load(128, 1)}
+    sweeping._begin(0.0)
+    assert not sweeping._too_much  # with room they are asked for again

@@ -260,6 +260,11 @@ class OnnxTarget:
         common = common_size(self._arrays.values())
         if batch != self.samples and common is None:
             raise Unsized("its inputs have no first dimension in common")
+        shapes = [
+            (batch, *array.shape[1:]) if common and array.ndim else array.shape
+            for array in self._arrays.values()
+        ]
+        self.ask_for_memory(needs.of_a_load(shapes, self._dtypes.values()))
         other = copy.copy(self)
         other._is_copy = True
         arrays = {

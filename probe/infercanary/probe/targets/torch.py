@@ -247,6 +247,9 @@ class TorchTarget:
         other = copy.copy(self)
         other._is_copy = True
         inputs = self._host_inputs if self._device.type == "cuda" else self._device_inputs
+        shapes = [(batch, *t.shape[1:]) if common and t.dim() else tuple(t.shape) for t in inputs]
+        dtypes = [str(t.dtype).removeprefix("torch.") for t in inputs]
+        self.ask_for_memory(needs.of_a_load(shapes, dtypes))
         with self._torch.no_grad():
             # Each copy has memory of its own: shared inputs would stay in the caches.
             other._place(torch_model.repeated(t, batch) if common else t.clone() for t in inputs)

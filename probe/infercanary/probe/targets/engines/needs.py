@@ -37,6 +37,20 @@ def of_input(place: str, shape: Sequence[int], dtype: str) -> Need:
     return Need(place, size, f"{_shown(shape)} {dtype}", "give a smaller shape")
 
 
+def of_a_load(shapes: Iterable[Sequence[int]], dtypes: Iterable[str]) -> list[Need]:
+    """What the inputs of a sweep's point take.
+
+    Args:
+        shapes: Of each input, with as many samples as the point has.
+        dtypes: Of each.
+
+    Returns:
+        A need for each.
+    """
+    each = (of_input("sweep", shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+    return [need._replace(fix="name fewer or smaller loads") for need in each]
+
+
 def of_files(place: str, paths: Iterable[Path]) -> Need:
     """What a model's files take once they are read.
 

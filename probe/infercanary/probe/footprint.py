@@ -1,0 +1,93 @@
+"""What the points of a sweep took of the host's memory, and what the next one will need by that, before it is taken."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from infercanary.probe.load import Load
+from infercanary.probe.measures import peak, reset_peak, resident
+from infercanary.probe.room import Room
+from infercanary.probe.targets import Need
+
+_PROC = Path("/proc/self")
+
+
+class Footprint:
+    """Keeps what each load took, and refuses one that would not fit.
+
+    A load is taken to need memory in proportion to its samples: inputs, outputs and what is between grow with them, and
+    what does not grow is counted too often. In a process of the probe's own the kernel counts each point's peak anew.
+    In a server's it does not: a point took no more than the process's peak since its start, above what it had before.
+
+    Args:
+        canary: The one that is swept.
+        room: Asked before a point; None asks nobody.
+        proc: The process's folder in ``/proc``.
+    """
+
+    def __init__(self, canary: str, room: Room | None, proc: Path = _PROC) -> None:
+        self.is_guest = False
+        """Whether the process is a server's, whose peak is not reset."""
+        self._canary = canary
+        self._room = room
+        self._proc = proc
+        self._took: dict[Load, int] = {}
+        self._kept = 0  # by allocators, of what points took
+        self._before: int | None = None
+
+    def begin(self, load: Load) -> None:
+        """Begin a point, if it fits by what smaller ones took; without one that was run, nothing is known.
+
+        Args:
+            load: What is about to be run.
+
+        Raises:
+            Failure: `out_of_memory`.
+        """
+        self._before = None
+        if self._room is None:
+            return
+        if (known := self.expected(load)) is not None:
+            size, smaller = known
+            what = load.words if smaller == load else f"{load.words}, by what {smaller.words} took,"
+            self._room.require(self._canary, [Need("sweep", size, what, "name fewer or smaller loads")])
+        with suppress(OSError, ValueError, IndexError):
+            if not self.is_guest:
+                reset_peak(self._proc)
+            self._before = resident(self._proc)
+
+    def end(self, load: Load) -> None:
+        """Keep what a point took; not called for one that gave no numbers.
+
+        Args:
+            load: What was run.
+        """
+        if self._before is None:
+            return
+        with suppress(OSError, ValueError, IndexError):
+            took = max(0, peak(self._proc) - self._before) + self._kept
+            self._took[load] = max(took, self._took.get(load, 0))
+            if not self.is_guest:
+                more = max(0, resident(self._proc) - self._before)
+                self._kept = min(self._kept + more, max(self._took.values()))
+
+    def expected(self, load: Load) -> tuple[int, Load] | None:
+        """Scale what the largest point took that was no larger.
+
+        Args:
+            load: Any.
+
+        Returns:
+            Bytes that it will take beside what is kept already, and the point that says it; None where there is none.
+        """
+        smaller = [each for each in self._took if load.is_at_least(each)]
+        if not smaller:
+            return None
+        largest = max(smaller, key=_samples)
+        took = -(-self._took[largest] * _samples(load) // _samples(largest))
+        return max(0, took - self._kept), largest
+
+
+def _samples(load: Load) -> int:
+    return load.batch * load.concurrency
