@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -113,10 +114,16 @@ def test_torchs_normal_numbers_hardly_change() -> None:
 
 @pytest.mark.parametrize("dtype", GOLDEN_WIRE)
 def test_what_servers_are_sent_is_as_in_the_first_release(dtype: str) -> None:
+    def flat(tensor: wire.Tensor) -> bytes:
+        return repr(json.loads(b"[%b]" % b"".join(wire.to_json(tensor)))).encode()
+
     binary, text = GOLDEN_WIRE[dtype]
-    assert of_wire(dtype, wire.to_bytes) == binary
+    assert of_wire(dtype, lambda tensor: b"".join(wire.to_bytes(tensor))) == binary
     if dtype != "BF16":  # it has no form in JSON
-        assert of_wire(dtype, lambda tensor: repr(wire.to_json(tensor)).encode()) == text
+        assert (
+            of_wire(dtype, lambda tensor: repr(json.loads(b"[%b]" % b"".join(wire.to_json(tensor)))).encode())
+            == text
+        )
 
 
 PEAKS = """
@@ -167,3 +174,36 @@ def test_an_input_takes_its_own_size_while_it_is_drawn(engine: str) -> None:
     assert done.returncode == 0, done.stderr
     peaks = json.loads(done.stdout)
     assert all(peak < 32 + 6 for peak in peaks.values()), peaks
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_a_requests_body_is_as_it_was_made_of_one_document(is_binary: bool) -> None:
+    heads: list[dict[str, Any]] = []
+    inputs, blobs = [], b""
+    for dtype, shape, parameters in (("FP32", (3, 6000), {}), ("BOOL", (7,), {"a": 1}), ("INT8", (0,), {})):
+        tensor = wire.drawn(f"ä {dtype}", dtype, shape, wire.KserveInput(), 0, "")
+        inputs.append((tensor, parameters))
+        heads.append({"name": tensor.name, "shape": shape, "datatype": dtype})
+        if is_binary:
+            blob = b"".join(wire.to_bytes(tensor))
+            parameters = {**parameters, "binary_data_size": len(blob)}
+            blobs += blob
+        else:
+            heads[-1]["data"] = list(tensor.values)
+        heads[-1] |= {"parameters": parameters} if parameters else {}
+    whole = {"inputs": heads} | ({"parameters": {"binary_data_output": True}} if is_binary else {})
+    document = json.dumps(whole, separators=(",", ":")).encode()
+    body, length = wire.request_body(inputs, is_binary)
+    assert body == document + blobs and length == len(document)
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+def test_a_requests_body_takes_little_more_than_its_size_while_it_is_made(is_binary: bool) -> None:
+    tensor = wire.drawn("x", "FP32", (1 << 17,), wire.KserveInput(), 0, "")
+    tracemalloc.start()
+    try:
+        body, _ = wire.request_body([(tensor, {})], is_binary)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.2 * len(body) + (3 << 19)  # a bytearray grows by an eighth

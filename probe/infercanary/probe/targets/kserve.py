@@ -5,7 +5,6 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -24,8 +23,7 @@ from infercanary.probe.targets.wire.tensors import (
     from_bytes,
     from_json,
     places,
-    to_bytes,
-    to_json,
+    request_body,
 )
 from infercanary.probe.targets.wire.timing_headers import SERVER, header_readings, recent_headers
 from infercanary.probe.targets.wire.triton_config import ModelConfig
@@ -158,7 +156,10 @@ class KserveTarget(ServerTarget):
         if "model_configuration" in extensions:
             self._config = self._metadata(f"{self._model}/config", ModelConfig, "the model's configuration")
         self._is_binary = "binary_tensor_data" in extensions if self._binary is None else self._binary
-        self._body, self._lengths = self._encoded([self._input(*entry) for entry in self._entries()])
+        self._body, length = request_body((self._input(*entry) for entry in self._entries()), self._is_binary)
+        self._lengths = {"Content-Type": "application/json"}
+        if self._is_binary:
+            self._lengths = {"Content-Type": "application/octet-stream", _LENGTH: str(length)}
         self._outputs = {output.name: output for output in self._of_model.outputs or []}
         self._shapes = {}
         self._make_request()
@@ -232,7 +233,7 @@ class KserveTarget(ServerTarget):
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
-        self._request = self._body = b""
+        self._request, self._body = b"", bytearray()
 
     def _require_ready(self) -> None:
         for path, what in (
@@ -293,29 +294,6 @@ class KserveTarget(ServerTarget):
         else:
             shape = tuple(sizes)
         return drawn(name, dtype, shape, spec, self._seed + i, f"inputs[{i}]"), dict(spec.parameters)
-
-    def _encoded(self, inputs: list[tuple[Tensor, dict[str, Any]]]) -> tuple[bytes, dict[str, str]]:
-        """The request's body, and the headers that say how long its parts are."""
-        heads: list[dict[str, Any]] = []
-        blobs = []
-        for i, (tensor, parameters) in enumerate(inputs):
-            head: dict[str, Any] = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.dtype}
-            if self._is_binary:
-                blobs.append(to_bytes(tensor))
-                parameters["binary_data_size"] = len(blobs[-1])
-            elif tensor.dtype == "BF16":
-                raise UsageError(f"inputs[{i}].dtype: BF16 has no form in JSON; set `binary: true`")
-            else:
-                head["data"] = to_json(tensor)
-            heads.append(head | ({"parameters": parameters} if parameters else {}))
-        request: dict[str, Any] = {"inputs": heads}
-        if not self._is_binary:
-            body = json.dumps(request, separators=(",", ":")).encode()
-            return body, {"Content-Type": "application/json"}
-        request["parameters"] = {"binary_data_output": True}
-        body = json.dumps(request, separators=(",", ":")).encode()
-        lengths = {"Content-Type": "application/octet-stream", _LENGTH: str(len(body))}
-        return body + b"".join(blobs), lengths
 
     def _make_request(self) -> None:
         self._request = self._server.request("POST", f"{self._model}/infer", self._body, self._lengths)

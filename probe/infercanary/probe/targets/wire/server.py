@@ -189,7 +189,7 @@ class Server:
             pause = min(longest, 2 * pause)
 
     def request(
-        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+        self, method: str, path: str, body: bytes | bytearray = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
         """Make a request.
 

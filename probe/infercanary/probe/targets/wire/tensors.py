@@ -6,10 +6,13 @@ https://kserve.github.io/website/docs/concepts/architecture/data-plane/v2-protoc
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import random
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -27,6 +30,7 @@ _FORMATS = {
 """Type → how :mod:`struct` writes one element. BF16 is the upper half of an FP32."""
 _OTHER_NAMES = {"float16": "FP16", "float32": "FP32", "float64": "FP64", "bfloat16": "BF16"}
 _MAX_ELEMENTS = 1 << 24
+_PIECE = 1 << 12
 
 
 class KserveInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +87,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
         place: In the settings, for messages.
 
     Returns:
-        A tensor with a value for each element.
+        A tensor with a value for each element; those that are drawn are drawn anew each time they are read.
 
     Raises:
         UsageError: The data does not fit, or nothing can be drawn.
@@ -94,7 +98,7 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
     if spec.data is None:
         if dtype == "BYTES":
             raise UsageError(f"{place}: text cannot be drawn; give `data`, a list of {count}")
-        return Tensor(name, dtype, shape, list(_random(dtype, count, spec.high, seed)))
+        return Tensor(name, dtype, shape, _Drawn(dtype, count, spec.high, seed))
     given = list(_flat(spec.data))
     if len(given) != count:
         raise UsageError(
@@ -107,35 +111,83 @@ def drawn(name: str, dtype: str, shape: tuple[int, ...], spec: KserveInput, seed
     return Tensor(name, dtype, shape, values)
 
 
-def to_json(tensor: Tensor) -> list[Any]:
-    """Return a tensor's values for a JSON request, flat.
+def to_json(tensor: Tensor) -> Iterator[bytes]:
+    """Yield a tensor's values as a JSON request has them between the brackets of ``data``, flat, in pieces.
 
     Args:
         tensor: Of any dtype.
 
-    Returns:
+    Yields:
         Numbers and booleans; of ``BYTES`` text, with replacement characters where it is not UTF-8.
     """
-    if tensor.dtype == "BYTES":
-        return [value.decode("utf-8", "replace") for value in tensor.values]
-    return list(tensor.values)
+    is_text = tensor.dtype == "BYTES"
+    comma = b""
+    for values in _pieces(tensor.values):
+        piece = [value.decode("utf-8", "replace") for value in values] if is_text else values
+        yield comma + _compact(piece)[1:-1]
+        comma = b","
 
 
-def to_bytes(tensor: Tensor) -> bytes:
-    """Return a tensor's values as the binary extension sends them.
+def to_bytes(tensor: Tensor) -> Iterator[bytes]:
+    """Yield a tensor's values as the binary extension sends them, in pieces.
 
     Args:
         tensor: Of any dtype.
 
-    Returns:
+    Yields:
         Little-endian values; of ``BYTES`` each text after its length, of 4 bytes.
     """
-    if tensor.dtype == "BYTES":
-        return b"".join(struct.pack("<I", len(value)) + value for value in tensor.values)
-    if tensor.dtype == "BF16":
-        return b"".join(struct.pack("<f", value)[2:] for value in tensor.values)
-    values = list(tensor.values)
-    return struct.pack(f"<{len(values)}{_FORMATS[tensor.dtype]}", *values)
+    for values in _pieces(tensor.values):
+        if tensor.dtype == "BYTES":
+            yield b"".join(struct.pack("<I", len(value)) + value for value in values)
+        elif tensor.dtype == "BF16":
+            yield b"".join(struct.pack("<f", value)[2:] for value in values)
+        else:
+            yield struct.pack(f"<{len(values)}{_FORMATS[tensor.dtype]}", *values)
+
+
+def request_body(inputs: Iterable[tuple[Tensor, dict[str, Any]]], is_binary: bool) -> tuple[bytearray, int]:
+    """Make the body of a request for an inference; its values are in no other memory.
+
+    Args:
+        inputs: Each with its parameters.
+        is_binary: Whether the values follow the JSON, instead of being in it.
+
+    Returns:
+        The body, and how many bytes of it are JSON.
+
+    Raises:
+        UsageError: An input has no form in JSON.
+    """
+    head, blobs = bytearray(b'{"inputs":['), bytearray()
+    for i, (tensor, parameters) in enumerate(inputs):
+        about = {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.dtype}
+        head += (b"," if i else b"") + _compact(about)[:-1]
+        if is_binary:
+            before = len(blobs)
+            for piece in to_bytes(tensor):
+                blobs += piece
+            parameters = {**parameters, "binary_data_size": len(blobs) - before}
+        elif tensor.dtype == "BF16":
+            raise UsageError(f"inputs[{i}].dtype: BF16 has no form in JSON; set `binary: true`")
+        else:
+            head += b',"data":['
+            for piece in to_json(tensor):
+                head += piece
+            head += b"]"
+        if parameters:
+            head += b',"parameters":' + _compact(parameters)
+        head += b"}"
+    head += b'],"parameters":{"binary_data_output":true}}' if is_binary else b"]}"
+    length = len(head)
+    if not is_binary:
+        return head, length
+    blobs[:0] = head
+    return blobs, length
+
+
+def _compact(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
 
 
 def from_json(name: str, dtype: str, shape: Sequence[int], data: Iterable[Any]) -> Tensor:
@@ -244,6 +296,22 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+class _Drawn:
+    """Numbers that are drawn while they are read: as a list they would take 32 bytes each."""
+
+    def __init__(self, dtype: str, count: int, high: int, seed: int) -> None:
+        self._draw = partial(_random, dtype, count, high, seed)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._draw()
+
+
+def _pieces(values: Iterable[Any]) -> Iterator[list[Any]]:
+    rest = iter(values)
+    while piece := list(islice(rest, _PIECE)):
+        yield piece
 
 
 def _random(dtype: str, count: int, high: int, seed: int) -> Iterator[Any]:
