@@ -254,8 +254,8 @@ def test_a_neighbour_of_both_images_is_neithers(images: Callable[..., str], tria
 def test_one_image_under_two_settings_is_compared_and_a_claim_checked(
     images: Callable[..., str], settings: str
 ) -> None:
-    """Four times the work: the claim that it takes twice as long at most is refuted."""
-    own = ("--env-b", "WORK_BYTES=32e6", "--cpus", "1", "--cpus-b", "0.9", "--expect", "+100%")
+    """Four times the work: the claim that it takes a fifth longer at most is refuted, on a busy machine too."""
+    own = ("--env-b", "WORK_BYTES=32e6", "--cpus", "1", "--cpus-b", "0.9", "--expect", "+20%")
     ended = ab(BASE, "--config", settings, "--restarts", "6", "--runs", "8", *FAST, *own, "--json")
     assert ended.code == 1, ended
     result = ended.json
