@@ -592,7 +592,10 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize(
+    "trouble",
+    [pytest.param(name, marks=() if name == "hang" else pytest.mark.campaign) for name in TROUBLES],
+)
 def test_no_trouble_of_nvml_makes_a_run_later_than_its_jitter(
     usual: Path, tmp_path: Path, trouble: str
 ) -> None:

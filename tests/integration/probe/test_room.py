@@ -136,6 +136,7 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Pat
     ), why
 
 
+@pytest.mark.campaign
 def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_path: Path) -> None:
     """A sample is 3 MiB, and as much comes out: 8 of them fit; of 40 the inputs would, and the outputs would not."""
     canaries = (

@@ -253,6 +253,7 @@ def test_in_a_servers_pool_with_the_servers_own_model(started: Any) -> None:
     shutil.which(os.environ.get("CXX", "g++")) is None,
     reason="torch.compile needs a C++ compiler: apt-get install g++",
 )
+@pytest.mark.campaign
 def test_a_compiled_model_has_one_size(
     started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -286,7 +287,10 @@ def test_the_example_in_the_docs_is_one() -> None:
         assert any(canary.sweep is not None for canary in config.canaries.values())
 
 
-@pytest.mark.parametrize("kind", ["http", "kserve", "openai"])
+@pytest.mark.parametrize(
+    "kind",
+    ["kserve", *(pytest.param(kind, marks=pytest.mark.campaign) for kind in ("http", "openai"))],
+)
 def test_requests_to_a_server_at_a_time(started: Any, server: Any, kind: str) -> None:
     from infercanary.probe import Sweep
     from infercanary.probe.targets import make
