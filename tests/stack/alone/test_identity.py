@@ -121,6 +121,7 @@ def test_weights_exchanged_on_a_volume(service: Service) -> None:
     assert "the same input gives another output" in words
 
 
+@pytest.mark.campaign
 def test_settings_edited(service: Service) -> None:
     before = service.ran()
     service.set(inputs=[{"shape": [64, 256]}])

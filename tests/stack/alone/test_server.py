@@ -196,7 +196,7 @@ def test_the_phases_are_the_whole(sidecar: Sidecar) -> None:
     ("fault", "reason"),
     [
         ("error", "error_answer"),
-        ("slow", "timed_out"),
+        pytest.param("slow", "timed_out", marks=pytest.mark.campaign),  # most of it is waiting
         ("shape", "wrong_shape"),
         ("answer", "wrong_answer"),
         ("half", "incomplete"),
