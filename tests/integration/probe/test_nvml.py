@@ -728,6 +728,7 @@ probe.stop()
 """
 
 
+@pytest.mark.campaign  # it waits for runs of seconds
 @pytest.mark.takes(90)
 def test_the_energy_of_a_run_that_is_long_enough(usual: Path, tmp_path: Path) -> None:
     """400 W for 0.6 s, by a counter that moves each 100 ms. The other GPU takes more."""
