@@ -80,8 +80,7 @@ def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | No
     Returns:
         The starts of both images; None where no image that is live replaced another one.
     """
-    starts = identified(starts)
-    return _last(comparable(starts, live_starts(starts, policy))[0], policy)
+    return select(starts, policy).upgrade
 
 
 def _last(starts: Sequence[Start], policy: Policy) -> Upgrade | None:

@@ -17,9 +17,8 @@ from infercanary.probe.targets import IdentifiesModel, ListsSettings, Target
 log = logging.getLogger("infercanary.probe")
 
 _DIGITS = 16
-_MOST_BYTES = (
-    160  # a component is cut to 200, and what tells two models apart may be at the end of their paths
-)
+# A component is cut to 200, and what tells two models apart may be at the end of their paths.
+_MOST_BYTES = 160
 _BEGINNING = 30  # characters
 
 
