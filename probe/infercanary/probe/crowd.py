@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from infercanary.contract.bottleneck import ASLEEP, BLOCKED, QUEUED, READING
 from infercanary.probe.samplers.cgroup import ContainerCpu
-from infercanary.probe.samplers.threads import ThreadUsage, queued_beside
+from infercanary.probe.samplers.threads import OnCpu, ThreadUsage, threads_beside
 
 
 class Inside(NamedTuple):
@@ -82,38 +82,48 @@ def divided(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[floa
     return used.run_queue_seconds - crowded, crowded
 
 
+class Helped(NamedTuple):
+    """What the threads that an engine computes with did, over the time that it took."""
+
+    computed: float
+    """By the one that computed longest."""
+    waited: float
+    """For a CPU, by the one that waited longest."""
+    queued: float
+    """For a CPU, by all of them."""
+
+
 class Helpers:
     """From its making on, how the other threads of the process fare: those that an engine computes with."""
 
     def __init__(self) -> None:
-        self._process, self._queued = process_time(), queued_beside()
+        self._at, self._before = perf_counter(), threads_beside()
 
-    def queued_share(self, own: ThreadUsage) -> float:
-        """Of the time in which they could compute, the share that they waited for a CPU.
-
-        Args:
-            own: What the canary's thread used meanwhile, which is no other's.
+    def helped(self) -> Helped:
+        """How they fared since then.
 
         Returns:
-            From 0 to 1; 0 where they did nothing, or nothing is counted.
+            Ratios; 0 where nothing is counted.
         """
-        queued = sum(
-            max(0.0, seconds - self._queued.get(tid, 0.0)) for tid, seconds in queued_beside().items()
-        )
-        computed = max(0.0, process_time() - self._process - own.cpu_seconds)
-        return queued / (queued + computed) if queued else 0.0
+        now = threads_beside()
+        took = max(1e-9, perf_counter() - self._at)
+        since = [(on, self._before.get(tid, OnCpu(0.0, 0.0))) for tid, on in now.items()]
+        computed = max((on.computed - before.computed for on, before in since), default=0.0)
+        queued = [max(0.0, on.queued - before.queued) for on, before in since]
+        return Helped(computed / took, max(queued, default=0.0) / took, sum(queued) / took)
 
 
-def off_cpu(used: ThreadUsage, wall: float, helpers_queued: float | None = None) -> dict[str, float]:
+def off_cpu(used: ThreadUsage, wall: float, helped: Helped | None = None) -> dict[str, float]:
     """Why a thread did not compute, as far as the kernel counts it.
 
-    A thread whose engine computes with others waits for them: as long as those computed, at most, that is no lock.
+    An engine divides its work beforehand, and goes on when the last of its threads is done, wherever the others are.
+    The calling one sleeps or spins until then. It would sleep as well where another computes longer than it does; what
+    it sleeps beyond that, while others wait for a CPU, is their waiting. None of it is a lock.
 
     Args:
         used: What the thread used in that time.
         wall: Seconds.
-        helpers_queued: Of the other threads that its engine computes with, the share of their time that they waited
-            for a CPU; None where there are none.
+        helped: What the other threads did that its engine computes with; None where there are none.
 
     Returns:
         Reason (of ``OFF_CPU``) → seconds.
@@ -125,12 +135,14 @@ def off_cpu(used: ThreadUsage, wall: float, helpers_queued: float | None = None)
     slept = max(0.0, wall - used.cpu_seconds - queued)
     if used.blocks_read:
         return {QUEUED: queued, BLOCKED: 0.0, READING: slept}
-    helped = 0.0
-    if helpers_queued is not None:
-        computed = max(0.0, used.process_cpu_seconds - used.cpu_seconds)
-        helped = min(slept, computed / max(1e-9, 1.0 - helpers_queued))
-        queued += helped * helpers_queued
-    return {QUEUED: queued, BLOCKED: slept - helped, READING: 0.0}
+    if helped is not None:
+        waited = min(
+            helped.queued * wall, max(0.0, slept - max(0.0, helped.computed * wall - used.cpu_seconds))
+        )
+        computed = min(slept - waited, max(0.0, used.process_cpu_seconds - used.cpu_seconds))
+        slept -= waited + computed
+        queued = min(max(queued + waited, helped.waited * wall), wall - slept)
+    return {QUEUED: queued, BLOCKED: slept, READING: 0.0}
 
 
 def of_each(
@@ -138,7 +150,7 @@ def of_each(
     walls: Sequence[float],
     batch: int,
     inside: Inside | None,
-    helpers_queued: float | None,
+    helped: Helped | None,
 ) -> tuple[list[float | None], list[float | None], list[dict[str, float]]]:
     """What each repeat waited for, for one of its inferences.
 
@@ -147,7 +159,7 @@ def of_each(
         walls: Seconds of an inference of each repeat.
         batch: Inferences in a repeat.
         inside: What others inside the container took meanwhile; None where unknown.
-        helpers_queued: See :func:`off_cpu`.
+        helped: See :func:`off_cpu`.
 
     Returns:
         For each repeat both of :func:`divided`, and :func:`off_cpu`.
@@ -159,6 +171,6 @@ def of_each(
         waited, crowded = divided(now - before, wall * batch, inside)
         waits.append(None if waited is None else waited / batch)
         crowds.append(None if crowded is None else crowded / batch)
-        reasons = off_cpu(now - before, wall * batch, helpers_queued)
+        reasons = off_cpu(now - before, wall * batch, helped)
         why.append({reason: seconds / batch for reason, seconds in reasons.items()})
     return waits, crowds, why

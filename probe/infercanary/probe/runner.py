@@ -320,10 +320,10 @@ class Runner:
         # The work of a canary that calls a server is done by others in the container: what is beside it is not known.
         calls_a_server = bool(self._phase_names & OF_SERVER)
         inside = None if calls_a_server else crowd.since(usage)
-        queued = helpers.queued_share(usage) if helpers is not None else None
+        helped = helpers.helped() if helpers is not None else None
         place = thread_place(self._thread_id)
         measures = self.taking.end(timings, calls_a_server)
-        waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, queued)
+        waits, crowds, why = of_each(used, [t.wall for t in timings], batch, inside, helped)
         numbers = [float(x) for x in islice(self._with_target(self._target.values, result), _MAX_VALUES)]
         found = waits, crowds, inside, why, self._read(), measures, batch * len(timings)
         return Repeats(timings, numbers, usage, *found, intended, place)

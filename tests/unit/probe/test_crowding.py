@@ -16,14 +16,14 @@ import pytest
 
 from infercanary.probe import HostClock, Phase
 from infercanary.probe.canary import Canary
-from infercanary.probe.crowd import Helpers, off_cpu
+from infercanary.probe.crowd import Helped, Helpers, off_cpu
 from infercanary.probe.histogram import Tally
 from infercanary.probe.record import INSIDE
 from infercanary.probe.round import Round
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.network import RECEIVED, NetworkSampler
-from infercanary.probe.samplers.threads import ThreadUsage, thread_usage
+from infercanary.probe.samplers.threads import ThreadUsage
 from infercanary.probe.tags import Window, tags, values
 
 CPU = max(os.sched_getaffinity(0))
@@ -244,14 +244,25 @@ class Read(Spin):
 
 def test_a_caller_waits_for_its_engines_threads_and_those_for_a_cpu() -> None:
     used = ThreadUsage(cpu_seconds=0.002, run_queue_seconds=0.001, process_cpu_seconds=0.008)
-    alone, helped = off_cpu(used, 0.010), off_cpu(used, 0.010, helpers_queued=0.0)
-    assert alone == {"queued": 0.001, "blocked": pytest.approx(0.007), "reading": 0.0}, "for a lock"
-    assert helped == {"queued": 0.001, "blocked": pytest.approx(0.001), "reading": 0.0}, (
-        "they computed for 6 ms"
-    )
-    crowded = off_cpu(used, 0.010, helpers_queued=0.5)
-    assert crowded == {"queued": pytest.approx(0.0045), "blocked": 0.0, "reading": 0.0}
+    alone, helped = off_cpu(used, 0.010), off_cpu(used, 0.010, Helped(0.6, 0.0, 0.0))
+    assert alone == approx(queued=0.001, blocked=0.007), "for a lock"
+    assert helped == approx(queued=0.001, blocked=0.001), "they computed for 6 ms"
+    # It slept 7 ms: for 1 ms another computed longer than it did, and for 4 ms others waited for a CPU.
+    crowded = off_cpu(used._replace(process_cpu_seconds=0.005), 0.010, Helped(0.3, 0.2, 0.4))
+    assert crowded == approx(queued=0.005, blocked=0.0)
+    spinning = used._replace(cpu_seconds=0.010, run_queue_seconds=0.0)
+    assert off_cpu(spinning, 0.010, Helped(0.6, 0.4, 0.4)) == approx(queued=0.004), "until the last is done"
     assert off_cpu(used._replace(blocks_read=8), 0.010)["reading"] == pytest.approx(0.007)
+
+
+def test_threads_with_work_of_their_own_length_are_not_waiting() -> None:
+    """A caller that computes little sleeps while another computes: one millisecond of ten it waited for a CPU."""
+    used = ThreadUsage(cpu_seconds=0.0, run_queue_seconds=0.0, process_cpu_seconds=0.072)
+    assert off_cpu(used, 0.010, Helped(0.9, 0.1, 0.8)) == approx(queued=0.001)
+
+
+def approx(queued: float, blocked: float = 0.0, reading: float = 0.0) -> object:
+    return pytest.approx({"queued": queued, "blocked": blocked, "reading": reading})
 
 
 def test_where_the_kernel_counts_no_run_queue_sleep_is_unknown_but_for_reads() -> None:
@@ -262,11 +273,9 @@ def test_where_the_kernel_counts_no_run_queue_sleep_is_unknown_but_for_reads() -
 
 def test_how_long_helpers_waited_for_a_cpu() -> None:
     """A thread that shares the one CPU with a process waits for about half of the time in which it could run."""
-    before = thread_usage()
     helpers = Helpers()
     with busy_process(), busy_thread():
         threading.Event().wait(0.5)
-        share = helpers.queued_share(thread_usage() - before)
-    assert 0.25 < share < 0.9
-    before = thread_usage()
-    assert Helpers().queued_share(thread_usage() - before) < 0.5, "a thread that ended waits for nothing"
+        share = helpers.helped()
+    assert 0.25 < share.waited < 0.9 and 0.1 < share.computed < 0.75
+    assert Helpers().helped().waited < 0.5, "a thread that ended waits for nothing"

@@ -186,14 +186,22 @@ def thread_usage(proc: str = "/proc/thread-self") -> ThreadUsage:
     )
 
 
-def queued_beside(proc: str = "/proc") -> dict[str, float]:
-    """How long each other thread of this process waited for a CPU so far; never raises. Takes about 7 µs a thread.
+class OnCpu(NamedTuple):
+    """How a thread fared. In seconds."""
+
+    computed: float
+    queued: float
+    """In which it waited for a CPU."""
+
+
+def threads_beside(proc: str = "/proc") -> dict[str, OnCpu]:
+    """How each other thread of this process fared so far; never raises. Takes about 7 µs a thread.
 
     Args:
         proc: Where it is mounted.
 
     Returns:
-        The thread's number → seconds, of :data:`DETAILED` threads at most; without those that are not counted.
+        The thread's number → what it did, of :data:`DETAILED` threads at most; without those that are not counted.
     """
     own = str(threading.get_native_id())
     try:
@@ -202,8 +210,8 @@ def queued_beside(proc: str = "/proc") -> dict[str, float]:
         return {}
     # The newest: an engine's threads come with the thread that calls it.
     tids.sort(key=int)
-    read = ((tid, _queued_ns(_read(f"{proc}/self/task/{tid}/schedstat"))) for tid in tids[-DETAILED:])
-    return {tid: queued / 1e9 for tid, queued in read if queued is not None}
+    read = ((tid, _schedstat(_read(f"{proc}/self/task/{tid}/schedstat"))) for tid in tids[-DETAILED:])
+    return {tid: OnCpu(on[0] / 1e9, on[1] / 1e9) for tid, on in read if on is not None}
 
 
 class Place(NamedTuple):
@@ -376,15 +384,20 @@ def _last_cpu(stat: bytes) -> int | None:
 
 
 def _queued_ns(schedstat: bytes) -> int | None:
-    """Second field of schedstat (Documentation/scheduler/sched-stats.rst).
+    found = _schedstat(schedstat)
+    return None if found is None else found[1]
+
+
+def _schedstat(content: bytes) -> tuple[int, int] | None:
+    """The nanoseconds that a thread computed and was queued (Documentation/scheduler/sched-stats.rst).
 
     The file is absent without CONFIG_SCHED_INFO, and all zeros where the kernel was built to count, but counting is off
     (delayacct): a thread that ever ran has a time slice.
     """
-    fields = schedstat.split()
+    fields = content.split()
     if len(fields) != 3 or not all(map(bytes.isdigit, fields)) or not int(fields[2]):
         return None
-    return int(fields[1])
+    return int(fields[0]), int(fields[1])
 
 
 def _moves(sched: bytes) -> int | None:
