@@ -126,8 +126,8 @@ PARTS = (
     ),
     Part(
         "Exporter",
-        "up report_age container_info container_shared gpu_shared gpu_unknown poll failed_polls rejected "
-        "runs_collected runs_lost build event_loop discovery discovered config",
+        "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
+        "rejected runs_collected runs_lost build event_loop discovery discovered config",
         "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
         "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_config_…`) have neither. Beside them it shows "
         "`prometheus_client`'s `process_*` of its own process.",

@@ -19,7 +19,9 @@ from infercanary.contract.report import Family, Metric
 from infercanary.exporter import expose, polled, reload, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery import kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
+from infercanary.exporter.discovery.kills import KillSource
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.thread import Judging
@@ -43,7 +45,7 @@ LAG = Metric(
     "starved, or it has too many probes.",
 )
 METRICS = (
-    *(BUILD, LAG, *polled.METRICS, *reload.METRICS, *store_metrics.METRICS),
+    *(BUILD, LAG, *polled.METRICS, *reload.METRICS, *kills.METRICS, *store_metrics.METRICS),
     *(metric for kind in registered() for metric in kind.metrics),
 )
 
@@ -139,6 +141,7 @@ class Exporter:
             LAG.family(max(self._lags)),
             *self.live.families(),
             *self.judging.families(),
+            self.collector.kills.family(),
             *(family for discovery in self.discoveries.values() for family in discovery.families()),
         ]
 
@@ -154,6 +157,10 @@ class Exporter:
     def _follow(self) -> None:
         """Follow what was found; where two discoveries name one container, the later of them counts."""
         config = self.live.current
+        for discovery in self.discoveries.values():
+            if isinstance(discovery, KillSource):
+                for kill in discovery.new_kills():
+                    self.collector.note_end(kill)
         found = (container for discovery in self.discoveries.values() for container in discovery.containers)
         wanted = {(container.service, container.name): container for container in found}
         if len(wanted) > config.limits.probes:
@@ -204,7 +211,10 @@ async def page(request: web.Request) -> web.Response:
     """
     exporter = request.app[EXPORTER]
     silent = [discovery.source for discovery in exporter.discoveries.values() if not discovery.up]
-    text = await status.page(exporter.collector.probes.values(), silent=silent, version=VERSION)
+    collector = exporter.collector
+    text = await status.page(
+        collector.probes.values(), silent=silent, version=VERSION, ended=collector.kills.last()
+    )
     return web.Response(text=text, content_type="text/html")
 
 

@@ -22,6 +22,7 @@ from infercanary.contract.report import Run
 from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
 from infercanary.exporter.expose import Exposition, Key, write
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import NOTHING
@@ -68,6 +69,7 @@ class Collector:
         self.config = config
         self.judging = judging
         self.probes: dict[Key, PolledProbe] = {}
+        self.kills = KillCounts()
         self._exposition = exposition
         self._reserved = reserved
         self._tasks: dict[Key, asyncio.Task[None]] = {}
@@ -84,6 +86,7 @@ class Collector:
             containers: All that the discoveries found.
         """
         wanted = {(container.service, container.name): container for container in containers}
+        self.kills.follow(wanted.values(), time.time())
         replaced: set[Key] = set()
         for key, known in list(self.probes.items()):
             if key not in wanted or wanted[key].ids != known.container.ids:
@@ -116,6 +119,22 @@ class Collector:
                 self._tasks[key] = asyncio.create_task(self._watch(probe, container.url, delay))
             if probe.polled:
                 self.show(probe)
+
+    def note_end(self, kill: MemoryKill) -> None:
+        """Count a container that the kernel ended for memory, and let the judge know which start it was.
+
+        Args:
+            kill: As a discovery says it.
+        """
+        self.kills.count(kill)
+        probe = self.probes.get((kill.service, kill.container))
+        # A sidecar that is ended is no news of the server that it watches.
+        if (
+            probe is not None
+            and probe.container.server_id == kill.id
+            and (start := probe.ended(kill.at)) is not None
+        ):
+            self.judging.submit(*start, ())
 
     def show(self, probe: PolledProbe) -> None:
         """Show what ``probe`` last reported, if it is up, and in any case how its polls go. Never raises.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
+
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric
@@ -145,6 +147,8 @@ class PolledProbe:
         self.since = container.watched_since
         # Its last starts by boot id, for the judge, with what each of them reported of its cold start.
         self.generations: dict[str, tuple[Generation, list[Family]]] = {}
+        # When the kernel ended its server for memory, since the start before: Unix times.
+        self.kills: tuple[float, ...] = ()
         # What the judge had found when that was last shown.
         self.findings: Findings | None = None
         # What it showed last, so that the next report only fills in values.
@@ -180,6 +184,8 @@ class PolledProbe:
         """
         c = self.container
         before = self.generations.pop(boot_id, None)
+        if before is None and next(reversed(self.generations), "") in self.sequences:
+            self.kills = ()  # an earlier start that ran has them; one that never did leaves them to the next
         # What a sidecar reports of its start, and the outputs that it compares with, are an earlier server's.
         of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
         generation = Generation(
@@ -193,12 +199,31 @@ class PolledProbe:
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
             environment=self._environment(accepted.environment),
             outputs={} if of_earlier else accepted.outputs,
+            memory_kills=self.kills,
         )
         families = () if of_earlier else accepted.families
         cold_start = [family for family in families if family.name in COLD_START_METRICS]
         self.generations[boot_id] = generation, cold_start
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]
+
+    def ended(self, at: float) -> tuple[Generation, list[Family]] | None:
+        """Note that the kernel ended its server for memory.
+
+        Args:
+            at: A Unix time.
+
+        Returns:
+            The start that ended so, for the judge, with what it reported of its cold start; None where none ran yet.
+        """
+        self.kills += (at,)
+        boot_id = next(reversed(self.generations), "")
+        if boot_id not in self.sequences:
+            return None
+        generation, cold_start = self.generations[boot_id]
+        generation = msgspec.structs.replace(generation, memory_kills=self.kills)
+        self.generations[boot_id] = generation, cold_start
+        return generation, cold_start
 
     def families(self, now: float) -> list[Family]:
         """What the exporter itself measures of it; ``now`` is of the monotonic clock.

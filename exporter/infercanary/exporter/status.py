@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.contract.vocabulary import NOBODY
+from infercanary.exporter.expose import Key
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
@@ -21,6 +22,9 @@ from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
+
+Ended = tuple[int, float, str]
+"""How often the kernel ended a container for memory, when last (a Unix time), and its image then."""
 
 _STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 _REFRESH_SECONDS = 15
@@ -38,6 +42,7 @@ _LINKS = (
     '<nav><a href="/metrics">metrics</a><a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
 )
 _SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
+_GONE = '<p class="note"><span class="trouble">{} ({}) does not run: {}.</span></p>'
 _EMPTY = """<article class="empty"><h2>No canaries yet</h2>
 <p>Put a probe into a container, label the container, and it appears here within seconds.
 Both must share a Docker network.</p>
@@ -48,19 +53,34 @@ Both must share a Docker network.</p>
       infercanary.port: "9798"   # the default</pre></article>"""
 
 
-async def page(probes: Collection[PolledProbe], *, silent: Iterable[str], version: str) -> str:
+async def page(
+    probes: Collection[PolledProbe],
+    *,
+    silent: Iterable[str],
+    version: str,
+    ended: Mapping[Key, Ended] | None = None,
+) -> str:
     """The whole page; it yields to the event loop between cards.
 
     Args:
         probes: What the exporter polls.
         silent: The discoveries that do not answer now, by their names.
         version: The exporter's.
+        ended: Of each container that the kernel ended for memory, also of one that is gone.
     """
     now = time.monotonic()
+    ended = ended or {}
     ordered = sorted(probes, key=lambda probe: (_state(probe), probe.key))
-    parts = [_HEAD, _top(ordered), *(_SILENT.format(_text(source)) for source in silent), "<main>"]
+    parts = [_HEAD, _top(ordered), *(_SILENT.format(_text(source)) for source in silent)]
+    here = {probe.key for probe in ordered}
+    parts += [
+        _GONE.format(_text(name), _text(service), _ended(how))
+        for (service, name), how in sorted(ended.items())
+        if (service, name) not in here
+    ]
+    parts.append("<main>")
     for index, probe in enumerate(ordered):
-        parts.append(card(probe, now))
+        parts.append(card(probe, now, ended.get(probe.key)))
         if index % _CARDS_PER_TURN == 0:
             await asyncio.sleep(0)
     footer = (
@@ -69,18 +89,21 @@ async def page(probes: Collection[PolledProbe], *, silent: Iterable[str], versio
     return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, "</body></html>\n"])
 
 
-def card(probe: PolledProbe, now: float) -> str:
+def card(probe: PolledProbe, now: float, ended: Ended | None = None) -> str:
     """One container; ``now`` is of the monotonic clock.
 
     Args:
         probe: One that is followed.
         now: Seconds, of the monotonic clock.
+        ended: How often the kernel ended it for memory; None where it never did.
     """
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
     digest = container.image_digest or container.image_id
     image = " · ".join(_short(reference) for reference in (container.image, digest) if reference)
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
+    if ended is not None:
+        trouble += f'<p class="trouble">{_ended(ended)}</p>'
     neighbours = ""
     if probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None:
         since = _age(now - probe.neighbours_since)
@@ -97,6 +120,13 @@ def card(probe: PolledProbe, now: float) -> str:
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"
     )
+
+
+def _ended(ended: Ended) -> str:
+    times, at, image = ended
+    how_often = "once" if times == 1 else f"{times} times"
+    of = f" with {_text(image)}" if image else ""
+    return f"the kernel ended it for memory {how_often}, last {_age(max(0.0, time.time() - at))} ago{of}"
 
 
 class _State(NamedTuple):

@@ -66,7 +66,13 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
     upgrade, live = estimate.runs.selection.upgrade, estimate.runs.selection.live
     if upgrade is None:
         return Attribution(decision, Causes())
-    known = immediate(upgrade.before, live, canary)
+    known = msgspec.structs.replace(
+        immediate(upgrade.before, live, canary),
+        memory_kills=(
+            memory_kills(upgrade.before),
+            memory_kills(upgrade.after),
+        ),  # those that ended are not live
+    )
     if decision.look is None or estimate.evidence is None:
         return Attribution(decision, known)
     found = _explained(estimate.shift, estimate.evidence, estimate.runs.looks[-1], canary, known, policy)
@@ -91,7 +97,9 @@ def explain(
         All that the runs show; parts are None, and the cause is `unknown`, where nothing can tell.
     """
     before, after = (_in_time(getattr(pair, side) for pair in compared) for side in ("before", "after"))
-    known = immediate(before, after, canary)
+    known = msgspec.structs.replace(
+        immediate(before, after, canary), memory_kills=(memory_kills(before), memory_kills(after))
+    )
     return _explained(shift, evidence(compared, beside, policy), compared, canary, known, policy)
 
 
@@ -119,6 +127,18 @@ def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> C
         output_error=max(errors, default=None),
         cpu_fallback=any(fell_back(old, new) for old, new in both),
     )
+
+
+def memory_kills(starts: Iterable[Start]) -> int:
+    """How often the kernel ended the server of one of these starts for memory.
+
+    Args:
+        starts: In any order.
+
+    Returns:
+        A number of ends: one that is noted with two starts of a container, as after a restart of the exporter, is one.
+    """
+    return len({(start.generation.container, at) for start in starts for at in start.generation.memory_kills})
 
 
 def host_part(

@@ -50,6 +50,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     cold_start: dict[str, dict[str, float]] = {}
     origin: Origin = NOWHERE
     """Words of the image's own labels: they decide nothing."""
+    memory_kills: tuple[float, ...] = ()
+    """When the kernel ended its server for memory, as the exporter learned."""
 
     @property
     def image_key(self) -> str:
@@ -426,6 +428,8 @@ class Causes(msgspec.Struct, frozen=True):
     """Relative error of the first steady output against the old image's; None where one of them is not known."""
     cpu_fallback: bool = False
     """It ran on a GPU before, and on the CPU now."""
+    memory_kills: tuple[int, int] = (0, 0)
+    """How often the kernel ended servers for memory, before and after."""
     inside: tuple[float, float] | None = None
     """Cores that others in the container took beside the canary, before and after, where that made it wait."""
     unknown_waiting: bool = False

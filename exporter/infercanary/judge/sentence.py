@@ -129,14 +129,14 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
     """
     subject = _UPGRADED[judgement.changed] if subject == "image" else subject
     if judgement.state == "no_baseline":
-        return "; ".join([_no_baseline(judgement), *_alarming(judgement.causes)])
+        return "; ".join([_no_baseline(judgement), *_alarming(judgement)])
     if judgement.shift is None or judgement.low is None or judgement.high is None:
         has = "have" if judgement.changed == "both" else "has"
         start = f"settling: the new {_UPGRADED[judgement.changed]} {has} too few runs yet"
-        return "; ".join([start, *_alarming(judgement.causes)])
+        return "; ".join([start, *_alarming(judgement)])
     start = f"{judgement.state} {interval(judgement.shift, judgement.low, judgement.high)}"
     start += _SINCE[judgement.changed]
-    found = [*_alarming(judgement.causes)]
+    found = [*_alarming(judgement)]
     if judgement.state == "confirming":
         found = [_confirming(judgement), *found]
     if judgement.state in CHANGED:
@@ -289,14 +289,24 @@ def _interval(part: Part) -> str:
     return interval(part.shift, part.low, part.high)
 
 
-def _alarming(causes: Causes) -> Iterator[str]:
+def _alarming(judgement: Judgement) -> Iterator[str]:
     """What matters whatever the latency does."""
+    causes = judgement.causes
+    old_kills, new_kills = causes.memory_kills
+    if new_kills > old_kills:
+        new = "model" if judgement.changed == "model" else "image"
+        old = f", the old one's {_times(old_kills)}" if old_kills else ""
+        yield f"the new {new}'s server was ended {_times(new_kills)} for memory{old}"
     if causes.cpu_fallback:
         yield "it runs on the CPU now, and ran on a GPU before"
     if causes.output_changed and causes.output_error is not None:
         yield f"the same input gives another output (relative error {causes.output_error:.2g})"
     for step, (before, after) in causes.cold_start.items():
         yield f"cold start: {step.replace('_', ' ')} {before:.1f} s → {after:.1f} s"
+
+
+def _times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
 def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:

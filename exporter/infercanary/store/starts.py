@@ -23,6 +23,7 @@ DELETE_UNUSED_ENVIRONMENTS = (
     "(SELECT 1 FROM generation g WHERE g.environment = environment.id)"
 )
 
+_MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
 
 
@@ -32,6 +33,7 @@ class _Details(msgspec.Struct, array_like=True):
     outputs: dict[str, tuple[float, ...]]
     cold_start: dict[str, dict[str, float]]
     origin: Origin = NOWHERE
+    memory_kills: tuple[float, ...] = ()
 
 
 class SeriesRow(msgspec.Struct):
@@ -90,12 +92,15 @@ class StartRows:
             db.execute("UPDATE generation SET seen = ? WHERE id = ?", (age, row.id))
             row.seen = age
         if row.written != generation:
-            (before,) = db.execute("SELECT environment FROM generation WHERE id = ?", (row.id,)).fetchone()
+            before, details = db.execute(
+                "SELECT environment, details FROM generation WHERE id = ?", (row.id,)
+            ).fetchone()
             after = _environment(db, generation)
+            kept = _with_kills(generation, details)
             db.execute(
                 "UPDATE generation SET image = ?, image_id = ?, image_digest = ?, image_key = ?, environment = ?, "
                 "details = ? WHERE id = ?",
-                (*_changeable(generation, after), row.id),
+                (*_changeable(kept, after), row.id),
             )
             if after != before:
                 db.execute(f"{DELETE_UNUSED_ENVIRONMENTS} AND id = ?", (before,))
@@ -127,6 +132,7 @@ def read(row: tuple[Any, ...]) -> Generation | None:
             outputs=known.outputs,
             cold_start=known.cold_start,
             origin=known.origin,
+            memory_kills=known.memory_kills,
         )
     except msgspec.DecodeError:
         return None
@@ -191,9 +197,20 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
 
 def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
     """The columns that a later report of the same start may change."""
-    details = msgspec.msgpack.encode(_Details(generation.outputs, generation.cold_start, generation.origin))
+    known = generation.outputs, generation.cold_start, generation.origin, generation.memory_kills
+    details = msgspec.msgpack.encode(_Details(*known))
     image = (generation.image, generation.image_id, generation.image_digest, generation.work_key)
     return (*image, environment, details)
+
+
+def _with_kills(generation: Generation, details: bytes) -> Generation:
+    """With what an exporter before this one saw of its ends, too."""
+    try:
+        known = msgspec.msgpack.decode(details, type=_Details).memory_kills
+    except msgspec.DecodeError:  # a failing disk
+        return generation
+    times = tuple(sorted({*known, *generation.memory_kills})[-_MAX_KILLS:])
+    return msgspec.structs.replace(generation, memory_kills=times)
 
 
 def _environment(db: sqlite3.Connection, generation: Generation) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -33,6 +34,8 @@ class FakeDocker:
         self.forbidden: list[str] = []
         self.listings = 0
         self.hang = False
+        self.past: list[dict[str, Any]] = []
+        self.past_status = 200
         self.images_status = 200
         self._streams: list[tuple[web.Request, web.StreamResponse]] = []
         self._runner: web.AppRunner | None = None
@@ -63,12 +66,29 @@ class FakeDocker:
             with suppress(ConnectionError):  # the exporter is between two streams, and lists before it waits
                 await stream.write(b'{"Type":"container","Action":"start"}\n')
 
+    async def ends(self, number: int, *actions: str) -> None:
+        """Docker's events of a container, as 20.10 gives them after `docker run -m` on a kernel with cgroup v1."""
+        for action in actions:
+            name, _, code = action.partition(" ")
+            actor = {
+                "ID": f"{number:064x}",
+                "Attributes": {"image": "x"} | ({"exitCode": code} if code else {}),
+            }
+            self.past.append(
+                {"Type": "container", "Action": name, "Actor": actor, "timeNano": time.time_ns()}
+            )
+        await self.event()
+
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.method != "GET" or not (match := ALLOWED.fullmatch(request.path)):
             self.forbidden.append(f"{request.method} {request.path}")
             return web.Response(status=403)
         if self.hang:
             await asyncio.sleep(60)
+        if match[2] == "events" and "until" in request.query:
+            span = float(request.query["since"]), float(request.query["until"])
+            lines = [json.dumps(e) for e in self.past if span[0] <= e["timeNano"] / 1e9 <= span[1]]
+            return web.Response(text="\n".join(lines), status=self.past_status)
         if match[2] == "events":
             return await self._stream(request)
         if match[2] == "containers/json":
@@ -205,6 +225,60 @@ async def test_a_proxy_that_forbids_the_images_costs_digests_alone(
         await eventually(both)
         assert before["image_digest"] and before in await run.labels("infercanary_container_info")
         assert await run.value("infercanary_discovery_up") == 1
+
+
+async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    docker.listing = [entry(1, port), entry(2, port, name="app-resnet-2")]
+    name = "infercanary_container_oom_kills_total"
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_up", container="app-resnet-2"))
+        assert await run.value(name, container="app-resnet-1") == 0
+        # A worker of the one is killed, and its server goes on; somebody kills the other, which is no news of memory.
+        await docker.ends(1, "oom")
+        await docker.ends(2, "die 137")
+        docker.listing = [entry(1, port)]
+        await docker.ends(1, "die 0")
+        await asyncio.sleep(1.0)
+        assert await run.value(name, container="app-resnet-1") == 0
+        assert await run.value(name, container="app-resnet-2") is None, "it is gone"
+
+        docker.listing = []
+        await docker.ends(1, "oom", "die 137")
+
+        async def counted() -> bool:
+            return await run.value(name, container="app-resnet-1", service="resnet") == 1
+
+        await eventually(counted)
+        assert await run.value("infercanary_up", container="app-resnet-1") is None
+        page = (await run.get("/"))[1]
+        assert "app-resnet-1</span>" not in page
+        assert "app-resnet-1 (resnet) does not run: the kernel ended it for memory once, last" in page
+
+        # It is started again, and ends again: its count goes on.
+        docker.listing = [entry(1, port)]
+        await docker.event()
+        await eventually(lambda: run.value("infercanary_up"))
+        await docker.ends(1, "oom", "die 137", "start")
+
+        async def twice() -> bool:
+            return await run.value(name, container="app-resnet-1") == 2
+
+        await eventually(twice)
+        assert '<p class="trouble">the kernel ended it for memory 2 times, last' in (await run.get("/"))[1]
+
+
+async def test_a_proxy_that_forbids_past_events_costs_these_counts_alone(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any
+) -> None:
+    docker.listing, docker.past_status = [entry(1, port)], 403
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        assert await run.value("infercanary_discovery_up") == 1
+        docker.past_status = 200
+        await docker.ends(1, "oom", "die 137")
+        await eventually(lambda: run.value("infercanary_container_oom_kills_total"))
 
 
 async def test_the_daemon_restarts_and_the_probes_known_are_polled_meanwhile(

@@ -8,6 +8,7 @@ from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.exporter.collect import Collector, backoff
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, summarise
 from infercanary.exporter.judging.thread import Judging
@@ -99,6 +100,35 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     }
     store.close()
     assert found == {"one": ({"a": {"load": 2.0}}, [1, 2, 3]), "two": ({"a": {"load": 9.0}}, [1])}
+
+
+async def test_a_start_that_the_kernel_ended_is_known_to_the_judge() -> None:
+    judging = Judging(None)
+    collector = Collector(ExporterConfig(), Exposition(), judging, ())
+    container = Container(service="s", name="c", id="1" * 64, image="i:2", image_id="sha256:2")
+    probe = collector.probes["s", "c"] = PolledProbe(container)
+
+    async def answer(boot: str, *numbers: int) -> None:
+        reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,)) for number in numbers)
+        await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, (), {}, reported_runs)))
+
+    def end(at: float, of: str = "1" * 64) -> None:
+        collector.note_end(MemoryKill("s", "c", of, "i:2", "sha256:2", at))
+
+    await answer("one", 1)
+    end(10.0)  # it does not report again
+    await answer("two")
+    end(20.0)  # before it ran
+    await answer("three", 1)
+    end(30.0, "2" * 64)  # another container of that name
+    await answer("three", 2)
+    await collector.close()
+    queued = [
+        (r.generation.boot_id, r.generation.memory_kills, len(r.runs)) for r in judging._queue.waiting()
+    ]
+    assert queued == [("one", (), 1), ("one", (10.0,), 0), ("three", (20.0,), 1), ("three", (20.0,), 1)]
+    [point] = collector.kills.family().points
+    assert (point.labels, point.value) == (("s", "c", "i:2", "sha256:2"), 3.0)
 
 
 async def test_a_crash_loop_counts_no_run_again() -> None:

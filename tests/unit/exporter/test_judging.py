@@ -180,6 +180,29 @@ def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:
         assert judging.findings["s"].judgements["c"].runs == first + 1
 
 
+def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path: Path) -> None:
+    path = tmp_path / "judge.sqlite"
+    judging = Judging(path)
+    judging.submit(generation(), [], runs(60))
+    judging.submit(generation("b2", "sha256:2"), [], runs(60))
+    judging.turn()
+    assert "memory" not in judging.findings["s"].sentences["c"]
+    ended = msgspec.structs.replace(generation("b2", "sha256:2"), memory_kills=(700.0,))
+    judging.submit(ended, [], ())
+    judging.turn()
+    assert "the new image's server was ended once for memory" in judging.findings["s"].sentences["c"]
+    judging.stop()
+    assert judging._store is not None
+    judging._store.close()
+    # The next exporter does not know it, and the store keeps it.
+    after = Judging(path)
+    after.submit(generation("b2", "sha256:2"), [], runs(61))
+    after.turn()
+    assert "the new image's server was ended once for memory" in after.findings["s"].sentences["c"]
+    assert after._store is not None
+    after._store.close()
+
+
 def test_what_a_new_start_reports_late_counts_at_its_next_run(judging: Judging) -> None:
     """Docker may be slow to name an image, and a probe knows its output only after its warm-up."""
     before = msgspec.structs.replace(generation(), outputs={"c": (1.0, 2.0)})

@@ -69,6 +69,35 @@ def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Ju
     return judge(starts, siblings or [], "c")
 
 
+def ended(start: Start, *times: float) -> Start:
+    """``start``, which the kernel ended for memory at these times."""
+    return Start(msgspec.structs.replace(start.generation, memory_kills=times), start.samples)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ((), (9.0, 10.0), "the new image's server was ended twice for memory"),
+        ((1.0,), (8.0, 9.0, 10.0), "the new image's server was ended 3 times for memory, the old one's once"),
+        ((1.0, 2.0), (9.0, 10.0), ""),
+        ((1.0,), (), ""),
+    ],
+)
+def test_servers_that_the_kernel_ended_for_memory(
+    old: tuple[float, ...], new: tuple[float, ...], words: str
+) -> None:
+    first, second, third, fourth = history("old", "new")
+    # The first start of the new image ended, and is not live any more; the next one notes the same end once more.
+    again = start("a", "new", 2 * HOUR)
+    starts = [ended(first, *old), second, ended(third, *new), fourth, ended(again, *new[:1])]
+    found = judgement_of(starts)
+    assert found.causes.memory_kills == (len(old), len(new))
+    assert (words in sentence(found)) if words else ("memory" not in sentence(found))
+    settling = judgement_of([*starts[:2], ended(start("a", "new", HOUR, runs=1), *new)])
+    assert settling.state == "settling"
+    assert words in sentence(settling)
+
+
 def test_without_an_upgrade_there_is_no_baseline() -> None:
     assert judgement_of([]).state == "no_baseline"
     assert judgement_of(history("old")).state == "no_baseline"

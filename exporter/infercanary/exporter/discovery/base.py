@@ -48,6 +48,11 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """The server that it watches does not run; its probe is not polled either."""
 
     @property
+    def server_id(self) -> str:
+        """The id of what its probe watches."""
+        return self.watched_id or self.id
+
+    @property
     def ids(self) -> tuple[str, str]:
         """Its own id and that of what it watches: where one of them differs, it is another container."""
         return self.id, self.watched_id

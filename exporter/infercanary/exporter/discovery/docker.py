@@ -2,7 +2,8 @@
 
 The Docker SDK blocks and is not thread-safe, so all calls are made in one thread of its own. It needs five of them, so
 that a socket proxy can forbid the rest: GET of /version, /events, /containers/json and /images/json (and /_ping for the
-proxy's own health check).
+proxy's own health check). That the kernel ended a container for memory is read from its events: inspect, which has
+``OOMKilled``, would show the secrets of its environment too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -26,6 +28,7 @@ import structlog
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
 from infercanary.exporter.discovery.base import Container, DiscoveryKind, register
+from infercanary.exporter.discovery.docker_ends import Ends
 from infercanary.exporter.discovery.docker_listing import (
     ListedContainer,
     ListedImage,
@@ -34,6 +37,7 @@ from infercanary.exporter.discovery.docker_listing import (
     label_text,
     own_ids,
 )
+from infercanary.exporter.discovery.kills import MemoryKill
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +96,9 @@ class DockerDiscovery:
         self._images: list[ListedImage] = []
         self._images_missing = False
         self._several: dict[str, list[str]] = {}
+        self._ends = Ends(time.time())
+        self._ends_missing = False
+        self._kills: list[MemoryKill] = []
         self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
         self._own_ids = own_ids(socket.gethostname(), _read("/proc/self/mountinfo"))
 
@@ -112,6 +119,11 @@ class DockerDiscovery:
     def families(self) -> list[Family]:
         """Whether Docker answers, and how many containers it lists."""
         return [UP.family(float(self.up)), FOUND.family(len(self.containers))]
+
+    def new_kills(self) -> list[MemoryKill]:
+        """The containers that the kernel ended for memory since it was last asked."""
+        kills, self._kills = self._kills, []
+        return kills
 
     def _run(self) -> None:
         failures = 0
@@ -154,7 +166,9 @@ class DockerDiscovery:
             self._events = docker.types.CancellableStream(response.iter_content(None), response)
             listing = msgspec.convert(client.containers(), list[ListedContainer])
             self._images = self._listed_images(client)
-            self._call_in_loop(self._list, containers(listing, self._images, self._own_ids))
+            found = containers(listing, self._images, self._own_ids)
+            self._ends.follow(found)
+            self._call_in_loop(self._list, found, self._ended(client, labelled))
             if (several := ambiguous(listing)) != self._several:
                 for service, projects in several.items():
                     log.warning(
@@ -181,15 +195,46 @@ class DockerDiscovery:
         self._images_missing = False
         return images
 
+    def _ended(self, client: docker.APIClient, labelled: dict[str, str]) -> list[MemoryKill]:
+        """What the kernel ended since the last listing: Docker keeps its last 256 events, so no gap between two streams
+        loses one.
+
+        A plain GET with an end, which is answered immediately."""
+        since, until = self._ends.since, time.time()
+        filters = docker.utils.convert_filters({"type": "container", "event": ["oom", "die"], **labelled})
+        try:
+            with client.get(
+                f"{client.base_url}/v{client.api_version}/events",
+                params={"filters": filters, "since": f"{since:.6f}", "until": f"{until:.6f}"},
+                timeout=_CALL_SECONDS,
+            ) as response:
+                response.raise_for_status()
+                kills = self._ends.kills(response.content, until)
+        except (requests.RequestException, msgspec.DecodeError) as error:
+            if not self._ends_missing:
+                log.warning(
+                    "docker does not give its past events; what ends for memory is not seen", error=str(error)
+                )
+            self._ends_missing = True
+            return []
+        self._ends_missing = False
+        for kill in kills:
+            log.warning(
+                "the kernel ended a container for memory",
+                service=kill.service, container=kill.container, image=kill.image,
+            )  # fmt: skip
+        return kills
+
     def _call_in_loop(self, then: Callable[..., None], *arguments: object) -> None:
         if not self._stopping.is_set():
             self._loop.call_soon_threadsafe(then, *arguments)
 
-    def _list(self, found: list[Container]) -> None:
+    def _list(self, found: list[Container], kills: list[MemoryKill]) -> None:
         if not self.up:
             log.info("docker answers", containers=len(found))
         self.up = self.tried = True
         self.containers = tuple(found)
+        self._kills += kills
         self._changed()
 
     def _lost(self, error: str) -> None:

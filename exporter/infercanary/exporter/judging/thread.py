@@ -73,6 +73,7 @@ class Judging:
         self._seconds = 0.0
         self._bytes = 0
         self._complaint = ""
+        self._due: set[Canary] = set()  # to be looked at though they did not run
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
         self._reported: dict[str, dict[str, Generation]] = {}  # by service and container: its newest start
         self._thinned_at = -math.inf
@@ -169,7 +170,8 @@ class Judging:
             if not self._stopping.is_set():
                 ran |= self._apply_policy(store)
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
-                self._act(store, ran)
+                self._act(store, ran | self._due)
+                self._due.clear()
                 self._thin(store)
             self._bytes = store.size_bytes
         except StoreError as error:
@@ -218,6 +220,9 @@ class Judging:
                     if new is not None:
                         stored += new
                         ran |= {(start.service, run.canary) for run in report.runs}
+                        if not report.runs:  # it says how the start ended
+                            judged = self.findings.get(start.service, NOTHING).judgements
+                            self._due |= {(start.service, canary) for canary in judged}
         self._stored += stored
         self._queue.done(reports)
         return ran

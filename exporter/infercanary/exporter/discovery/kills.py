@@ -1,0 +1,138 @@
+"""Containers that the kernel ended for memory: what a discovery says of each, and what the exporter shows of all.
+
+No probe can say it, since it ends with its server. A discovery that learns of it has :meth:`KillSource.new_kills`:
+Docker from its events, another one from what it has (Kubernetes: ``lastState.terminated`` with the reason
+``OOMKilled``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from infercanary.contract.report import Family, Metric
+from infercanary.exporter.discovery.base import Container, Discovery
+
+ENDED = Metric(
+    "infercanary_container_oom_kills_total",
+    "counter",
+    "Times that the kernel ended a container with a probe, or the server that a sidecar watches, for memory, as its "
+    "discovery says.",
+    ("service", "container", "image", "image_id"),
+    reading="`increase(infercanary_container_oom_kills_total[1h]) > 0` is an alert. Counted since the exporter's start "
+    "from 0, and kept for an hour where the container is gone: the probe in it cannot say it. A worker or a child "
+    "alone counts in `infercanary_cgroup_oom_kills_total`.",
+)
+METRICS = (ENDED,)
+
+_KEPT_SECONDS = 3600.0  # of a container that is gone: longer than an alert on its last end looks back
+_Key = tuple[str, str, str]  # service, container, image id
+
+
+class MemoryKill(msgspec.Struct, frozen=True):
+    """One container that the kernel ended for memory."""
+
+    service: str
+    container: str
+    """Of the probe, also where it is the server beside it that was ended."""
+    id: str
+    """Of the container that was ended; another one of that name has another id."""
+    image: str
+    image_id: str
+    at: float
+    """A Unix time, by the clock of what says it."""
+
+
+@runtime_checkable
+class KillSource(Discovery, Protocol):
+    """A discovery that knows of containers that were ended for memory."""
+
+    def new_kills(self) -> list[MemoryKill]:
+        """Those that it learned of since it was last asked, in order of time; asked on the event loop.
+
+        Returns:
+            Each once.
+        """
+
+
+class _Ended(msgspec.Struct):
+    """One image in one container."""
+
+    image: str
+    seen_at: float
+    """When it was last found, a Unix time."""
+    times: int = 0
+    last_at: float = 0.0
+
+
+class KillCounts:
+    """How often each container was ended for memory, by service, container and image."""
+
+    def __init__(self) -> None:
+        self._ended: dict[_Key, _Ended] = {}
+
+    def follow(self, containers: Iterable[Container], now: float) -> None:
+        """Show a count of these, 0 at first, and forget what is gone, an hour after it was ended or else immediately.
+
+        Args:
+            containers: All that the discoveries found. One without an id is from a list, where no end is seen.
+            now: A Unix time.
+        """
+        for container in containers:
+            if container.id:
+                self._of(
+                    container.service, container.name, container.image_id, container.image, now
+                ).seen_at = now
+        self._ended = {
+            key: each
+            for key, each in self._ended.items()
+            if each.seen_at == now or (each.times and now - each.last_at <= _KEPT_SECONDS)
+        }
+
+    def count(self, kill: MemoryKill) -> None:
+        """Count one.
+
+        Args:
+            kill: As a discovery says it.
+        """
+        ended = self._of(kill.service, kill.container, kill.image_id, kill.image, kill.at)
+        ended.times += 1
+        ended.last_at = max(ended.last_at, kill.at)
+
+    def last(self) -> Mapping[tuple[str, str], tuple[int, float, str]]:
+        """What the status page says.
+
+        Returns:
+            Service and container → how often it was ended, when last (a Unix time), and its image then; without those
+            that never were.
+        """
+        found: dict[tuple[str, str], tuple[int, float, str]] = {}
+        for (service, container, _), each in self._ended.items():
+            if each.times:
+                times, at, image = found.get((service, container), (0, 0.0, ""))
+                newer = each.last_at >= at
+                found[service, container] = (
+                    (times + each.times, each.last_at, each.image)
+                    if newer
+                    else (times + each.times, at, image)
+                )
+        return found
+
+    def family(self) -> Family:
+        """The counter.
+
+        Returns:
+            A point for each container and image, also with 0.
+        """
+        return ENDED.family(
+            {
+                (service, container, each.image, image_id): float(each.times)
+                for (service, container, image_id), each in self._ended.items()
+            }
+        )
+
+    def _of(self, service: str, container: str, image_id: str, image: str, now: float) -> _Ended:
+        # The name that it had first: a tag that moves on must not begin another series.
+        return self._ended.setdefault((service, container, image_id), _Ended(image, now))
