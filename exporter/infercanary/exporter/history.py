@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 import msgspec
 
 from infercanary.contract.report import Run
 from infercanary.contract.vocabulary import Outcome
+from infercanary.judge.policy import LIVE, Policy
 
 _RUNS = 120
 _CANARIES = 16
@@ -25,6 +26,8 @@ class RunSummary(msgspec.Struct, frozen=True):
     median: float | None
     low: float | None
     high: float | None
+    waited: float | None = None
+    """How much the median is higher for waiting for CPUs that others on the host had; None where unknown."""
 
 
 def summarise(run: Run) -> RunSummary:
@@ -45,7 +48,29 @@ def summarise(run: Run) -> RunSummary:
         median(latencies) if latencies else None,
         latencies[0] if latencies else None,
         latencies[-1] if latencies else None,
+        run.waited,
     )
+
+
+def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | None:
+    """How much of a canary's latency is waiting for CPUs that others on the host have.
+
+    Args:
+        runs: Of one canary, in order of time.
+        policy: Of how long, and of how many runs at least.
+
+    Returns:
+        Share from 0 to 1, of the medians of the latest runs; None where too few of these say it.
+    """
+    since = runs[-1].started_at - policy.waiting_seconds if runs else 0.0
+    known = [
+        (run.waited, run.median)
+        for run in runs
+        if run.started_at >= since and run.waited is not None and run.median
+    ]
+    if len(known) < policy.fewest_new_runs:
+        return None
+    return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
 
 class History:

@@ -12,11 +12,12 @@ from infercanary.contract.report import Family, Metric
 from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.expose import Key, Lines
-from infercanary.exporter.history import History
+from infercanary.exporter.history import History, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare, SeenGpu
 from infercanary.judge.model import Generation
+from infercanary.judge.policy import LIVE
 
 UP = Metric(
     "infercanary_up",
@@ -91,7 +92,18 @@ RUNS_LOST = Metric(
     reading="Healthy is no increase: the ring holds 2,048 runs, hours of them. Growth means that the exporter "
     "was away for long.",
 )
+WAITING = Metric(
+    "infercanary_canary_waiting_ratio",
+    "gauge",
+    "Share of the canary's latency that was waiting for CPUs that others on the host had, over the runs of "
+    f"{LIVE.waiting_seconds / 60:g} minutes.",
+    ("canary",),
+    reading=f"Near 0 is healthy; above {LIVE.waiting_share:g} for 10 minutes is an alert, for requests wait as long. "
+    "Others in its own container do not count, nor does its quota. Missing where fewer than "
+    f"{LIVE.fewest_new_runs} of these runs say it.",
+)
 METRICS = (
+    WAITING,
     UP,
     AGE,
     INFO,
@@ -248,13 +260,23 @@ class PolledProbe:
             REJECTED.family({(reason,): float(count) for reason, count in sorted(self.rejected.items())}),
             RUNS_COLLECTED.family(float(self.runs_collected)),
             RUNS_LOST.family(float(self.runs_lost)),
-            # It comes from its report, and so is missing while it is down.
+            # These come from its report, and so are missing while it is down.
+            WAITING.family({(canary,): share for canary, share in self.waiting().items()} if self.up else {}),
             SHARED.family({(): self.shared_cpus} if self.up and self.shared_cpus is not None else {}),
             SHARED_GPU.family({(g.label, g.uuid): share.others for g, share in shares.items()}),
             UNKNOWN_PROCESSES.family(
                 {(g.label, g.uuid): s.unknown for g, s in shares.items() if s.unknown is not None}
             ),
         ]
+
+    def waiting(self) -> dict[str, float]:
+        """How much of the latency is waiting for CPUs that others on the host have.
+
+        Returns:
+            Canary → share from 0 to 1; only where that is known.
+        """
+        shares = {canary: waiting_share(runs) for canary, runs in self.history.canaries.items()}
+        return {canary: share for canary, share in shares.items() if share is not None}
 
     def share(self, gpus: dict[SeenGpu, GpuShare], now: float) -> None:
         """Note who else is on its GPUs.

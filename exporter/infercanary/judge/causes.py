@@ -246,23 +246,41 @@ def _own_changes(before: Generation, after: Generation, canary: str) -> tuple[Ch
 def slower_starts(
     compared: Sequence[Pair], canary: str, policy: Policy = LIVE
 ) -> dict[str, tuple[float, float]]:
-    """Steps of the cold start that took much longer than ever before.
+    """Steps of the cold start that took much longer than ever before, by more than waiting for a CPU explains.
 
     Returns:
         Step → medians of the starts before and after, in seconds.
     """
     found = {}
-    sides = [
-        [start.generation.cold_start.get(canary, {}) for pair in compared for start in getattr(pair, side)]
+    old, new = (
+        [
+            (steps, _waited_share(start, policy))
+            for pair in compared
+            for start in getattr(pair, side)
+            if (steps := start.generation.cold_start.get(canary))
+        ]
         for side in ("before", "after")
-    ]
-    for step in sorted({step for side in sides for start in side for step in start}):
-        before, after = ([start[step] for start in side if step in start] for side in sides)
+    )
+    for step in sorted({step for steps, _ in (*old, *new) for step in steps}):
+        before = [steps[step] for steps, _ in old if step in steps]
+        after = [(steps[step], share) for steps, share in new if step in steps]
         if before and after:
-            most, least = max(before), min(after)
+            most, least = max(before), min(seconds * (1 - share) for seconds, share in after)
             if least > policy.cold_start_ratio * most and least - most > policy.cold_start_seconds:
-                found[step] = (median(before), median(after))
+                found[step] = (median(before), median(seconds for seconds, _ in after))
     return found
+
+
+def _waited_share(start: Start, policy: Policy) -> float:
+    """How much of its first runs was waiting for CPUs that others on the host had: so it will have been as it started.
+
+    0 where too few of them say it.
+    """
+    first = start.first(policy.looks[0]).samples
+    known = [(s.waited, s.median) for s in first if s.waited is not None and s.median]
+    if len(known) < policy.waiting_known * policy.looks[0]:
+        return 0.0
+    return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
 
 def attributed_to(share: float, policy: Policy = LIVE) -> Cause:

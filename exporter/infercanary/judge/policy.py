@@ -281,6 +281,15 @@ class Policy:
     drift_restart_confidence: float = 0.99
     """Of the interval beyond what restarts do: a restart is one event, and is asked about once."""
 
+    # What is wrong by itself, with nothing to compare it with: an alert, and a line on the status page.
+
+    waiting_share: float = 0.2
+    """Share of a canary's latency that is waiting for CPUs that others on the host had: requests wait as long, and a
+    fifth is lost to a neighbour. How many runs waited at all says little: on two cores, each meets somebody."""
+
+    waiting_seconds: float = 600.0
+    """Of its latest runs, by which that share is known: what lasts a minute wakes nobody."""
+
     # Change points in one series. Chosen on series in which people marked the changes, by the nested cross-validation
     # of benchmarks/labelled.py, or as published.
 

@@ -10,7 +10,7 @@ from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.expose import Exposition
-from infercanary.exporter.history import History, summarise
+from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.model import Generation, kept
@@ -39,6 +39,19 @@ def test_a_run_in_short() -> None:
     assert (summary.low, summary.high) == (0.001, 0.02)
     assert summary.median == pytest.approx(0.0105)
     assert summarise(run("resnet18", 1)).median is None
+
+
+def test_the_share_of_the_latency_that_is_waiting() -> None:
+    def waits(*each: tuple[float, float | None]) -> float | None:
+        return waiting_share([RunSummary("a", at, "ok", "", 0.02, 0.02, 0.02, waited) for at, waited in each])
+
+    assert waits(*((at, 0.005) for at in range(0, 600, 60))) == pytest.approx(0.25)
+    assert waits(*((at, 0.005) for at in range(0, 240, 60))) is None, "of four runs nothing is known"
+    assert waits(*((at, None) for at in range(0, 600, 60))) is None, "an older probe does not say it"
+    old = [(at, 0.02) for at in range(0, 600, 60)]
+    assert waits(*old, *((2000.0 + at, 0.0) for at in range(0, 600, 60))) == 0.0, "what is over is over"
+    # On two cores nearly each run meets somebody, for a moment.
+    assert waits(*((at, 0.001) for at in range(0, 600, 60))) == pytest.approx(0.05)
 
 
 def test_history_is_bounded_in_runs_and_in_canaries() -> None:

@@ -69,6 +69,20 @@ def judgement_of(starts: list[Start], siblings: list[Start] | None = None) -> Ju
     return judge(starts, siblings or [], "c")
 
 
+@pytest.mark.parametrize(("share", "called"), [(0.0, True), (0.5, True), (0.8, False)])
+def test_a_start_is_slower_where_waiting_for_a_cpu_does_not_explain_it(share: float, called: bool) -> None:
+    def crowded(one: Start) -> Start:
+        return Start(
+            one.generation,
+            [msgspec.structs.replace(s, waited=share * (s.median or 0.0)) for s in one.samples],
+        )
+
+    old = history("old", cold_start={"load": 2.0})
+    new = [crowded(start(name, "new", HOUR, cold_start={"load": 9.0})) for name in ("a", "b")]
+    found = judgement_of([*old, *new]).causes.cold_start
+    assert found == ({"load": (2.0, 9.0)} if called else {})
+
+
 def ended(start: Start, *times: float) -> Start:
     """``start``, which the kernel ended for memory at these times."""
     return Start(msgspec.structs.replace(start.generation, memory_kills=times), start.samples)
