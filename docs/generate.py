@@ -1,4 +1,5 @@
-"""``make docs``: writes docs/metrics.md, contract/kinds.py, and the policy's numbers where pages and rules repeat them.
+"""``make docs``: writes docs/metrics.md, contract/kinds.py, the runbooks as the exporter serves them, and the policy's
+numbers where pages and rules repeat them.
 
 A new metric needs nothing here, unless no part takes its name, or a label of it has a fixed set of values: the page is
 made of the declarations, which stand beside the code that fills them. A sentence of a page or a rule that repeats a
@@ -12,9 +13,12 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple, get_args
+
+from markdown_it import MarkdownIt
 
 import infercanary.exporter
 import infercanary.probe
@@ -43,6 +47,8 @@ from infercanary.probe.targets.matmul import PRECISIONS
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs/metrics.md"
 TABLE = ROOT / "probe/infercanary/contract/kinds.py"
+RUNBOOKS = ROOT / "docs/runbooks.md"
+RUNBOOKS_PAGE = ROOT / "exporter/infercanary/exporter/runbooks.html"
 PREFIX = "infercanary_"
 
 
@@ -127,7 +133,7 @@ PARTS = (
     Part(
         "Exporter",
         "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected runs_collected runs_lost build event_loop discovery discovered config",
+        "rejected runs_collected runs_lost build links event_loop discovery discovered config",
         "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
         "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_config_…`) have neither. Beside them it shows "
         "`prometheus_client`'s `process_*` of its own process.",
@@ -445,7 +451,35 @@ def files() -> dict[Path, str]:
             made[path] = numbered(path.read_text(encoding="utf-8"), statements, LIVE)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+    book = made.get(RUNBOOKS, RUNBOOKS.read_text(encoding="utf-8"))
+    made[RUNBOOKS_PAGE] = web_page(book)
     return {TARGET: render(declared()), TABLE: table(declared([infercanary.probe])), **made}
+
+
+def web_page(markdown: str) -> str:
+    """A page of the docs as the exporter serves it: HTML, with ids as GitHub makes them, and links that lead out of it.
+
+    Args:
+        markdown: With links to headings, to web addresses, and to other pages of the docs, of which the words stay.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(markdown)
+    for heading, content in pairwise(tokens):
+        if heading.type == "heading_open":
+            name = re.sub(r"[^\w\s-]", "", content.content.lower())
+            heading.attrSet("id", re.sub(r"\s", "-", name))
+    for token in tokens:
+        inside = token.children or []
+        keeps = True
+        for child in inside:
+            if child.type == "link_open":
+                keeps = str(child.attrGet("href")).startswith(("#", "https://", "http://"))
+            if child.type in ("link_open", "link_close") and not keeps:
+                child.hidden = True
+            keeps = keeps or child.type == "link_close"
+        token.children = [child for child in inside if not child.hidden] or token.children
+    html = parser.renderer.render(tokens, parser.options, {})
+    return "\n".join(line.rstrip() for line in html.splitlines()) + "\n"
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from grafana.dashboards.variables import UID
 
 HERE = Path(__file__).parent
 RULES = HERE.parent / "prometheus/rules"
+_SETTINGS = HERE.parent / "exporter/exporter.yaml"
 PROVISIONING = HERE / "provisioning/alerting"
 
 FOLDER = "InferCanary alerts"
@@ -35,7 +36,8 @@ _OFF = """\
 
 _LINKS = "infercanary:links:info"
 _LINK = re.compile(
-    rf'\{{\{{ with query "{_LINKS}" \}}\}}\{{\{{ \. \| first \| label "(\w+)" \}}\}}\{{\{{ end \}}\}}'
+    rf'\{{\{{ with query "{_LINKS}\{{\w+!=\\"\\"\}}" \}}\}}'
+    r'\{\{ \. \| first \| label "(\w+)" \}\}(.*?)\{\{ end \}\}'
 )
 
 _SENTENCE = re.compile(
@@ -75,7 +77,7 @@ def _source() -> list[Rule]:
 
 def _groups(source: Sequence[Rule]) -> Iterator[Rule]:
     names = Counter(rule["alert"] for group in source for rule in group["rules"] if "alert" in rule)
-    links = _links(source)
+    links = _links()
     for group in source:
         labels = group.get("labels") or {}
         rules = [
@@ -95,10 +97,11 @@ def _groups(source: Sequence[Rule]) -> Iterator[Rule]:
             }
 
 
-def _links(source: Sequence[Rule]) -> Mapping[str, str]:
-    """Where Grafana and the runbooks are: labels of a recording rule, which Prometheus' annotations query."""
-    found = (rule for group in source for rule in group["rules"] if rule.get("record") == _LINKS)
-    return next((rule["labels"] for rule in found), {})
+def _links() -> Mapping[str, str]:
+    """Where Grafana and the runbooks of the Compose stack are: Grafana cannot ask for what the exporter exports."""
+    settings = yaml.safe_load(_SETTINGS.read_text(encoding="utf-8"))
+    links: Mapping[str, str] = settings["links"]
+    return links
 
 
 def _rule(rule: Rule, shared: bool, links: Mapping[str, str]) -> Rule:
@@ -165,7 +168,7 @@ def template(text: str, name: str, links: Mapping[str, str]) -> str:
     """
     if "${" in text:
         raise ValueError(f"{name}: Grafana reads ${{ in an annotation as a variable of its environment")
-    text = _SENTENCE.sub(_OF_S, _LINK.sub(lambda found: links[found[1]], text))
+    text = _SENTENCE.sub(_OF_S, _LINK.sub(lambda found: links[found[1]] + found[2], text))
     return re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
 
 

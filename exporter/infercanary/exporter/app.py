@@ -16,7 +16,7 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import expose, polled, reload, scrape, status
+from infercanary.exporter import expose, polled, reload, runbooks, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery import kills
@@ -37,6 +37,14 @@ BUILD = Metric(
     reading="Join or count it to see which exporters are still old: `count by (version) "
     "(infercanary_build_info)`.",
 )
+LINKS = Metric(
+    "infercanary_links_info",
+    "gauge",
+    "1, with the web addresses of Grafana and of the runbooks that `links:` in exporter.yaml names; missing without.",
+    ("grafana", "runbooks"),
+    reading="Links in alerts begin with these. The runbooks are this exporter's own page `/runbooks`, at the address "
+    "by which people reach it.",
+)
 LAG = Metric(
     "infercanary_event_loop_lag_seconds",
     "gauge",
@@ -45,7 +53,7 @@ LAG = Metric(
     "starved, or it has too many probes.",
 )
 METRICS = (
-    *(BUILD, LAG, *polled.METRICS, *reload.METRICS, *kills.METRICS, *store_metrics.METRICS),
+    *(BUILD, LINKS, LAG, *polled.METRICS, *reload.METRICS, *kills.METRICS, *store_metrics.METRICS),
     *(metric for kind in registered() for metric in kind.metrics),
 )
 
@@ -136,7 +144,9 @@ class Exporter:
         yield Pieces([last], len(last))
 
     def _families(self) -> list[Family]:
+        links = self.live.current.links
         return [
+            LINKS.family({(links.grafana, links.runbooks): 1.0} if links.grafana or links.runbooks else {}),
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             *self.live.families(),
@@ -216,6 +226,16 @@ async def page(request: web.Request) -> web.Response:
         collector.probes.values(), silent=silent, version=VERSION, ended=collector.kills.last()
     )
     return web.Response(text=text, content_type="text/html")
+
+
+@routes.get(runbooks.PATH)
+async def runbook(_request: web.Request) -> web.Response:
+    """What each alert means, and what to do.
+
+    Returns:
+        HTML.
+    """
+    return web.Response(text=runbooks.page(), content_type="text/html")
 
 
 @routes.get("/-/healthy")

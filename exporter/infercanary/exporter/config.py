@@ -11,7 +11,7 @@ import msgspec
 from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
-from infercanary.exporter.discovery.base import DiscoveryKind, registered
+from infercanary.exporter.discovery.base import DiscoveryKind, registered, url_mistake
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.store import base as stores
 
@@ -42,6 +42,14 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return dataclasses.replace(LIVE, **msgspec.structs.asdict(self))
 
 
+class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section ``links:``: where links in alerts lead, by the addresses at which people reach them."""
+
+    grafana: str = ""
+    runbooks: str = ""
+    """Of this exporter, with /runbooks at its end; or where else they are published."""
+
+
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What exporter.yaml may say, but for the sections of discoveries: those are added by :func:`file_type`.
 
@@ -54,6 +62,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     timeout_seconds: Seconds = 3.0
     store: str | None = None
     judge: JudgeSettings = JudgeSettings()
+    links: Links = Links()
     limits: Limits = Limits()
 
     def section(self, kind: DiscoveryKind[S]) -> S:
@@ -105,6 +114,9 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
         config.judge.policy()
     except ValueError as error:
         raise UsageError(f"{path}: judge.{error}") from None
+    for name, url in msgspec.structs.asdict(config.links).items():
+        if url and (mistake := url_mistake(url, schemes=("http", "https"))):
+            raise UsageError(f"{path}: links.{name}: {mistake}")
     if (scheme := stores.scheme_of(config.store)) not in stores.registered():
         raise UsageError(f"{path}: store: no store for {scheme}://; write a file's path")
     for kind in registered():

@@ -26,7 +26,8 @@ from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
 Ended = tuple[int, float, str]
 """How often the kernel ended a container for memory, when last (a Unix time), and its image then."""
 
-_STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
+STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
+"""Of every page."""
 _REFRESH_SECONDS = 15
 _CARDS_PER_TURN = 20
 _WIDTH, _HEIGHT = 120, 30
@@ -36,10 +37,11 @@ _HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="refresh" content="{_REFRESH_SECONDS}">
-<style>{_STYLE}</style></head><body>
+<style>{STYLE}</style></head><body>
 """
 _LINKS = (
-    '<nav><a href="/metrics">metrics</a><a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
+    '<nav><a href="/metrics">metrics</a><a href="/runbooks">runbooks</a>'
+    '<a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
 )
 _SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
 _GONE = '<p class="note"><span class="trouble">{} ({}) does not run: {}.</span></p>'

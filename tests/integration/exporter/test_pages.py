@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from infercanary.contract.report import Run
+from infercanary.exporter.config import Links
+
+ROOT = Path(__file__).parents[3]
 
 
 async def test_the_page_teaches_where_there_is_nothing(exporter: Any, config: Any) -> None:
@@ -20,6 +26,30 @@ async def test_the_page_teaches_where_there_is_nothing(exporter: Any, config: An
         assert status == 200
         assert "infercanary.enable" in text
         assert "Docker does not answer" not in text
+
+
+async def test_the_runbooks_have_a_place_for_each_alert_and_need_nobody_else(
+    exporter: Any, config: Any
+) -> None:
+    links = Links(grafana="http://grafana.example", runbooks="https://canary.example:9797/runbooks")
+    async with exporter(config(links=links)) as run:
+        status, text = await run.get("/runbooks")
+        assert status == 200
+        assert await run.labels("infercanary_links_info") == [
+            {"grafana": "http://grafana.example", "runbooks": "https://canary.example:9797/runbooks"}
+        ]
+        assert '<a href="/runbooks">' in (await run.get("/"))[1]
+    async with exporter(config()) as run:
+        assert await run.labels("infercanary_links_info") == []
+    rules = yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text(encoding="utf-8"))
+    for alert in {rule["alert"] for group in rules["groups"] for rule in group["rules"]}:
+        assert f'<h3 id="{alert.lower()}">{alert}</h3>' in text
+    # Nothing that is loaded from elsewhere, and no link that leads nowhere.
+    places = set(re.findall(r' id="([^"]+)"', text))
+    leads = re.findall(r'href="([^"]+)"', text)
+    assert {lead[1:] for lead in leads if lead.startswith("#")} <= places
+    assert all(lead.startswith(("#", "https://")) or lead == "/" for lead in leads)
+    assert not re.search(r"<(script|img|link|iframe)\b|\bsrc=|@import|url\(", text)
 
 
 class Outline(HTMLParser):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import threading
@@ -33,13 +34,27 @@ def test_the_config_is_accepted(tool: Callable[..., str]) -> None:
 
 
 def test_secrets_are_in_files() -> None:
-    """The one file is a Docker secret, and what ships with the project names a container, not somebody's webhook."""
+    """The one file is a Docker secret, and what ships with the project is empty."""
     text = CONFIG.read_text()
     config = yaml.safe_load(text)
     urls = [hook for receiver in config["receivers"] for hook in receiver["webhook_configs"]]
     assert all(hook["url_file"] == SECRET and "url" not in hook for hook in urls)
     assert COMPOSE["services"]["alertmanager"]["secrets"] == ["webhook-url"]
-    assert (ROOT / "prometheus/webhook-url").read_text() == "http://alert-webhook:8080/\n"
+    assert (ROOT / "prometheus/webhook-url").read_text() == ""
+
+
+def test_without_a_webhook_its_receivers_are_empty(tool: Callable[..., str], tmp_path: Path) -> None:
+    script = COMPOSE["services"]["alertmanager"]["entrypoint"][2]
+    assert "[ -s /run/secrets/webhook-url ]" in script
+    [expression] = re.findall(r"sed '(.+?)'", script)
+    made = tmp_path / "alertmanager.yml"
+    made.write_bytes(subprocess.run(["sed", expression, str(CONFIG)], check=True, capture_output=True).stdout)
+    tool("amtool", "check-config", str(made))
+    with_it, without = yaml.safe_load(CONFIG.read_text()), yaml.safe_load(made.read_text())
+    assert [*map(set, without["receivers"])] == [{"name"}] * 3
+    for each in with_it["receivers"]:
+        del each["webhook_configs"]
+    assert with_it == without, "and nothing else is left out"
 
 
 def test_what_inhibition_names_exists() -> None:

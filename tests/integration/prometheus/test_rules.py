@@ -21,7 +21,6 @@ TEST_FILES = sorted((PROMETHEUS / "tests").glob("*.yml"))
 RUNBOOKS = (ROOT / "docs/runbooks.md").read_text(encoding="utf-8")
 
 THRESHOLD = "infercanary:threshold:"
-LINKS = "infercanary:links:info"
 SEVERITIES = {"critical", "warning", "info"}
 LAYERS = {"image", "host", "canary", "stack"}
 # What Prometheus and the exporter add to every series.
@@ -99,7 +98,7 @@ def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
     assert needed - there == {f"infercanary_{name}" for name in findings}
 
 
-VALUES = [name for name in RECORDS if not name.startswith(THRESHOLD) and name != LINKS]
+VALUES = [name for name in RECORDS if not name.startswith(THRESHOLD)]
 
 
 @for_each(VALUES)
@@ -223,7 +222,7 @@ def test_every_threshold_is_used_and_counted() -> None:
     of_the_file = {
         rule["record"] for g in load(PROMETHEUS / "rules/thresholds.yml")["groups"] for rule in g["rules"]
     }
-    assert of_the_file == thresholds | {LINKS}
+    assert of_the_file == thresholds
 
 
 def literals(expression: str) -> set[str]:
@@ -248,6 +247,9 @@ def test_an_alert_has_no_number_of_its_own(alert: Document) -> None:
 # What an alert says -----------------------------------------------------------------------------------------------
 
 
+_LINK = '{{ with query "infercanary:links:info{%s!=\\"\\"}" }}{{ . | first | label "%s" }}%s{{ end }}'
+
+
 @each_alert
 def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
     name, annotations = alert["alert"], alert["annotations"]
@@ -259,7 +261,10 @@ def test_an_alert_says_what_a_person_needs(alert: Document) -> None:
     assert "query" not in annotations["summary"], (
         "Grafana's alerts have no such function: the summary must do without"
     )
-    assert annotations["runbook_url"].endswith(f"#{name.lower()}")
+    assert annotations["runbook_url"] == _LINK % ("runbooks", "runbooks", f"#{name.lower()}")
+    assert annotations["dashboard_url"].startswith(
+        _LINK.partition("%s{{ end")[0] % ("grafana", "grafana") + "/d/"
+    )
     assert f"### {name}\n" in RUNBOOKS, "docs/runbooks.md has no heading for it"
 
 

@@ -123,6 +123,11 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ),
         ("judge: {looks: [12.5]}", "judge.looks[0]: expected a whole number"),
         ("judge: {history: 0}", "judge.history: 0 must be 1 or more"),
+        (
+            "links: {grafana: grafana.example}",
+            "links.grafana: 'grafana.example' has no scheme that is known; write http://host:port",
+        ),
+        ("links: {runbook: x}", "links: unknown key `runbook`; known keys: grafana, runbooks"),
         ("probes: [", "not YAML"),
         ("[]", "expected"),
     ],

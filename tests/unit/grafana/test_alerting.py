@@ -81,8 +81,11 @@ def test_texts_are_templates_that_grafana_expands() -> None:
             assert not re.search(r"\bquery\b", code), f"{rule['title']}: {key} asks Prometheus"
             assert not re.search(r"\$value\b", code), f"{rule['title']}: {key}"
             assert text.strip()
-    links = _read(ROOT / "prometheus/rules/thresholds.yml")
-    assert "infercanary:links:info" in str(links)
+    assert "infercanary:links:info" in str(_read(ROOT / "prometheus/rules/recording.yml"))
+    links = _read(ROOT / "exporter/exporter.yaml")["links"]
+    for rule in MADE:
+        assert rule["annotations"]["dashboard_url"].startswith(f"{links['grafana']}/d/infercanary-")
+        assert rule["annotations"]["runbook_url"].startswith(f"{links['runbooks']}#")
 
 
 @pytest.mark.parametrize(
@@ -92,8 +95,9 @@ def test_texts_are_templates_that_grafana_expands() -> None:
         ("{{ $value | humanizePercentage }}", "{{ $values.A.Value | humanizePercentage }}"),
         ('{{ printf "%.1f" $value }} {{ $labels.x }}', '{{ printf "%.1f" $values.A.Value }} {{ $labels.x }}'),
         (
-            '{{ with query "infercanary:links:info" }}{{ . | first | label "grafana" }}{{ end }}/d/x',
-            "http://there/d/x",
+            '{{ with query "infercanary:links:info{grafana!=\\"\\"}" }}{{ . | first | label "grafana" }}'
+            "/d/x?var-a={{ $labels.a }}{{ end }}",
+            "http://there/d/x?var-a={{ $labels.a }}",
         ),
         (
             '{{ with printf "topk(1, timestamp(infercanary_verdict_info{instance=%q,service=%q,canary=%q}))" '

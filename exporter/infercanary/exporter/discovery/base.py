@@ -152,16 +152,19 @@ def registered() -> list[DiscoveryKind[Any]]:
     return sorted(_registered.values(), key=lambda kind: (kind.precedence, kind.key))
 
 
-def url_mistake(url: str) -> str | None:
-    """What is wrong with a probe's URL and how to fix it, or None.
+def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix")) -> str | None:
+    """What is wrong with a URL and how to fix it, or None.
 
     Args:
         url: As given.
+        schemes: Those of a probe, if nothing else is said.
 
     Returns:
         One line; None where nothing is wrong.
     """
-    fix = "write http://host:9798 or unix:///path/to/probe.sock"
+    fix = "write " + (
+        "http://host:9798 or unix:///path/to/probe.sock" if "unix" in schemes else "http://host:port"
+    )
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -169,11 +172,11 @@ def url_mistake(url: str) -> str | None:
         return f"{url!r} is not a URL ({error}); {fix}"
     if not url.isprintable() or " " in url:
         return f"{url!r} has blanks or control characters; {fix}"
+    if parts.scheme not in schemes:
+        return f"{url!r} has no scheme that is known; {fix}"
     if parts.scheme == "unix":
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
             return f"{url!r} needs an absolute path; {fix}"
-    elif parts.scheme not in ("http", "https"):
-        return f"{url!r} has no scheme that is known; {fix}"
     elif not parts.hostname or port == 0:
         return f"{url!r} names no host or an impossible port; {fix}"
     if parts.query or parts.fragment:
