@@ -57,7 +57,14 @@ CLOCK_EVENTS = {
     "hw_power_brake": PURPLE,
 }
 
-CANARY_STATES = {"opening": GREY, "warming": YELLOW, "steady": BLUE, "busy": ORANGE, "failing": VERMILLION}
+CANARY_STATES = {
+    "opening": GREY,
+    "warming": YELLOW,
+    "steady": BLUE,
+    "busy": ORANGE,
+    "out_of_memory": PURPLE,
+    "failing": VERMILLION,
+}
 
 NVML_STATES = {
     "ok": BLUE,

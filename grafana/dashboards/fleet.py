@@ -12,7 +12,7 @@ from grafana.dashboards.verdicts import CANARY
 UP = f"infercanary_up{{{INSTANCE}, {SERVICES}}}"
 SERVICE = "service, canary"  # over its hosts
 EACH = "{{service}} {{canary}}"
-_FAILING = 'state="failing"'
+_FAILING = 'state=~"failing|out_of_memory"'
 _OTHER = "scalar(infercanary:threshold:output_error_ratio)"
 _NVML = 'state!~"ok|no_driver"'
 

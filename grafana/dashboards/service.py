@@ -302,8 +302,8 @@ def _differences() -> Panel:
 def _states() -> Panel:
     about = About(
         "State of each canary",
-        "Opening, warming, steady, busy (no turn in the server's pool or on the GPU), failing. Warming that lasts: "
-        "latencies never settle.",
+        "Opening, warming, steady, busy (no turn in the server's pool or on the GPU), failing, out of memory "
+        "(too little is left for it). Warming that lasts: latencies never settle.",
         "none",
         empty="No canary reports",
     )

@@ -22,7 +22,7 @@ Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """How a run ended; only ``ok`` is judged."""
 
-CanaryState = Literal["opening", "warming", "steady", "failing", "busy"]
+CanaryState = Literal["opening", "warming", "steady", "failing", "out_of_memory", "busy"]
 CANARY_STATES: tuple[CanaryState, ...] = get_args(CanaryState)
 
 Bottleneck = Literal["compute", "memory", "io", "scheduling"]

@@ -12,9 +12,12 @@ from types import FrameType
 import click
 
 from infercanary.command.settings import UsageError
+from infercanary.probe.anew import be_ended_first, carried
 from infercanary.probe.config import read
 from infercanary.probe.loop import Probe
 from infercanary.probe.once import once
+
+log = logging.getLogger("infercanary.probe")
 
 
 @click.command(name="probe")
@@ -45,6 +48,9 @@ def command(path: str, log_level: str, only_once: bool) -> int:
     """
     line = "%(message)s" if only_once else "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=log_level.upper(), format=line)
+    if (error := be_ended_first()) is not None:
+        log.debug("where memory runs out, the kernel may end the server first: %s", error)
+    before = carried()
     sys.path.insert(0, os.getcwd())
     probe: Probe | None = None
     code = 0
@@ -61,6 +67,7 @@ def command(path: str, log_level: str, only_once: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     probe = read(path)
+    probe.watch_memory(before)
     try:
         if only_once:
             code = once(probe) or code

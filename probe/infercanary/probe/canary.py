@@ -7,6 +7,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
@@ -59,6 +60,7 @@ class Canary:
         pool: The server's own; None to run in a thread of the canary's own.
         container: CPU time of the container, read around each run; None for one of its own.
         sweep: What of its sweep changes what that measures; None without one.
+        opening: Around its opening; it may refuse. None for nothing.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Canary:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
+        opening: AbstractContextManager[object] | None = None,
     ) -> None:
         self.name = name
         self.state: CanaryState = "opening"
@@ -91,7 +94,7 @@ class Canary:
         """What the user must fix before it can be opened."""
         self._target = target
         self._is_pooled = pool is not None
-        self._runner = Runner(name, target, timeout, pool, container, sweep)
+        self._runner = Runner(name, target, timeout, pool, container, sweep, opening)
         self._record = Record(name, tally, target.reasons if isinstance(target, NamesReasons) else ())
         self._open_timeout = open_timeout
         self._opening_since: float | None = None
@@ -144,8 +147,9 @@ class Canary:
     def open(self, seconds: float) -> None:
         """Open the target in its thread, or go on waiting for that, for at most ``seconds``.
 
-        The canary is then open, ``failing``, or still ``opening``. After a failure the next attempt waits for a
-        minute or more, and calls before that do nothing; an attempt past its deadline is still taken when it ends.
+        The canary is then open, ``failing``, ``out_of_memory``, or still ``opening``. After a failure the next attempt
+        waits for a minute or more, and calls before that do nothing; an attempt past its deadline is still taken when
+        it ends.
 
         Args:
             seconds: How long this call may wait; the attempt itself has its own deadline.
@@ -329,7 +333,7 @@ class Canary:
         }
         self._failed_open = Round("raised", complaint, reason=reason)
         self._record.failed(self._failed_open)
-        self._fail(complaint, log_it)
+        self._fail(complaint, log_it, _failed(reason))
 
     def _account(self, result: Round) -> None:
         if result.reason == "out_of_memory":
@@ -349,7 +353,7 @@ class Canary:
         elif result.outcome == "busy":
             self._fail(f"skipped: {result.detail}", state="busy")
         else:
-            self._fail(f"{result.outcome}: {result.detail}")
+            self._fail(f"{result.outcome}: {result.detail}", state=_failed(result.reason))
 
     def _longer_rest(self) -> float:
         least, most = _SHORT_SECONDS
@@ -381,6 +385,10 @@ class Canary:
         if log_it and complaint != self._complaint:  # once per change, not once per run
             log.error("canary %s: %s", self.name, complaint)
         self._complaint = complaint
+
+
+def _failed(reason: Reason | None) -> CanaryState:
+    return "out_of_memory" if reason == "out_of_memory" else "failing"
 
 
 def _threads(environment: Mapping[str, str], components: Iterable[str]) -> int:

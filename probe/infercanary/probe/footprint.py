@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 from infercanary.probe.load import Load
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.room import Room
 from infercanary.probe.targets import Need
+from infercanary.probe.watcher import Watcher
 
 _PROC = Path("/proc/self")
 
@@ -23,31 +24,38 @@ class Footprint:
     Args:
         canary: The one that is swept.
         room: Asked before a point; None asks nobody.
+        watcher: Looks on while a point runs; None for nobody.
         proc: The process's folder in ``/proc``.
     """
 
-    def __init__(self, canary: str, room: Room | None, proc: Path = _PROC) -> None:
+    def __init__(
+        self, canary: str, room: Room | None, proc: Path = _PROC, watcher: Watcher | None = None
+    ) -> None:
         self.is_guest = False
         """Whether the process is a server's, whose peak is not reset."""
         self._canary = canary
         self._room = room
+        self._watcher = watcher
         self._proc = proc
         self._took: dict[Load, int] = {}
         self._kept = 0  # by allocators, of what points took
         self._before: int | None = None
 
-    def begin(self, load: Load) -> None:
+    def begin(self, load: Load) -> AbstractContextManager[object]:
         """Begin a point, if it fits by what smaller ones took; without one that was run, nothing is known.
 
         Args:
             load: What is about to be run.
+
+        Returns:
+            What is around it.
 
         Raises:
             Failure: `out_of_memory`.
         """
         self._before = None
         if self._room is None:
-            return
+            return nullcontext()
         if (known := self.expected(load)) is not None:
             size, smaller = known
             what = load.words if smaller == load else f"{load.words}, by what {smaller.words} took,"
@@ -56,6 +64,7 @@ class Footprint:
             if not self.is_guest:
                 reset_peak(self._proc)
             self._before = resident(self._proc)
+        return nullcontext() if self._watcher is None else self._watcher.growing(self._canary, load)
 
     def end(self, load: Load) -> None:
         """Keep what a point took; not called for one that gave no numbers.

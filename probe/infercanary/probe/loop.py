@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH, Report, decode
+from infercanary.probe.anew import Carried
 from infercanary.probe.arguments import check, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
@@ -30,6 +31,7 @@ from infercanary.probe.duty import (
 )
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import MAX_BYTES
+from infercanary.probe.openings import Openings
 from infercanary.probe.pace import bursts, pace
 from infercanary.probe.pool import Pool
 from infercanary.probe.publish import Publisher
@@ -119,11 +121,11 @@ class Probe:
         wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
         points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
         self._room = Room(memory_reserve)
-        self._room.answer(targets)
+        self._openings = Openings(self._room, targets, journal)
         self._canaries = [
             Canary(
                 name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
-                sweep=points.get(name),
+                sweep=points.get(name), opening=self._openings.of[name],
             )
             for name, target in targets.items()
         ]  # fmt: skip
@@ -132,10 +134,10 @@ class Probe:
         swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
         self._sweeps = [
             Sweeping(
-                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool, self._room
+                swept[name], targets[name], sweep, interval, timeout_seconds, self._tally, pool, self._openings
             )
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
-        ]
+        ]  # fmt: skip
         self._controls = Controls(self._tally) if controls else None
         if isinstance(samplers, Mapping):
             samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
@@ -165,6 +167,7 @@ class Probe:
         """
         if self._thread is not None:
             return
+        self._openings.be_a_guest()
         for canary in self._canaries:
             canary.be_a_guest()
         for sweeping in self._sweeps:
@@ -186,6 +189,7 @@ class Probe:
         """
         atexit.unregister(self.stop)
         self._stopping.set()
+        self._openings.watcher.stop()
         for sweeping in self._sweeps:
             sweeping.interrupt()
         waits = self._thread is not None and self._thread.is_alive() and seconds > 0
@@ -209,6 +213,16 @@ class Probe:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def watch_memory(self, carried: Carried) -> None:
+        """Watch what is left of the host's memory; where too little is, this process starts anew. Before it serves.
+
+        Args:
+            carried: From the process that did.
+        """
+        points = self._openings.watch(carried, lambda: self._rounds.running_since)
+        for sweeping in self._sweeps:
+            sweeping.leave_out(points)
 
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
@@ -307,6 +321,7 @@ class Probe:
 
     def close(self) -> bool:
         """Stop listening and let go of every target; False where a thread hangs."""
+        self._openings.watcher.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True

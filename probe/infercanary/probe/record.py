@@ -47,9 +47,10 @@ ELIGIBLE = Metric(
 STATE = Metric(
     "infercanary_canary_state",
     "gauge",
-    "1 for the canary's state now, 0 for the others: opening, warming, steady, failing, busy.",
+    "1 for the canary's state now, 0 for the others: opening, warming, steady, failing, out_of_memory, busy.",
     ("canary", "state"),
-    reading='`infercanary_canary_state{state="failing"} == 1` is an alert. `warming` that lasts: its '
+    reading='`infercanary_canary_state{state="failing"} == 1` is an alert, and so is `out_of_memory`: too little is '
+    "left for it, on the host or on the device; it is tried again when there is room. `warming` that lasts: its "
     "latencies never settle; `opening` that lasts: the model loads slowly or hangs; `busy`: the server's pool "
     "or GPU left the last run no turn.",
 )

@@ -6,9 +6,8 @@ where something is about to be opened, never around a run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
 from infercanary.probe.shortage import machine, readable
-from infercanary.probe.targets import AsksForMemory, Failure, Need, Target
+from infercanary.probe.targets import Failure, Need
 
 ROOM = Metric(
     "infercanary_memory_room_bytes",
@@ -104,7 +103,7 @@ def bounds(root: Path = _ROOT, proc: Path = _PROC) -> list[Bound]:
 
 
 class Room:
-    """Answers targets that ask for memory before they take it.
+    """Says what is left, and refuses what does not fit.
 
     Args:
         reserve: Bytes that are never taken; None for the default of :func:`left`.
@@ -127,15 +126,16 @@ class Room:
         self._last = left(bounds(self._root, self._proc), self._reserve)
         return self._last
 
-    def answer(self, targets: Mapping[str, Target]) -> None:
-        """Let those of the targets that can ask do so.
+    def look(self) -> tuple[Left, Left] | None:
+        """Read what may still be taken, and what is left until the last 64 MiB, or the reserve where that is less.
 
-        Args:
-            targets: Name → target, before it is opened.
+        Returns:
+            Both; None where it is not known.
         """
-        for name, target in targets.items():
-            if isinstance(target, AsksForMemory):
-                target.ask_for_memory = partial(self.require, name)
+        found = bounds(self._root, self._proc)
+        room = left(found, self._reserve)
+        last = left(found, LEAST_RESERVE if self._reserve is None else min(self._reserve, LEAST_RESERVE))
+        return None if room is None or last is None else (room, last)
 
     def require(self, canary: str, needs: Sequence[Need]) -> None:
         """Refuse what does not fit together.

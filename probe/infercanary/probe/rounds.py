@@ -67,6 +67,8 @@ class Rounds:
         """Seconds in runs, their controls and sweeps."""
         self.worked_until = -math.inf
         """Monotonic: when warm-up, canaries, controls or sweeps last ended."""
+        self.running_since: float | None = None
+        """When the run under way began (monotonic)."""
         self._canaries = canaries
         self._sweeps = sweeps
         self._controls = controls
@@ -106,7 +108,10 @@ class Rounds:
                 break
             started_at = time.time()
             is_first = canary.name not in self._gpus
-            if (done := canary.round(repeats, lateness)) is not None:
+            self.running_since = time.monotonic()
+            done = canary.round(repeats, lateness)
+            self.running_since = None
+            if done is not None:
                 if self._controls is not None:
                     # Leave the GPU alone after a run that was skipped or hangs: the CPU's controls show the host.
                     device = canary.device if done.latencies else "cpu"

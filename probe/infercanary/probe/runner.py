@@ -7,14 +7,14 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from time import perf_counter, sleep
 from typing import Any, NamedTuple, TypeVar
 
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
-from infercanary.probe.deadline import DeadlineExceeded, StillBusy, Worker, clear_frames, one_line
+from infercanary.probe.deadline import DeadlineExceeded, Worker, clear_frames, one_line
 from infercanary.probe.identity import components
 from infercanary.probe.measures import Taking
 from infercanary.probe.pool import NoTurn, Pool
@@ -99,6 +99,7 @@ class Runner:
         pool: The server's own; None to run in the canary's thread.
         container: CPU time of the container; None for one of its own.
         sweep: What of its sweep changes what that measures; None without one.
+        opening: Around opening and warming up, in the target's thread; it may refuse.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class Runner:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
+        opening: AbstractContextManager[object] | None = None,
     ) -> None:
         self.name = name
+        self._opening = opening or nullcontext()
         self._sweep = sweep
         self._container = ContainerCpu() if container is None else container
         self.taking = Taking(target, self._container)  # the measures of its runs
@@ -185,8 +188,6 @@ class Runner:
                 lambda: self._unless_short(lambda: self._repeat(repeats, skip_if_busy, has_helpers)),
                 self._timeout,
             )
-        except StillBusy:
-            raise
         except DeadlineExceeded:
             if self._turn is not None:
                 self._turn.cancel()  # a turn that comes later would be outside the budget
@@ -260,7 +261,8 @@ class Runner:
     def _open(self) -> Opened:
         self.unopened = {}
         try:
-            return self._unless_short(self._opened)
+            with self._opening:
+                return self._unless_short(self._opened)
         except BaseException as error:
             if isinstance(self._target, MayLackCuda):
                 with suppress(BaseException):

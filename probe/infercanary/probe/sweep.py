@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Annotated, get_args
 
@@ -16,13 +17,14 @@ from msgspec import Meta
 
 from infercanary.contract.measures import throughput_of
 from infercanary.contract.report import Metric
+from infercanary.probe.anew import Ended
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
 from infercanary.probe.footprint import Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
+from infercanary.probe.openings import Openings
 from infercanary.probe.pool import Pool
-from infercanary.probe.room import Room
 from infercanary.probe.schedule import Turns
 from infercanary.probe.targets import CountsSamples, Failure, Resizable, Target
 
@@ -146,7 +148,7 @@ class Sweeping:
         timeout: float,
         tally: Tally,
         pool: Pool | None = None,
-        room: Room | None = None,
+        openings: Openings | None = None,
     ) -> None:
         """Plan the first sweep.
 
@@ -158,7 +160,7 @@ class Sweeping:
             timeout: Seconds after it was given up from which a measurement counts as hanging.
             tally: Where its metrics are counted.
             pool: The server's own; None to run in threads of its own.
-            room: Asked for host memory before each point.
+            openings: Asked for host memory before each point, and watching it.
         """
         self._canary = canary
         assert isinstance(target, Resizable), "checked() refuses any other"
@@ -168,7 +170,11 @@ class Sweeping:
         self._timeout = timeout
         self._tally = tally
         self._pool = pool
-        self._footprint = Footprint(canary.name, room)
+        self._footprint = (
+            Footprint(canary.name, None)
+            if openings is None
+            else Footprint(canary.name, openings.room, watcher=openings.watcher)
+        )
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
@@ -250,6 +256,16 @@ class Sweeping:
         found, self._throughputs = self._throughputs, {}
         return found
 
+    def leave_out(self, points: Iterable[Ended]) -> None:
+        """Never try those of this canary again, nor larger ones.
+
+        Args:
+            points: They were ended before memory ran out.
+        """
+        for point in points:
+            if point.canary == self.canary and point.load is not None:
+                self._miss(Load(*point.load), Missing("out_of_memory", point.why))
+
     def be_a_guest(self) -> None:
         """Run in a server's process from now on: its peak of memory is not reset."""
         self._footprint.is_guest = True
@@ -305,8 +321,8 @@ class Sweeping:
             self._canary.name, self._target, load, self._share, self._pool
         )
         try:
-            self._footprint.begin(load)
-            found = self._worker.call(measurement.measure, self._share)
+            with self._footprint.begin(load):
+                found = self._worker.call(measurement.measure, self._share)
         except Failure as error:
             found = Missing("out_of_memory", str(error), was_tried=False)
         except (Interrupted, StillBusy):

@@ -173,7 +173,7 @@ def state_tags(state: CanaryState, *, beside_opening: bool, beside_sweep: bool) 
         Names of tags.
     """
     beside = {BESIDE_OPENING: beside_opening, BESIDE_SWEEP: beside_sweep}
-    own = (state,) if state in _OF_STATE else ()
+    own = (FAILING,) if state == "out_of_memory" else (state,) if state in _OF_STATE else ()
     return (*own, *(tag for tag, there in beside.items() if there))
 
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -103,6 +104,9 @@ class Limited:
         found: Seen = until(seen, what, seconds=90)
         return found
 
+    def score(self) -> str:
+        return Path(f"/proc/{self._process.pid}/oom_score_adj").read_text()
+
     def lines(self, words: str) -> list[str]:
         return [line for line in self.log.read_text().splitlines() if words in line]
 
@@ -122,7 +126,7 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Pat
     with Limited(group, tmp_path, canaries) as probe:
         first = probe.until(lambda s: s.runs("small", "ok") >= 3, "no run of the other")
         last = probe.until(lambda s: s.runs("small", "ok") > first.runs("small", "ok"), "the other stopped")
-    assert last.state("big") == "failing"
+    assert last.state("big") == "out_of_memory"
     assert last.value("infercanary_run_failures_total", "big", "out_of_memory") == 1
     room = last.value("infercanary_memory_room_bytes")
     assert room is not None and 0 < room < 300 * MIB
@@ -153,3 +157,78 @@ def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_p
         r"sweep of batch 40: out_of_memory: canaries\.c\.sweep: batch 40, by what batch 8 took, needs 2\d\d MiB; ",
         probe.log.read_text(),
     ), probe.log.read_text()
+
+
+def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group: Group, tmp_path: Path) -> None:
+    """The process starts anew without it, under the same pid, and says why; it is not tried again soon."""
+    canaries = (
+        "  grows: {target: growing:Growing, options: {mib: 600, rate: 200}}\n"
+        "  small: {target: growing:Growing, options: {mib: 1}}\n"
+    )
+    with Limited(group, tmp_path, canaries) as probe:
+        last = probe.until(lambda s: s.runs("small", "ok") >= 3, "no run of the other")
+        assert probe.score() == "1000\n"
+        assert last.state("grows") == "out_of_memory"
+        assert last.value("infercanary_run_failures_total", "grows", "out_of_memory") == 1
+        [why] = (p.labels for p in last.families["infercanary_canary_failure_info"].points)
+        time.sleep(1)
+        probe.until(lambda s: s.runs("small", "ok") > last.runs("small", "ok"), "the other stopped")
+    assert why[:2] == ("grows", "out_of_memory")
+    [logged] = probe.lines("cannot be opened")  # once: it was not tried again
+    found = re.search(
+        r"canary grows: cannot be opened: canaries\.grows: opening it was ended when it had taken (\d+) MiB, with "
+        r"nothing left of the container's limit of 300 MiB but the 64 MiB in reserve; take a smaller model or input, "
+        r"or grant more memory$", logged,
+    )  # fmt: skip
+    assert found is not None and 100 < int(found[1]) < 240, logged
+
+
+class Tenant:
+    """A server in the same control group, which takes memory when the test says so."""
+
+    def __init__(self, group: Group, mib: int, rate: float) -> None:
+        code = (
+            "import sys, time\nsys.stdin.readline()\nheld = []\n"
+            f"for n in range({mib}):\n held.append(bytearray(b'x' * {MIB}))\n time.sleep(1 / {rate})\n"
+            "print('has it', flush=True)\nsys.stdin.readline()"
+        )
+        self._process = subprocess.Popen(
+            ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group.folder / "cgroup.procs"), sys.executable, "-c", code],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def take(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "has it\n"
+
+    def __enter__(self) -> Tenant:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_what_a_server_takes_later_is_given_to_it(group: Group, tmp_path: Path) -> None:
+    """The largest canary makes room; the smaller one goes on."""
+    canaries = (
+        "  large: {target: growing:Growing, options: {mib: 120, rate: 1000}}\n"
+        "  small: {target: growing:Growing, options: {mib: 10, rate: 1000}}\n"
+    )
+    with Tenant(group, 140, 200) as tenant, Limited(group, tmp_path, canaries) as probe:
+        first = probe.until(lambda s: min(s.runs(c, "ok") for c in ("large", "small")), "no run of both")
+        tenant.take()
+        last = probe.until(
+            lambda s: s.report.boot_id != first.report.boot_id and s.runs("small", "ok") >= 1,
+            "it did not start anew",
+        )
+    assert (last.state("large"), last.state("small")) == ("out_of_memory", "warming") or last.state(
+        "small"
+    ) == "steady"
+    [logged] = probe.lines("cannot be opened")
+    assert re.search(
+        r"canaries\.large: it was closed to give \d+ MiB back, with nothing left of the container's limit of 300 MiB "
+        r"but 64 MiB; it is opened again when there is room; grant more memory$", logged,
+    ), logged  # fmt: skip

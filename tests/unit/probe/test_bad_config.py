@@ -168,6 +168,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
     """What the command line says, run in this process; it must be one line, and exit code 2."""
     monkeypatch.setattr(sys, "argv", ["infercanary", *arguments])
+    monkeypatch.setattr(
+        "infercanary.probe.__main__.be_ended_first", lambda: None
+    )  # this process is the tests'
     with pytest.raises(SystemExit) as exit_:
         cli.main()
     out, err = capsys.readouterr()

@@ -17,6 +17,7 @@ from infercanary.probe.footprint import Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load
 from infercanary.probe.loop import Probe
+from infercanary.probe.openings import Openings
 from infercanary.probe.room import (
     LEAST_RESERVE,
     RESERVE_SHARE,
@@ -234,8 +235,7 @@ def points(tally: Tally, metric: Any) -> dict[tuple[str, ...], Any]:
 def test_a_canary_waits_for_room_and_then_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root, proc = container(tmp_path, 1000, 900)
     room, tally, target = Room(None, root, proc), Tally(), Asking(200 * MIB)
-    room.answer({"a": target})
-    canary = Canary("a", target, tally, 30, 300)
+    canary = Canary("a", target, tally, 30, 300, opening=Openings(room, {"a": target}).of["a"])
     now = 100.0
     monkeypatch.setattr("infercanary.probe.canary.perf_counter", lambda: now)
     waits = []
@@ -244,7 +244,7 @@ def test_a_canary_waits_for_room_and_then_opens(tmp_path: Path, monkeypatch: pyt
         waits.append(round(canary._retry_at - now))
         canary.open(30)  # before its time nothing happens
         now = canary._retry_at + 1
-    assert (canary.state, target.opened) == ("failing", 0)
+    assert (canary.state, target.opened) == ("out_of_memory", 0)
     assert waits == [60, 120, 240, 480, 600, 600]
     assert points(tally, FAILURES)["a", "out_of_memory"] == 6
     [(name, reason, detail)] = points(tally, DETAIL)
@@ -399,7 +399,7 @@ def test_a_sweep_stops_before_the_point_that_does_not_fit(
     canary.open(300)
     room = Room(None, root, proc)
     sweep = Sweep(batches=(1, 2, 64, 128), seconds=8)
-    sweeping = Sweeping(canary, target, sweep, 1e-6, 30.0, tally, room=room)
+    sweeping = Sweeping(canary, target, sweep, 1e-6, 30.0, tally, openings=Openings(room, {}))
 
     def swept() -> dict[tuple[str, ...], Any]:
         for _ in sweep.batches:

@@ -207,7 +207,7 @@ def test_a_process_that_may_have_no_more_goes_on() -> None:
     assert detail.startswith("out of memory (host): ")
     assert shown.startswith("c|out_of_memory|out of memory (host): ") and len(shown.encode()) < 280
     assert found == {
-        "good": "ok", "outcome": "raised", "reason": "out_of_memory", "latencies": [], "state": "failing",
+        "good": "ok", "outcome": "raised", "reason": "out_of_memory", "latencies": [], "state": "out_of_memory",
         "held": False, "rests": 60, "rests longer": 120, "counted": [2, 2], "again": "ok", "left": [],
     }  # fmt: skip
 

@@ -144,7 +144,8 @@ def test_every_rule_has_its_case_in_the_tables_order() -> None:
 def test_a_state_that_is_not_judged_is_a_tag_and_so_is_what_others_did_meanwhile() -> None:
     found = {state: state_tags(state, beside_opening=False, beside_sweep=False) for state in CANARY_STATES}
     assert found == {
-        "opening": (), "warming": ("warming",), "steady": (), "failing": ("failing",), "busy": ("busy",)
+        "opening": (), "warming": ("warming",), "steady": (), "failing": ("failing",), "out_of_memory": ("failing",),
+        "busy": ("busy",),
     }  # fmt: skip
     assert state_tags("warming", beside_opening=True, beside_sweep=True) == (
         "warming", "beside_opening", "beside_sweep",

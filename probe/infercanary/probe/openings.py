@@ -1,0 +1,210 @@
+"""What opening a canary takes of the host's memory: asked for by what is known of it, measured, and remembered.
+
+In a process of the probe's own it is watched, and the process starts anew where too little is left; what it knows goes
+along. In a server's process, which cannot, what each canary took is kept in a file beside the journal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from infercanary.probe.anew import Carried, Ended, start_anew
+from infercanary.probe.room import Room
+from infercanary.probe.targets import AsksForMemory, Failure, Need, Target
+from infercanary.probe.watcher import Growth, Watcher
+
+log = logging.getLogger("infercanary.probe")
+
+_MARGIN = 1.25  # of what it had taken when it was ended: it wanted more
+_DAY = 86400.0
+_FIX = "take a smaller model or input"
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What a canary took, in the file."""
+
+    of: str
+    """The kind of target, and what it asked for first: of another model that is mostly another text."""
+    took: int
+
+
+class Openings:
+    """One :class:`Opening` for each canary.
+
+    Args:
+        room: Asked before anything is taken.
+        targets: Canary → its target, before it is opened.
+        journal: The file beside which a guest keeps what canaries took; None to keep nothing.
+    """
+
+    def __init__(
+        self, room: Room, targets: Mapping[str, Target], journal: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.room = room
+        self.watcher = Watcher(room)
+        self.ended: dict[str, Ended] = {}
+        """Canary → how its work was ended last, within a day or so."""
+        self.took: dict[str, int] = {}
+        """Canary → bytes, as the process before found them."""
+        self._points: list[Ended] = []
+        self._file = None if journal is None else Path(f"{os.fspath(journal)}.memory")
+        self._is_guest = False
+        self._writing = threading.Lock()
+        self.of = {name: Opening(name, target, self) for name, target in targets.items()}
+        """Canary → its opening."""
+
+    def be_a_guest(self) -> None:
+        """Run in a server's process: nothing is watched, and what was taken is kept in the file."""
+        self._is_guest = True
+
+    def watch(self, carried: Carried, running_since: Callable[[], float | None]) -> Sequence[Ended]:
+        """Watch, in a process of the probe's own.
+
+        Args:
+            carried: From the process before.
+            running_since: See :meth:`Watcher.start`.
+
+        Returns:
+            Points of sweeps that are not to be tried again.
+        """
+        self.ended = {each.canary: each for each in carried.ended if each.load is None}
+        self._points = [each for each in carried.ended if each.load is not None]
+        self.took = dict(carried.took)
+        self.watcher.start(self._start_anew, running_since)
+        return self._points
+
+    def known(self, of: str, canary: str) -> Need | None:
+        """What opening it took before.
+
+        Args:
+            of: The target, as it is to be found in a guest's file.
+            canary: Its name.
+
+        Returns:
+            The need; None where nothing is known.
+        """
+        if not self._is_guest:
+            took = self.took.get(canary)
+            return None if took is None else Need("target", took, "opening it, by what it took before,", _FIX)
+        found = self._read().get(canary)
+        if found is None or found.of != of or self._file is None:
+            return None
+        what = (
+            f"opening it, by what it took before ({self._file.name}, to be removed if that is no longer so),"
+        )
+        return Need("target", found.took, what, _FIX)
+
+    def keep(self, of: str, canary: str, took: int) -> None:
+        """Keep what opening it took.
+
+        Args:
+            of: As of :meth:`known`.
+            canary: Its name.
+            took: Bytes.
+        """
+        self.watcher.held[canary] = self.took[canary] = took
+        if (ended := self.ended.get(canary)) is not None:
+            self.ended[canary] = msgspec.structs.replace(ended, is_over=True)
+        if not self._is_guest or self._file is None:
+            return
+        with self._writing, suppress(OSError):  # the disk is full, or gone: nothing is known next time
+            found = self._read() | {canary: _Known(of, took)}
+            draft = self._file.with_name(f"{self._file.name}.new")
+            draft.write_bytes(msgspec.json.encode(found))
+            os.replace(draft, self._file)
+
+    def _read(self) -> dict[str, _Known]:
+        with suppress(OSError, msgspec.MsgspecError):
+            if self._file is not None:
+                return msgspec.json.decode(self._file.read_bytes(), type=dict[str, _Known])
+        return {}
+
+    def _start_anew(self, works: Sequence[tuple[str, tuple[int, int] | None, int, str]]) -> None:
+        now = time.monotonic()
+        ended = dict(self.ended)
+        points = list(self._points)
+        for canary, load, took, why in works:
+            before = ended.get(canary)
+            times = before.times + 1 if before is not None and now - before.at < _DAY else 1
+            if load is None:
+                ended[canary] = Ended(canary, None, took, why, now, times)
+            else:
+                points.append(Ended(canary, load, took, why, now))
+        start_anew(Carried((*ended.values(), *points), {**self.took, **self.watcher.held}))
+
+
+class Opening:
+    """Around the opening of one canary, until its warm-up is over: ``with opening: target.open(); …``.
+
+    Args:
+        canary: Its name.
+        target: Set up to ask for what it is about to take.
+        openings: Those of all canaries.
+    """
+
+    def __init__(self, canary: str, target: Target, openings: Openings) -> None:
+        self._canary = canary
+        self._openings = openings
+        self._kind = f"{type(target).__module__}.{type(target).__qualname__}"
+        self._asks = isinstance(target, AsksForMemory)
+        self._of: str | None = None  # not asked yet
+        self._stack = ExitStack()
+        self._growth: Growth | None = None
+        if isinstance(target, AsksForMemory):
+            target.ask_for_memory = self.ask
+
+    def ask(self, needs: Sequence[Need]) -> None:
+        """Refuse what does not fit, by its size and by what the canary took before.
+
+        Args:
+            needs: What the target is about to take.
+
+        Raises:
+            Failure: `out_of_memory`.
+        """
+        if self._growth is not None and self._of is None:
+            self._check(" ".join([self._kind, *(f"{need.place}={need.size}" for need in needs)]))
+        self._openings.room.require(self._canary, needs)
+
+    def __enter__(self) -> None:
+        self._of = None
+        self._refuse_what_was_ended()
+        self._openings.watcher.held.pop(self._canary, None)
+        if not self._asks:
+            self._check(self._kind)
+        self._growth = self._stack.enter_context(self._openings.watcher.growing(self._canary))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        growth, self._growth = self._growth, None
+        self._stack.close()
+        if error is None and growth is not None:
+            self._openings.keep(self._of or self._kind, self._canary, growth.took)
+
+    def _check(self, of: str) -> None:
+        """By what the same took before."""
+        self._of = of
+        if (need := self._openings.known(of, self._canary)) is not None:
+            self._openings.room.require(self._canary, [need])
+
+    def _refuse_what_was_ended(self) -> None:
+        ended = self._openings.ended.get(self._canary)
+        if ended is None or ended.is_over:
+            return
+        since = time.monotonic() - ended.at
+        room = self._openings.room.left()
+        there_is = room is not None and room.size >= _MARGIN * ended.took
+        if since < ended.rest or (since < ended.pause and not there_is):
+            raise Failure("out_of_memory", ended.why)
+        # Else it is tried again, watched as before; what it took must not refuse it.
+        self._openings.took.pop(self._canary, None)

@@ -1,0 +1,39 @@
+"""A target whose opening takes memory slowly, as a model's factory does: nobody knows beforehand how much."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from infercanary.probe import HostClock, Phase
+
+MIB = 1 << 20
+
+
+class Growing:
+    """Takes ``mib`` MiB at ``rate`` MiB a second, and keeps it."""
+
+    def __init__(self, mib: int, rate: float = 150.0) -> None:
+        self._mib, self._rate = mib, rate
+        self._held: list[bytearray] = []
+        self.clock: Any = HostClock()
+
+    def open(self) -> None:
+        begin = time.perf_counter()
+        for n in range(self._mib):
+            self._held.append(bytearray(b"x" * MIB))
+            time.sleep(max(0.0, begin + n / self._rate - time.perf_counter()))
+
+    def run(self, phase: Phase) -> float:
+        with phase("compute"):
+            time.sleep(0.001)
+        return 1.0
+
+    def values(self, result: float) -> list[float]:
+        return [result]
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def close(self) -> None:
+        self._held.clear()
