@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ class Limited:
     def until(self, condition: Callable[[Seen], Any], what: str) -> Seen:
         def seen() -> Seen | None:
             assert self._process.poll() is None, self.log.read_text()
-            with suppress(OSError):
+            with suppress(OSError, HTTPException):  # in the middle of an answer it may start anew
                 found = fetch(f"http://{self._address}")
                 return found if condition(found) else None
             return None

@@ -75,6 +75,10 @@ def test_an_onnx_models_weights_may_lie_beside_it(tmp_path: Path) -> None:
     assert [len(path.name) for path in beside_onnx(long)] == [208], "a length of two bytes"
     assert one.read_bytes() == other.read_bytes(), "the file itself does not show it"
     assert of_files([one, *beside_onnx(one)]) != of_files([other, *beside_onnx(other)])
+    large = tmp_path / "one" / "large.onnx"
+    for begin in range((1 << 20) - 13, (1 << 20) + 1):  # it is searched in blocks of 1 MiB
+        large.write_bytes(bytes(begin) + b"\x0a\x08location\x12\x09m.weights \x0a")
+        assert [path.name for path in beside_onnx(large)] == ["m.weights"], begin
     (tmp_path / "secret").write_bytes(b"s")
     evil = tmp_path / "one" / "evil.onnx"
     evil.write_bytes(b"\x0a\x08location\x12\x09../secret \x0a\x08location\x12\xff\xff \x0a\x08location\x12")

@@ -301,6 +301,40 @@ def test_torch_and_onnx_ask_before_they_take(tmp_path: Path) -> None:
         target.close()
 
 
+def test_matmul_and_a_model_with_weights_beside_it_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    from infercanary.probe.targets.matmul import MatmulTarget
+    from infercanary.probe.targets.onnx import OnnxTarget
+
+    class Refused(Exception):
+        pass
+
+    def refuse(needs: Any) -> None:
+        asked.extend(needs)
+        if sum(need.size for need in needs) >= 5000:
+            raise Refused
+
+    asked: list[Need] = []
+    matmul = MatmulTarget(64)
+    matmul.ask_for_memory = refuse
+    with pytest.raises(Refused):
+        matmul.open()
+    half = 3 * 2 if len(matmul.precisions) > 1 else 0
+    assert asked == [Need("size", 64 * 64 * (3 * 4 + half), "matrices of 64 × 64", "give a smaller size")]
+    asked.clear()
+    (tmp_path / "m.onnx").write_bytes(b"\x0a\x08location\x12\x09m.weights \x0a")
+    (tmp_path / "m.weights").write_bytes(bytes(5000))
+    onnx = OnnxTarget(str(tmp_path / "m.onnx"))
+    onnx.ask_for_memory = refuse
+    with pytest.raises(Refused):
+        onnx.open()
+    size = (tmp_path / "m.onnx").stat().st_size
+    assert [need.size for need in asked] == [size, size + 5000]
+
+
 def process(proc: Path, resident: int, peak: int) -> None:
     """A process's files; in MiB."""
     tree(proc, {

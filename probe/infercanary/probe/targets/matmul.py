@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
-from infercanary.probe.targets import NoCuda, Reading, register
-from infercanary.probe.targets.engines import torch_model
+from infercanary.probe.targets import Need, NoCuda, Reading, register
+from infercanary.probe.targets.engines import needs, torch_model
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.libraries import imported
@@ -141,6 +141,7 @@ class MatmulTarget:
         self.cuda_missing = ""
         """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none."""
         self.clock = _KeepingClock(HostClock())
+        self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -154,7 +155,7 @@ class MatmulTarget:
 
         Raises:
             UsageError: torch is not installed, or the device does not have the precision that was asked for.
-            Failure: torch's libraries do not fit, or are not there.
+            Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
         self._torch: Any = imported("torch", "install infercanary[torch]")
@@ -178,6 +179,7 @@ class MatmulTarget:
                 f"{self.device} here; there is {', '.join(self.precisions)}"
             )
         self._seconds = {name: deque(maxlen=_RECENT) for name in self.precisions if name != self.precision}
+        self.ask_for_memory([self._need()])
         drawn = [
             torch_model.drawn(torch, TensorSpec(shape=(self.size, self.size)), i, self._seed)
             for i in range(2)
@@ -256,6 +258,15 @@ class MatmulTarget:
     def close(self) -> None:
         """Drop the operands."""
         self._operands = {}
+
+    def _need(self) -> Need:
+        """Two matrices that are drawn; on a CPU also their copies of other precisions, and the products."""
+        size = 2 * needs.of_input("size", (self.size, self.size), "float32").size
+        if self._device.type == "cpu":
+            for name in {_DTYPES.get(name, name) for name in self.precisions}:
+                one = needs.of_input("size", (self.size, self.size), name).size
+                size += one if name == "float32" else 3 * one
+        return Need("size", size, f"matrices of {self.size} × {self.size}", "give a smaller size")
 
     def _of_gpu(self) -> tuple[tuple[str, ...], str]:
         """The GPU's precisions: single, and half."""

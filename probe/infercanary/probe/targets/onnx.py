@@ -35,7 +35,6 @@ _OPTIMIZATION = {
 }
 _ERRORS = 3
 _MOST_THREADS = 4096
-_SEARCHED_BYTES = 16 << 20  # a graph whose weights lie beside it is smaller
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -142,7 +141,11 @@ class OnnxTarget:
         onnxruntime = self._ort
         if not Path(self._path).is_file():
             raise UsageError(f"model: no file `{self._path}`; check the path (it starts at {Path.cwd()})")
-        self.ask_for_memory([self._model_need()])
+        path = Path(self._path)
+        self.ask_for_memory(
+            [needs.of_files("model", [path])]
+        )  # before it is searched for what lies beside it
+        self.ask_for_memory([needs.of_files("model", [path, *beside_onnx(path)])])
         loaded = self._loaded
         try:
             loaded.open(onnxruntime, self.session_options)
@@ -157,7 +160,13 @@ class OnnxTarget:
                 loaded.require_our_stream()
                 loaded.gpu.before_close(self._drop)  # the binding holds the session
                 self._bound = DeviceBinding(
-                    onnxruntime, loaded.session, loaded.gpu, loaded.ordinal, inputs, self._seed
+                    onnxruntime,
+                    loaded.session,
+                    loaded.gpu,
+                    loaded.ordinal,
+                    inputs,
+                    self._seed,
+                    self.ask_for_memory,
                 )
                 self.clock = self._bound.clock
         except BaseException as error:
@@ -293,12 +302,6 @@ class OnnxTarget:
         for key, value in self._session_config.items():
             options.add_session_config_entry(key, value)
         return options
-
-    def _model_need(self) -> Need:
-        path = Path(self._path)
-        # What a large file names beside it is left out: to search it takes longer than to load it.
-        is_small = path.stat().st_size <= _SEARCHED_BYTES
-        return needs.of_files("model", [path, *(beside_onnx(path) if is_small else ())])
 
     def _bind(self, arrays: dict[str, NDArray[Any]], dtypes: dict[str, str]) -> None:
         self._arrays, self._dtypes = arrays, dtypes

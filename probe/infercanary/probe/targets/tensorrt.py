@@ -246,6 +246,7 @@ class TensorRtTarget:
                         f"engine: how large its output `{name}` is depends on the data, and that is not supported; "
                         "build it to end before that layer"
                     )
+                self.ask_for_memory([needs.of_output(shape, dtype)])
                 tensor = StagedTensor(gpu, shape, dtype)
                 self._outputs.append(tensor)
                 self._set_address(name, tensor)

@@ -345,6 +345,7 @@ class TorchTarget:
                 result = self._model(*self._device_inputs)
         outputs = list(torch_model.tensors(self._torch, result))
         if not _same_shapes(outputs, self._host_outputs):
+            self.ask_for_memory([needs.of_output(o.shape, str(o.dtype)) for o in outputs])
             self._host_outputs = [
                 self._torch.empty(o.shape, dtype=o.dtype, device="cpu", pin_memory=True) for o in outputs
             ]

@@ -19,6 +19,7 @@ _BLOCK = 1 << 20
 # An entry of TensorProto.external_data whose key is `location`, up to the length of the path:
 # https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
 _LOCATION = re.compile(rb"\x0a\x08location\x12([\x00-\xff])([\x00-\xff])")
+_LOCATION_BYTES = 13
 _MOST_BESIDE = 10_000
 
 
@@ -99,7 +100,12 @@ def beside_onnx(path: Path) -> list[Path]:
         if not path.stat().st_size:
             return []
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            names = {_name(data, found) for found in _LOCATION.finditer(data)}
+            # In blocks, between which a server's threads get the interpreter: 256 MiB take 0.2 s.
+            names = {
+                _name(data, found)
+                for begin in range(0, len(data), _BLOCK)
+                for found in _LOCATION.finditer(data, begin, begin + _BLOCK + _LOCATION_BYTES - 1)
+            }
     found = []
     for name in sorted(filter(None, names))[:_MOST_BESIDE]:
         with suppress(OSError, ValueError):

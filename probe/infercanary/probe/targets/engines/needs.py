@@ -37,6 +37,20 @@ def of_input(place: str, shape: Sequence[int], dtype: str) -> Need:
     return Need(place, size, f"{_shown(shape)} {dtype}", "give a smaller shape")
 
 
+def of_output(shape: Sequence[int], dtype: str) -> Need:
+    """What the host's copy of an output takes, which a GPU's is read into.
+
+    Args:
+        shape: Its dimensions.
+        dtype: As of :func:`of_input`.
+
+    Returns:
+        The need.
+    """
+    found = of_input("model", shape, dtype)
+    return found._replace(what=f"an output, {found.what},", fix="give a smaller input")
+
+
 def of_a_load(shapes: Iterable[Sequence[int]], dtypes: Iterable[str]) -> list[Need]:
     """What the inputs of a sweep's point take.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device
+from infercanary.probe.targets import Need
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
+from infercanary.probe.targets.engines.needs import of_output
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, places, readable
 from infercanary.probe.timing import HostClock, Phase
 
@@ -100,6 +102,7 @@ class DeviceBinding:
         ordinal: int,
         inputs: Sequence[Input],
         seed: int,
+        ask_for_memory: Callable[[Sequence[Need]], None],
     ) -> None:
         """Draw the inputs and bind them, after a first run that finds out how large the outputs are.
 
@@ -110,6 +113,7 @@ class DeviceBinding:
             ordinal: CUDA's number of it.
             inputs: What each of them holds.
             seed: They are drawn from it.
+            ask_for_memory: Called before an output gets its copy on the host.
         """
         self._session = session
         where = ("cuda", ordinal)
@@ -139,6 +143,7 @@ class DeviceBinding:
                     self._binding.bind_output(output.name)
                     continue
                 dtype = _DTYPES[output.type]
+                ask_for_memory([of_output(found.shape(), dtype)])
                 tensor = StagedTensor(gpu, found.shape(), dtype)
                 self._binding.bind_output(
                     output.name, *where, _element_type(dtype), found.shape(), tensor.address
