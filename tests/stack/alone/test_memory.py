@@ -41,7 +41,7 @@ SMALL = {"target": "torch", "options": {"model": "models:relu", "inputs": [{"sha
 def canary(model: str, *shape: int, batches: tuple[int, ...] = ()) -> dict[str, Any]:
     """The settings of one by torch, and of its sweep."""
     options = {"model": model, "inputs": [{"shape": list(shape or (8,))}]}
-    sweep = {"sweep": {"batches": list(batches), "seconds": 3 * len(batches), "every_seconds": 1}}
+    sweep = {"sweep": {"batches": list(batches), "seconds": 1.5 * len(batches), "every_seconds": 1}}
     return {"target": "torch", "options": options, **(sweep if batches else {})}
 
 
@@ -307,7 +307,7 @@ def test_memory_that_the_server_takes_later(scene: Scene, way: Way) -> None:
 @pytest.mark.parametrize(
     "way", ["background", *(pytest.param(w, marks=pytest.mark.campaign) for w in ("beside", "exec"))]
 )
-def test_a_factory_that_takes_all_at_once(scene: Scene, way: Way) -> None:
+def test_a_factory_that_takes_all_in_an_instant(scene: Scene, way: Way) -> None:
     """Nothing can be known before, nor seen in time: the kernel ends the probe, and not the server."""
     scene.begin(canary("models:leaping"))
     if way == "exec":
