@@ -3,6 +3,7 @@
 ``make campaign`` skips what the table says passed at this commit, so it goes on where it was stopped: commit first.
 ``make campaign ARGS="-k kills"`` runs a part, ``ARGS=--again`` everything once more. ``make causes`` runs the tests
 named ``…is_named[CAUSE-is-NAME-TRIAL]``: a cause is made, and must be named so; it keeps a table by cause.
+``make causes ARGS=--once`` runs one trial of each, and keeps no table: that is what CI does.
 """
 
 from __future__ import annotations
@@ -110,18 +111,42 @@ def run(test: str) -> str:
     return "passed" if "1 passed" in last else "skipped"
 
 
+def once(tests: list[str]) -> int:
+    """Run one trial of each cause; where it is wrong, the next two must be right, for no machine is all quiet.
+
+    Args:
+        tests: pytest's ids, the trials of a cause in their order.
+
+    Returns:
+        1 where a cause was not named.
+    """
+    trials: dict[str, list[str]] = {}
+    for test in tests:
+        if trial := _TRIAL.search(test):
+            trials.setdefault(trial[1], []).append(test)
+    missed = []
+    for cause, (first, *more) in trials.items():
+        if run(first) == "failed" and "failed" in [run(test) for test in more[:2]]:
+            missed.append(cause)
+    print(f"not named: {', '.join(missed)}" if missed else f"{len(trials)} causes: none was missed")
+    return int(bool(missed))
+
+
 def main() -> int:
     """Run what did not pass at this commit; 1 where one failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-k", default="", help="only tests with this in their name, as pytest reads it")
     parser.add_argument("--again", action="store_true", help="also those that passed at this commit")
     parser.add_argument("--causes", action="store_true", help="only trials of causes, and their table")
+    parser.add_argument("--once", action="store_true", help="of causes, one trial of each, and no table")
     arguments = parser.parse_args()
     if arguments.causes:
         arguments.k = f"is_named and ({arguments.k})" if arguments.k else "is_named"
     rows = read(TABLE.read_text()) if TABLE.exists() else {}
     now = commit()
     tests = collected(["-k", arguments.k] if arguments.k else [])
+    if arguments.causes and arguments.once:
+        return once(tests)
     if not arguments.k:
         rows = {test: row for test, row in rows.items() if test in tests}  # others are gone
     failed = 0

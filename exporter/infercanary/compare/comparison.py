@@ -23,6 +23,7 @@ from infercanary.compare.recording import Attempts, RecordedRuns, shown
 from infercanary.compare.units import count
 from infercanary.contract.vocabulary import SETTINGS
 from infercanary.judge.causes import explain
+from infercanary.judge.identity import identified
 from infercanary.judge.measures import MeasureVerdict, compare_measures
 from infercanary.judge.model import Causes, Judgement, Pair
 from infercanary.judge.policy import FILES, Policy
@@ -125,7 +126,7 @@ def compare_runs(
             "--candidate-id"
         )
     notes = _notes(baseline, candidate, policy)
-    old, new = judged(baseline, policy), judged(candidate, policy)
+    old, new = _identified(judged(baseline, policy), judged(candidate, policy))
     replica = (_points(old), _points(new))
     # As in the judge's own `compare`: two files of numbers are one series before and after, starts are named as such.
     is_series = restart_sd is None and all(_is_sample(side) for side in (baseline, candidate))
@@ -253,6 +254,12 @@ def with_claim(result: ComparisonResult, claimed: float | None, policy: Policy =
     return msgspec.structs.replace(
         result, claim=found, exit_code=OF_CLAIM[found.state], next=[*result.next, *more]
     )
+
+
+def _identified(old: RecordedRuns, new: RecordedRuns) -> tuple[RecordedRuns, RecordedRuns]:
+    """Both sides, with weights that are the same but for their last bits as one model."""
+    starts = identified([*old.starts, *new.starts])
+    return old._replace(starts=starts[: len(old.starts)]), new._replace(starts=starts[len(old.starts) :])
 
 
 def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> list[str]:

@@ -22,7 +22,8 @@ from infercanary.contract.vocabulary import Bottleneck
 from infercanary.judge.policy import FILES
 
 CPUS = sorted(os.sched_getaffinity(0))
-RUNS = FILES.fewest_runs + 1
+RUNS = 2 * FILES.fewest_runs
+"""Of fewer, the interval of a control is so wide that memory may have made anything."""
 TORCH = "convolutions"
 
 pytestmark = [

@@ -220,6 +220,18 @@ def test_what_both_sides_measured_is_said(journal, before, after, words):
     assert ("settings" in result.sentence) == bool(notes)
 
 
+def test_weights_of_one_drawing_are_no_other_model(journal):
+    """A factory's last bits differ with the instruction set, and with them the digest; the answer is the same."""
+    for answer, said in (((1.0, 2.500001), False), ((1.0, 2.2), True)):
+        sides = (("a", [0.02] * 3, {"resnet18": (1.0, 2.5)}), ("b", [0.03] * 3, {"resnet18": answer}))
+        old, new = (
+            read([journal(f"{name}{said}", levels, more={"model:resnet18": f"weights-{name}.l"}, outputs=of)])
+            for name, levels, of in sides
+        )
+        result = compare_runs("resnet18", old.canaries["resnet18"], new.canaries["resnet18"])
+        assert ("model weights-a" in result.sentence) is said
+
+
 def observed(log, se, df=30.0, sd=0.01, sd_df=4.0, runs=(50, 50), starts=(1, 1)):
     return Observed(Shift(log, se, df), Restarts(sd, sd_df), runs, starts)
 
