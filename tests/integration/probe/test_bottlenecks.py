@@ -81,10 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     trouble = TROUBLES[made]
-    if trouble.canary == "copy" and (ratio := copies_beside(trouble.beside)) < 1 + 2 * FILES.smallest_effect:
-        pytest.skip(
-            f"no cause to name: copies on the other CPUs make a copy here take {ratio:.3f} times as long"
-        )
+    skip_without_a_cause(trouble)
     before = healthy(folder, trouble.canary, trouble.cpus)
     with ExitStack() as stack:
         for cpu in () if not trouble.beside else CPUS[:1] if trouble.on_its_cpu else CPUS[1:]:
@@ -93,6 +90,8 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     old, new = (read([str(journal)]).canaries[trouble.canary] for journal in (before, after))
     found = compare_runs(trouble.canary, old, new)
     print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
+    if found.shift is None or found.shift <= FILES.smallest_effect:
+        skip_without_a_cause(trouble)  # what others on a virtual machine's host take of its bandwidth changes
     assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
     assert found.causes is not None
     assert next(iter(found.causes.bottlenecks)) == trouble.is_named, (
@@ -101,7 +100,14 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     )
 
 
-@cache
+def skip_without_a_cause(trouble: Trouble) -> None:
+    """Skip where copies on the other CPUs do not make a copy here slower now."""
+    if trouble.canary == "copy" and (ratio := copies_beside(trouble.beside)) < 1 + 2 * FILES.smallest_effect:
+        pytest.skip(
+            f"no cause to name: copies on the other CPUs make a copy here take {ratio:.3f} times as long"
+        )
+
+
 def copies_beside(code: str) -> float:
     """How many times as long a copy takes beside these processes, measured without the product.
 
