@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack campaign causes coverage mutation lint format docs dashboards images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,10 +22,13 @@ demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where insta
 venv: .venv/dev ## everything, into .venv
 
 test: .venv/dev ## all tests that need no Docker; ARGS="-k name" for a part
-	.venv/bin/python -m pytest -m "not stack and not campaign" --numprocesses=$(WORKERS) $(ARGS)
+	.venv/bin/python -m pytest -m "not stack and not kubernetes and not campaign" --numprocesses=$(WORKERS) $(ARGS)
 
 test-stack: .venv/dev ## tests with real containers: Docker with Compose v2, and the stack's ports; ARGS="-k name" for a part
 	.venv/bin/python -m pytest -m "stack and not campaign" --numprocesses=$(STACK_WORKERS) $(ARGS) tests/stack
+
+test-kubernetes: .venv/dev ## tests on a real Kubernetes of three nodes: KUBECONFIG, or root and the programs that .ci/kubernetes finds
+	.venv/bin/python -m pytest -m "kubernetes and not campaign" $(ARGS) tests/kubernetes
 
 campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: benchmarks/results/campaign.md
 	.venv/bin/python tests/tools/campaign.py $(ARGS)

@@ -15,9 +15,10 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
-# One Compose stack a session: its tests run in one process, in this order. What only reads goes first, what restarts
-# and replaces containers after it.
+# One Compose stack a session, one Kubernetes: the tests of each run in one process. Those of the stack in this order:
+# what only reads goes first, what restarts and replaces containers after it.
 SHARED_STACK = PurePosixPath("tests/stack")
+SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
 STACK_ORDER = ("test_compose", "test_ghosts", "test_dashboards", "test_recovery", "test_ways")
 
 
@@ -26,9 +27,9 @@ def _path(nodeid: str) -> PurePosixPath:
 
 
 def _scope(nodeid: str) -> str:
-    """Tests of one scope run in one process, one after the other: those of the shared stack, and those of a file."""
+    """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file."""
     path = _path(nodeid)
-    return str(SHARED_STACK if path.parent == SHARED_STACK else path)
+    return str(path.parent if path.parent in (SHARED_STACK, SHARED_CLUSTER) else path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -91,7 +91,7 @@ def run(options: list[str]) -> Path:
     rc = DATA / "rc"
     rc.write_text(RC.format(root=ROOT, data=DATA))
     coverage = [sys.executable, "-m", "coverage"]
-    for suite, workers in (("not stack", 4), ("stack", 2)):
+    for suite, workers in (("not stack and not kubernetes", 4), ("stack", 2)):
         mark = f"{suite} and not campaign"
         pytest = ["-m", "pytest", "-q", "-m", mark, f"--numprocesses={workers}", *options]
         code = subprocess.run([*coverage, "run", f"--rcfile={rc}", *pytest], cwd=ROOT, check=False).returncode

@@ -1,0 +1,41 @@
+"""The cluster that the other tests use: real nodes, and a machine that is afterwards as it was."""
+
+from __future__ import annotations
+
+from cluster import Cluster
+from harness import eventually
+
+
+def test_it_has_three_nodes(cluster: Cluster) -> None:
+    nodes = cluster.get("nodes")["items"]
+    assert len(nodes) == 3
+    for node in nodes:
+        [ready] = [state for state in node["status"]["conditions"] if state["type"] == "Ready"]
+        assert ready["status"] == "True", node["metadata"]["name"]
+
+
+def test_a_pod_runs_on_each(cluster: Cluster) -> None:
+    labels = {"app": "hello"}
+    container = {
+        "name": "hello",
+        "image": "docker.io/infercanary/pause:1",
+        "imagePullPolicy": "Never",
+    }
+    cluster.apply(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "hello", "namespace": "default"},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+            },
+        }
+    )
+
+    def running() -> set[str]:
+        found = cluster.pods("default", "app=hello")
+        return {pod["spec"]["nodeName"] for pod in found if pod["status"]["phase"] == "Running"}
+
+    eventually("a pod on each node", 60, lambda: len(running()) == 3)
+    cluster.kubectl("delete", "daemonset", "hello", "--wait=false", "--namespace", "default")
