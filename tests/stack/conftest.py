@@ -19,6 +19,7 @@ from harness import (
     ENVIRONMENT,
     EXAMPLE,
     GHOSTS,
+    LABEL,
     PORTS,
     ROOT,
     SECRET,
@@ -71,6 +72,12 @@ class _Docker:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Docker())
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove what a session that was killed left, before any process of this one starts something."""
+    if not (hasattr(session.config, "workerinput") or session.config.option.collectonly or _missing()):
+        remove_containers(LABEL)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m, which reads it
@@ -155,7 +162,6 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
     for path in (folder, folder.parent, folder.parent.parent):
         path.chmod(0o755)  # containers read in there as other users
-    remove_containers()  # they would hold the networks
     compose("down", "--volumes", "--remove-orphans", "--timeout", "2")
     ENVIRONMENT["COMPOSE_FILE"] = os.pathsep.join(map(str, (ROOT / "docker-compose.yml", _impatient(folder))))
     ENVIRONMENT["ALERT_WEBHOOK_URL_FILE"] = str(folder / "webhook-url")

@@ -129,7 +129,8 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
     eventually("it is up again", 75, lambda: stack.value("infercanary_up", service="classify") == 1)
 
 
-@pytest.mark.parametrize("what", ["exporter", "prometheus", "docker"])
+# No other test can do anything while the daemon is away.
+@pytest.mark.parametrize("what", ["exporter", "prometheus", pytest.param("docker", marks=pytest.mark.quiet)])
 def test_everything_comes_back_and_nothing_is_counted_twice(stack: Stack, what: str) -> None:
     def counts(report: dict[str, object]) -> float:
         families: Any = report["families"]

@@ -26,7 +26,9 @@ PORTS = {"classify": 8001, "moderate": 8002}
 GHOSTS = ROOT / "tests/stack/ghosts"
 # In the webhook's address, and in the environment of a container that is watched: it is to be found nowhere else.
 SECRET = "s3cr3t-t0k3n-0f-a-t3st"
-OWN_LABEL = "infercanary.test=beside-the-stack"
+LABEL = "infercanary.test"
+# Of what a test starts beside the stack. Tests run side by side in processes (pytest-xdist): each removes its own only.
+OWN_LABEL = f"{LABEL}={os.environ.get('PYTEST_XDIST_WORKER', 'one-process')}"
 # The legacy builder is in every Docker; BuildKit's needs a plug-in that Debian does not ship.
 ENVIRONMENT = {**os.environ, "DOCKER_BUILDKIT": "0", "COMPOSE_PROJECT_NAME": PROJECT}
 
@@ -69,9 +71,9 @@ def services() -> list[str]:
     return [name for name in found if name != "grafana" or found[name]["image"] in there]
 
 
-def remove_containers() -> None:
-    """Remove those that tests started beside the stack, also in a session that was killed."""
-    if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={OWN_LABEL}").split():
+def remove_containers(label: str = OWN_LABEL) -> None:
+    """Remove those that tests of this process started beside the stack; of all processes where it is LABEL."""
+    if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split():
         run("docker", "rm", "--force", "--volumes", *found)
 
 
