@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards chart images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,8 +58,12 @@ format: .venv/dev ## ruff's formatting and safe fixes
 docs: .venv/dev ## docs/metrics.md and contract/kinds.py, from the declarations of the metrics
 	.venv/bin/python docs/generate.py
 
-dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and from Prometheus' rules
+dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and from Prometheus' rules; and the chart, which has copies
 	.venv/bin/python -m grafana.generate
+	.venv/bin/python charts/generate.py
+
+chart: .venv/dev ## the Helm chart's copies and README, and the plain manifests of deploy/kubernetes
+	.venv/bin/python charts/generate.py
 
 images: ## the images of the Compose file, which test-stack builds otherwise
 	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers

@@ -1,0 +1,174 @@
+"""``make chart``, and ``make dashboards`` too: writes what the chart holds copies of, its README, and plain manifests.
+
+Helm reads no file outside of a chart's folder, so rules and dashboards are copied into it. The README's table is made
+of the comments in values.yaml: a comment describes the key right below it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+CHART = ROOT / "charts/infercanary"
+PLAIN = ROOT / "deploy/kubernetes"
+COPIES = {"rules": "prometheus/rules/*.yml", "dashboards": "grafana/dashboards/json/*.json"}
+"""Folder in the chart → the files that it has copies of."""
+NAMESPACE = """# Rendered from charts/infercanary by `make chart`: edit that. {about}
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: infercanary
+  labels:
+    pod-security.kubernetes.io/enforce: restricted
+"""
+README = """<!-- Written by `make chart` from Chart.yaml and values.yaml. -->
+# infercanary {version}
+
+{description}
+
+```sh
+helm install infercanary charts/infercanary --namespace infercanary --create-namespace \\
+  --set image.repository=registry.example.com/infercanary-exporter
+```
+
+[docs/kubernetes.md](../../docs/kubernetes.md) has the way from there to a rollout that is judged. Helm refuses a value
+that `values.schema.json` does not know, and names it. Rules and dashboards are copies of `prometheus/rules` and
+`grafana/dashboards/json`: edit those.
+
+| value | default | what it is |
+|---|---|---|
+{rows}
+"""
+
+
+def copies() -> dict[Path, str]:
+    """The files of the chart that are copies.
+
+    Returns:
+        Path in the chart → text.
+    """
+    return {
+        CHART / folder / source.name: source.read_text(encoding="utf-8")
+        for folder, pattern in COPIES.items()
+        for source in sorted(ROOT.glob(pattern))
+    }
+
+
+def described(text: str) -> Iterator[tuple[str, str, str]]:
+    """The values of a values.yaml that have a description.
+
+    Args:
+        text: Of the file.
+
+    Yields:
+        Dotted key, default as JSON or empty for a section, and description.
+    """
+    lines = text.splitlines()
+
+    def comment_above(line: int) -> str:
+        words: list[str] = []
+        while line and (found := re.fullmatch(r" *# (.+)", lines[line - 1])):
+            words.insert(0, found[1])
+            line -= 1
+        return " ".join(words)
+
+    def walk(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, str, str]]:
+        for key, value in node.value:
+            name = f"{prefix}{key.value}"
+            inner = [*walk(value, f"{name}.")] if isinstance(value, yaml.MappingNode) else []
+            if about := comment_above(key.start_mark.line):
+                yield name, "" if inner else _default(value), about
+            yield from inner
+
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    assert isinstance(root, yaml.MappingNode)
+    yield from walk(root, "")
+
+
+def _default(node: yaml.Node) -> str:
+    value = yaml.safe_load(yaml.serialize(node, Dumper=yaml.SafeDumper))
+    return f"`{json.dumps(value)}`"
+
+
+def readme() -> str:
+    """The chart's README.
+
+    Returns:
+        Markdown.
+    """
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    values = (CHART / "values.yaml").read_text(encoding="utf-8")
+    rows = [f"| `{key}` | {default} | {about} |" for key, default, about in described(values)]
+    return README.format(version=chart["version"], description=chart["description"], rows="\n".join(rows))
+
+
+def render(*options: str) -> str:
+    """The chart as `helm template` renders it, in the namespace `infercanary` and under that name.
+
+    Args:
+        options: More of Helm's.
+
+    Returns:
+        YAML.
+
+    Raises:
+        subprocess.CalledProcessError: Helm refuses; its `stderr` says why.
+    """
+    command = ["helm", "template", "infercanary", str(CHART), "--namespace", "infercanary", *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)  # noqa: S603
+    return done.stdout
+
+
+def plain() -> dict[Path, str]:
+    """The manifests for a cluster without Helm. Dashboards are no part of them: kubectl makes ConfigMaps of the files.
+
+    Returns:
+        Path → YAML.
+    """
+    off = ("--set", "dashboards.enabled=false")
+    exporter = render(*off, "--set", "monitoring.enabled=false")
+    operated = [f"--show-only=templates/{name}.yaml" for name in ("podmonitor", "prometheusrule")]
+    monitoring = render(*off, "--set", "monitoring.enabled=true", *operated)
+    name = "Put your image and links into it."
+    return {
+        PLAIN / "exporter.yaml": _without_helm(NAMESPACE.format(about=name) + exporter),
+        PLAIN / "prometheus-operator.yaml": "# Rendered from charts/infercanary by `make chart`: edit that.\n"
+        + _without_helm(monitoring),
+    }
+
+
+def _without_helm(text: str) -> str:
+    text = re.sub(r"^ +(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n", "", text, flags=re.MULTILINE)
+    return re.sub(r"^# Source: .*\n", "", text, flags=re.MULTILINE)
+
+
+def main() -> None:
+    """Write them all, and remove copies of what is gone."""
+    wanted = copies()
+    for folder in COPIES:
+        for path in (CHART / folder).glob("*"):
+            if path not in wanted:
+                path.unlink()
+    _write(wanted | {CHART / "README.md": readme()})
+    if shutil.which("helm"):
+        _write(plain())  # rendered from what was written just now
+    else:
+        print("no program helm, so deploy/kubernetes stays as it is: .ci/helm installs it", file=sys.stderr)
+
+
+def _write(files: dict[Path, str]) -> None:
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+{{/* The name of all objects. */}}
+{{- define "infercanary.name" -}}
+{{- default .Release.Name .Values.fullnameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{/* What selects the exporter's pods. */}}
+{{- define "infercanary.selector" -}}
+app.kubernetes.io/name: infercanary
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "infercanary.labels" -}}
+{{ include "infercanary.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "infercanary.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "infercanary.name" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- required "serviceAccount.name: name the account that is there, or set serviceAccount.create" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "infercanary.priorityClass" -}}
+{{- if .Values.priorityClass.create }}
+{{- default (include "infercanary.name" .) .Values.priorityClass.name }}
+{{- else }}
+{{- .Values.priorityClass.name }}
+{{- end }}
+{{- end }}
+
+{{- define "infercanary.image" -}}
+{{- with .Values.image -}}
+{{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* "true" where PodMonitor and PrometheusRule are wanted. */}}
+{{- define "infercanary.monitoring" -}}
+{{- $wanted := .Values.monitoring.enabled -}}
+{{- if eq (toString $wanted) "auto" -}}
+{{- $wanted = .Capabilities.APIVersions.Has "monitoring.coreos.com/v1" -}}
+{{- end -}}
+{{- if $wanted }}true{{ end -}}
+{{- end }}
