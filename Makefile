@@ -11,10 +11,10 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards chart images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards chart images servers bench clean
 
 help: ## this text
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where installed) on this machine; ARGS="--duration 60"
 	@.venv/bin/infercanary demo $(ARGS)
@@ -65,6 +65,9 @@ dashboards: .venv/dev ## Grafana's JSON and its alert rules, from the code and f
 chart: .venv/dev ## the Helm chart's copies and README, and the plain manifests of deploy/kubernetes
 	.venv/bin/python charts/generate.py
 
+check-dashboards: .venv/dev grafana/check/node_modules ## what Grafana would show, and faults in it; ARGS="--board fleet --situation upgraded"
+	.venv/bin/python -m grafana.check $(ARGS)
+
 images: ## the images of the Compose file, which test-stack builds otherwise
 	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers
 	DOCKER_BUILDKIT=0 docker compose --profile broken build --quiet exporter broken-upgrade
@@ -86,6 +89,11 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 
 clean: ## remove what was installed and cached here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+grafana/check/node_modules: grafana/check/package-lock.json
+	@command -v npm >/dev/null || { echo "no npm: apt-get install nodejs npm"; exit 2; }
+	npm ci --prefix grafana/check --no-audit --no-fund
+	@touch $@
 
 .venv/bin/python:
 	@echo "Making a virtual environment in .venv with $(PYTHON) …"

@@ -85,6 +85,18 @@ class Prometheus:
         data, _ = self._ask("rules", {})
         return [rule for group in data["groups"] for rule in group["rules"]]
 
+    def data(self, path: str, **asked: object) -> dict[str, Any]:
+        """An answer's data as it came: what Grafana makes its frames of.
+
+        Args:
+            path: ``query`` or ``query_range``.
+            asked: Its parameters.
+
+        Returns:
+            ``resultType`` and ``result``.
+        """
+        return self._ask(path, asked)[0]
+
     def _query(self, path: str, **asked: object) -> Answer:
         data, remarks = self._ask(path, asked)
         results = [

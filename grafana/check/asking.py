@@ -1,0 +1,69 @@
+"""What each panel of a board asks, and what a Prometheus answers: the queries, steps and times are Grafana's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from grafana.prometheus import Prometheus
+from grafana.queries import expression, panels
+from grafana.situations.worlds import END, Situation
+
+_STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600)
+"""Seconds to which Grafana rounds a step (rangeutil.roundInterval)."""
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+POINTS = 600
+"""Of a panel that is half as wide as the screen: one for each pixel."""
+
+
+def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus) -> Iterator[dict[str, Any]]:
+    """Ask what each panel asks.
+
+    Args:
+        board: Its JSON.
+        situation: Gives the time, the step of its scrapes, and what is chosen.
+        prometheus: Has the situation.
+
+    Yields:
+        Panel by panel what the program in this folder takes: ``panel``, ``answers``, ``range`` and ``variables``.
+    """
+    chosen = _chosen(board, situation)
+    for panel in panels(board):
+        step = _step(situation, panel.get("interval") or "")
+        span = {"__range": f"{situation.seconds:.0f}s", "__interval": f"{step}s"}
+        # https://grafana.com/docs/grafana/latest/datasources/prometheus/template-variables/
+        values = span | {"__rate_interval": f"{max(step + situation.step, 4 * situation.step):.0f}s"} | chosen
+        answers = []
+        for target in panel.get("targets") or ():
+            query = expression(target["expr"], values)
+            if target.get("instant"):
+                data = prometheus.data("query", query=query, time=END)
+            else:
+                start = math.floor((END - situation.seconds) / step) * step
+                data = prometheus.data("query_range", query=query, start=start, end=END, step=step)
+            answers.append({"refId": target["refId"], "step": step, "data": data})
+        yield {
+            "panel": panel,
+            "answers": answers,
+            "range": {"from": (END - situation.seconds) * 1000, "to": END * 1000},
+            "variables": chosen,
+        }
+
+
+def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
+    """Variable → value: of one that takes several all, which is what a board opens with."""
+    values = {}
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "custom":
+            values[variable["name"]] = variable["current"]["value"]
+        elif variable["type"] == "query" and not variable.get("multi"):
+            values[variable["name"]] = situation.chosen.get(variable["name"], "")
+    return values
+
+
+def _step(situation: Situation, least: str) -> int:
+    wanted = max(
+        situation.seconds / POINTS, situation.step, int(least[:-1]) * _UNITS[least[-1]] if least else 0
+    )
+    return next((step for step in _STEPS if step >= wanted), _STEPS[-1])

@@ -1,0 +1,133 @@
+// Prometheus' answers as the data frames that Grafana's Prometheus data source makes of them. Two steps, as there: its
+// back end makes a frame of each series (pkg/promlib/converter/prom.go and querydata/response.go of grafana/grafana),
+// its front end makes tables and heatmaps of these (packages/grafana-prometheus/src/result_transformer.ts).
+// golden/frames.json has what the real front end made of the same input.
+
+const LEGEND = /\{\{\s*(.+?)\s*\}\}/g;
+const TINY = 1e-9; // what is less than this between two buckets is rounding
+
+/** Frames of all answers of a panel: `answers` have `refId`, `step` in seconds, and `data` as Prometheus' API gives it. */
+export function frames(answers, targets) {
+  const target = (frame) => targets.find(({ refId }) => refId === frame.refId) ?? {};
+  const all = answers.flatMap((answer) => fromBackEnd(answer, target(answer)));
+  const of = (format) => all.filter((frame) => target(frame).format === format);
+  const series = all.filter((frame) => !['table', 'heatmap'].includes(target(frame).format));
+  return [...series, ...tables(of('table')), ...heatmaps(of('heatmap'))];
+}
+
+function fromBackEnd({ refId, step, data }, target) {
+  if (data.result.length === 0) {
+    return [{ refId, meta: {}, fields: [], length: 0 }]; // an empty answer is a frame without fields
+  }
+  return data.result.map(({ metric, values, value }) => {
+    const points = values ?? [value];
+    const label = legend(target, metric);
+    return {
+      refId,
+      meta: {
+        type: data.resultType === 'vector' ? 'numeric-multi' : 'timeseries-multi',
+        typeVersion: [0, 1],
+        custom: { resultType: data.resultType },
+      },
+      fields: [
+        { name: 'Time', type: 'time', config: { interval: step * 1000 }, values: points.map(([at]) => Math.trunc(at * 1000)) },
+        {
+          name: metric.__name__ ?? 'Value',
+          type: 'number',
+          labels: metric,
+          config: label ? { displayNameFromDS: label } : {},
+          values: points.map(([, text]) => sample(text)),
+        },
+      ],
+      length: points.length,
+    };
+  });
+}
+
+/** A series' name; empty where Grafana makes one of its labels. */
+function legend({ legendFormat = '', expr }, labels) {
+  if (legendFormat === '__auto') {
+    return Object.keys(labels).length > 0 ? '' : expr;
+  }
+  if (legendFormat !== '') {
+    return legendFormat.replace(LEGEND, (_, name) => labels[name] ?? '');
+  }
+  const { __name__: name = '', ...others } = labels;
+  const pairs = Object.keys(others).sort().map((key) => `${key}=${JSON.stringify(others[key])}`);
+  return pairs.length > 0 ? `${name}{${pairs.join(', ')}}` : name || expr;
+}
+
+function sample(text) {
+  const number = Number(text.replace(/Inf$/, 'Infinity'));
+  return text === 'NaN' ? NaN : number;
+}
+
+function grouped(items, key) {
+  const groups = new Map();
+  for (const item of items) {
+    groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
+  }
+  return groups;
+}
+
+/** One table for each query: a row for each point, a column for each label of any of its series. */
+function tables(parts) {
+  if (parts.length === 0 || (parts.length === 1 && parts[0].length === 0)) {
+    return parts;
+  }
+  const queries = grouped(parts, ({ refId }) => refId);
+  return [...queries].map(([refId, series]) => {
+    const names = [...new Set(series.flatMap(({ fields }) => Object.keys(fields[1]?.labels ?? {}).sort()))];
+    const rows = series.flatMap(({ fields: [time, value] }) =>
+      (time?.values ?? []).map((at, i) => ({ at, labels: value.labels, value: value.values[i] })),
+    );
+    rows.sort((one, other) => one.at - other.at);
+    return {
+      refId,
+      meta: { ...series[0].meta, preferredVisualisationType: 'rawPrometheus' },
+      fields: [
+        { name: 'Time', type: 'time', config: { interval: series[0].fields[0]?.config.interval }, values: rows.map(({ at }) => at) },
+        ...names.map((name) => ({
+          name,
+          type: 'string',
+          config: { filterable: true },
+          values: rows.map(({ labels }) => labels[name] ?? ''),
+        })),
+        {
+          name: queries.size > 1 ? `Value #${refId}` : 'Value',
+          type: 'number',
+          config: {},
+          values: rows.map(({ value }) => value),
+        },
+      ],
+      length: rows.length,
+    };
+  });
+}
+
+/** One frame for each query and set of labels beside `le`: a field for each bucket, with what is in it alone. */
+function heatmaps(parts) {
+  const known = parts.filter(({ length }) => length > 0);
+  const key = ({ refId, fields: [, { labels }] }) =>
+    JSON.stringify([refId, Object.entries(labels).filter(([name]) => name !== 'le')]);
+  return [...grouped(known, key).values()].map((buckets) => {
+    buckets.sort((one, other) => sample(one.fields[1].labels.le) - sample(other.fields[1].labels.le));
+    const counts = buckets.map(({ fields: [, value] }) => value);
+    return {
+      ...buckets[0],
+      meta: { ...buckets[0].meta, type: 'heatmap-rows' },
+      fields: [
+        buckets[0].fields[0],
+        ...counts.map((field, i) => ({
+          ...field,
+          name: field.labels.le,
+          config: { ...field.config, displayNameFromDS: field.labels.le },
+          values: field.values.map((count, j) => {
+            const own = i === 0 ? count : count - (counts[i - 1].values[j] ?? 0);
+            return i > 0 && own < TINY ? 0 : own;
+          }),
+        })),
+      ],
+    };
+  });
+}

@@ -1,0 +1,32 @@
+// A legend below or beside a panel, and how much room it takes (VizLegend of @grafana/ui).
+import { textWidth } from '../layout.mjs';
+
+const ICON = 14 + 8;
+const GAP = 10;
+const SIZE = 12;
+const LINE = 22;
+const SHARE = { bottom: 0.35, right: 1 }; // of the panel's height, which it has at most; the rest has to be scrolled
+
+/** Of `entries` with a `name`: these, the height they take and the height there is; null where none is shown. */
+export function legend({ options = {} }, entries, room) {
+  const { showLegend = true, displayMode = 'list', placement = 'bottom' } = options.legend ?? {};
+  if (!showLegend || displayMode === 'hidden') {
+    return null;
+  }
+  const inLines = displayMode === 'table' || placement === 'right';
+  const lines = inLines ? entries.length + (displayMode === 'table' ? 1 : 0) : linesOf(entries, room.width - 2 * GAP);
+  return { placement, height: lines * LINE, room: Math.round(room.height * SHARE[placement]) };
+}
+
+function linesOf(entries, width) {
+  let [lines, taken] = [1, 0];
+  for (const { name } of entries) {
+    const own = ICON + textWidth(name, SIZE) + GAP;
+    if (taken > 0 && taken + own > width) {
+      lines += 1;
+      taken = 0;
+    }
+    taken += own;
+  }
+  return lines;
+}

@@ -1,0 +1,90 @@
+// A table: each cell's text and colour, each column's width (TableNG of @grafana/ui).
+import { textWidth } from '../layout.mjs';
+
+const WIDTH = 150; // of a column without one of its own, at least
+const PADDING = 2 * 6 + 1;
+const SORT_ICON = 20;
+const SIZE = 14;
+const BORDER = 1;
+
+export function show({ data }, panel, { frames }, room) {
+  const [frame] = frames; // of several Grafana shows one, and a choice
+  const fields = (frame?.fields ?? []).filter(({ config }) => !config.custom?.hideFrom?.viz && !config.custom?.hidden);
+  if (fields.length === 0 || frame.length === 0) {
+    return { message: data.formattedValueToString({ text: nothing(panel) }) };
+  }
+  const sorted = panel.options?.sortBy?.map(({ displayName }) => displayName) ?? [];
+  const available = room.width - 2 * BORDER;
+  const widths = columnWidths(fields, available);
+  const columns = fields.map((field, i) => {
+    const name = field.shownAs();
+    const icons = sorted.includes(name) ? SORT_ICON : 0;
+    return {
+      name,
+      type: field.type,
+      unit: field.config.unit ?? '',
+      width: Math.round(widths[i]),
+      cut: wraps(panel, field, 'wrapHeaderText') ? false : textWidth(name, SIZE, 500) + icons > widths[i] - PADDING,
+    };
+  });
+  const rows = order(panel, fields, frame.length).map((row) =>
+    fields.map((field, i) => {
+      const value = field.values[row];
+      const display = field.display(value);
+      const text = data.formattedValueToString(display);
+      const { type = 'auto' } = field.config.custom?.cellOptions ?? {};
+      return {
+        text,
+        colour: type.startsWith('color') ? display.color : '',
+        missing: value === null || value === undefined || value === '',
+        noValue: isNoValue(field, value, text),
+        cut: drawsText(type) && !wraps(panel, field, 'wrapText') && textWidth(text, SIZE) > widths[i] - PADDING,
+      };
+    }),
+  );
+  const taken = widths.reduce((sum, width) => sum + width, 0);
+  return { columns, rows, width: Math.round(available), taken: Math.round(taken), frames: frames.length };
+}
+
+export function nothing(panel) {
+  return panel.fieldConfig?.defaults?.noValue || 'No data';
+}
+
+/** Whether it is the text for an empty panel that is written where a value is missing. */
+export function isNoValue({ config }, value, text) {
+  const none = value === null || value === undefined || value === '' || Number.isNaN(value);
+  return none && Boolean(config.noValue) && text === config.noValue;
+}
+
+function wraps({ options = {} }, { config }, key) {
+  return Boolean(config.custom?.[key] ?? config.custom?.cellOptions?.[key] ?? options[key]);
+}
+
+function drawsText(type) {
+  return !['gauge', 'sparkline', 'image', 'actions', 'markdown'].includes(type);
+}
+
+function columnWidths(fields, available) {
+  const own = fields.map(({ config }) => config.custom?.width ?? 0);
+  const rest = available - own.reduce((sum, width) => sum + width, 0);
+  const shared = rest / own.filter((width) => width === 0).length;
+  return own.map((width, i) => width || Math.max(fields[i].config.custom?.minWidth ?? WIDTH, shared));
+}
+
+function order({ options = {} }, fields, length) {
+  const rows = [...Array(length).keys()];
+  const [by] = options.sortBy ?? [];
+  const field = fields.find((each) => each.shownAs() === by?.displayName);
+  if (field === undefined) {
+    return rows;
+  }
+  const known = (row) => field.values[row] !== null && field.values[row] !== undefined;
+  const sign = by.desc ? -1 : 1;
+  return rows.sort((one, other) => {
+    if (!known(one) || !known(other)) {
+      return sign * (Number(known(one)) - Number(known(other)));
+    }
+    const [a, b] = [field.values[one], field.values[other]];
+    return sign * (typeof a === 'number' ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
+  });
+}

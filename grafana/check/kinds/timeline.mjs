@@ -1,0 +1,36 @@
+// States over time: rows, and the legend, which has an entry for each state that is met, also for none at all. How the
+// blocks are drawn is Grafana's app's own code (public/app/core/components/TimelineChart), which is in no package.
+import { legend } from './legend.mjs';
+import { nothing } from './table.mjs';
+
+export function show({ data, theme }, panel, { frames, range }, room) {
+  if (frames.length === 0) {
+    return { message: nothing(panel) };
+  }
+  const timed = frames.filter(({ fields }) => fields.some(({ type, values }) => type === 'time' && typeof values[0] === 'number'));
+  if (timed.length === 0) {
+    return { message: 'Data does not have a time field' };
+  }
+  const fields = timed.flatMap((frame) => {
+    const gaps = data.applyNullInsertThreshold({ frame, refFieldPseudoMin: range.from, refFieldPseudoMax: range.to });
+    return data.nullToValue(gaps).fields.filter(({ type }) => type !== 'time');
+  });
+  const states = new Map();
+  for (const field of fields) {
+    for (const value of field.values) {
+      const { text, color } = field.display(value);
+      if (color && text) {
+        const missing = value === null || value === undefined;
+        states.set(text, { name: text, colour: color, noValue: missing && text === field.config.noValue });
+      }
+    }
+  }
+  const entries = [...states.values()];
+  const series = fields.map((field) => ({ name: field.shownAs(), last: lastState(field) }));
+  return { states: entries, rows_: series, legend: legend(panel, entries, room) };
+}
+
+function lastState(field) {
+  const last = [...field.values].reverse().find((value) => value !== null && value !== undefined);
+  return last === undefined ? '' : field.display(last).text;
+}

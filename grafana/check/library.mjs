@@ -1,0 +1,67 @@
+// Grafana's own library for fields, units, mappings, colours, overrides and transformations, in the versions that
+// package.json names. It is made for a browser: jsdom stands in for one.
+import { createRequire } from 'node:module';
+import { JSDOM } from 'jsdom';
+
+const require = createRequire(import.meta.url);
+export const VERSIONS = ['compose', 'newest'];
+
+const { window } = new JSDOM('<!doctype html>', { url: 'http://localhost/' });
+const matchMedia = () => ({ matches: false, addEventListener() {}, removeEventListener() {} });
+const { document, navigator, CustomEvent } = window;
+// uPlot asks how dense the screen is when it is loaded.
+for (const [name, value] of Object.entries({ window, document, navigator, CustomEvent, matchMedia, devicePixelRatio: 1 })) {
+  Object.defineProperty(globalThis, name, { value, configurable: true, writable: true });
+}
+
+export const uPlot = require('uplot');
+
+/** Loads one version: `compose` is that of the Compose file, `newest` the newest one that was checked. */
+export function load(version) {
+  const name = `grafana-data-${version}`;
+  const data = require(name);
+  const { version: number } = require(`${name}/package.json`);
+  // Some have two names there, and a registry refuses one that it knows.
+  const byId = new Map(Object.values(data.standardTransformers).map((each) => [each.id, each]));
+  const loaded = (each) => (Number.parseInt(number, 10) < 13 ? each : () => each); // 13 loads them when they are needed
+  data.standardTransformersRegistry.setInit(() =>
+    [...byId.values()].map((each) => ({ id: each.id, name: each.name, transformation: loaded(each) })),
+  );
+  const theme = data.createTheme({ colors: { mode: 'dark' } });
+  return { data, theme, version: number };
+}
+
+/** What field options there are, and how each is read: as Grafana's app registers them, whose list is in no package. */
+export function fieldOptions(data, fieldConfig) {
+  const isNumber = (field) => field.type === data.FieldType.number;
+  const always = () => true;
+  const standard = [
+    ['displayName', data.displayNameOverrideProcessor, always, { expandTemplateVars: true }],
+    ['unit', data.stringOverrideProcessor, always],
+    ['fieldMinMax', data.booleanOverrideProcessor, isNumber],
+    ['min', data.numberOverrideProcessor, isNumber],
+    ['max', data.numberOverrideProcessor, isNumber],
+    ['decimals', data.numberOverrideProcessor, isNumber],
+    ['noValue', data.stringOverrideProcessor, always],
+    ['color', data.identityOverrideProcessor, always],
+    ['links', data.dataLinksOverrideProcessor, always],
+    ['mappings', data.valueMappingsOverrideProcessor, (field) => field.type !== data.FieldType.time],
+    ['thresholds', data.thresholdsOverrideProcessor, isNumber],
+  ].map(([id, process, shouldApply, settings = {}]) => ({ id, path: id, name: id, process, shouldApply, settings }));
+
+  const named = fieldConfig.overrides.flatMap(({ properties }) => properties.map(({ id }) => id));
+  const defaults = Object.keys(fieldConfig.defaults.custom ?? {}).map((key) => `custom.${key}`);
+  const own = [...new Set([...named, ...defaults])].filter((id) => id.startsWith('custom.'));
+  const custom = own.map((id) => ({
+    id,
+    path: id.slice('custom.'.length),
+    name: id,
+    isCustom: true,
+    process: data.identityOverrideProcessor,
+    shouldApply: always,
+    settings: {},
+  }));
+  const registry = new data.FieldConfigOptionsRegistry();
+  [...standard, ...custom].forEach((item) => registry.register(item));
+  return registry;
+}

@@ -1,0 +1,18 @@
+// Reads a question as JSON from standard input, writes what each panel would show as JSON to standard output:
+//   {"library": "compose", "page": 1280, "panels": [{"panel": …, "answers": […], "range": {…}, "variables": {…}}]}
+import { load } from './library.mjs';
+import { shown } from './shown.mjs';
+
+// What libraries say of themselves must not get into the answer.
+console.log = console.info = console.warn = console.debug = () => {};
+const chunks = [];
+for await (const chunk of process.stdin) {
+  chunks.push(chunk);
+}
+const { library, page, panels } = JSON.parse(Buffer.concat(chunks).toString());
+const loaded = load(library);
+const all = [];
+for (const each of panels) {
+  all.push(await shown(loaded, each, page));
+}
+process.stdout.write(JSON.stringify({ version: loaded.version, panels: all }));

@@ -1,0 +1,45 @@
+// From frames to what a panel draws: its transformations, then its field options and overrides.
+import { fieldOptions } from './library.mjs';
+
+/** The panel's frames, each field with its `display`; `variables` are the board's, name → value. */
+export async function prepared({ data, theme }, panel, frames, range, variables) {
+  const interpolate = (text) => replaced(text, variables);
+  for (const { id } of panel.transformations ?? []) {
+    if (!data.standardTransformersRegistry.getIfExists(id)) {
+      throw new Error(`the transformation ${id} is none of @grafana/data's, so nobody can check what it makes`);
+    }
+  }
+  const transformed = await new Promise((resolve, reject) => {
+    data
+      .transformDataFrame((panel.transformations ?? []).filter(({ disabled }) => !disabled), frames, { interpolate })
+      .subscribe({ next: resolve, error: reject });
+  });
+  const fieldConfig = configured(panel);
+  const shown = data.applyFieldOverrides({
+    data: transformed,
+    fieldConfig,
+    fieldConfigRegistry: fieldOptions(data, fieldConfig),
+    replaceVariables: interpolate,
+    theme,
+    timeZone: 'utc',
+  });
+  shown.forEach((frame) =>
+    frame.fields.forEach((field) => (field.shownAs = () => data.getFieldDisplayName(field, frame, shown))),
+  );
+  data.cacheFieldDisplayNames(shown);
+  return { frames: shown, fieldConfig, range };
+}
+
+/** As Grafana reads a board's JSON: its first threshold has no value there, for JSON has no -Infinity. */
+function configured({ fieldConfig = {} }) {
+  const { defaults = {}, overrides = [] } = structuredClone(fieldConfig);
+  defaults.thresholds?.steps?.forEach((step) => (step.value ??= -Infinity));
+  for (const { properties } of overrides) {
+    properties.forEach(({ id, value }) => id === 'thresholds' && value.steps.forEach((step) => (step.value ??= -Infinity)));
+  }
+  return { defaults, overrides };
+}
+
+export function replaced(text, variables) {
+  return text.replace(/\$(?:\{(\w+)(?::\w+)?\}|(\w+))/g, (whole, one, other) => variables[one ?? other] ?? whole);
+}

@@ -1,0 +1,194 @@
+"""The check of the boards itself: each rule finds its fault in a small panel, and nothing in one that is right; by
+Grafana's library in both versions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from grafana.check import node
+from tests.for_each import for_each
+
+pytestmark = pytest.mark.takes(15)
+
+START = 1_768_474_800
+STEP = 30
+EMPTY = "Nothing here"
+PALETTE = {"mode": "palette-classic"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    if why := node.missing():
+        assert not os.environ.get("CI"), why
+        pytest.skip(why)
+
+
+def vector(*series: tuple[Mapping[str, str], float | str]) -> dict[str, Any]:
+    """An instant's answer."""
+    result = [{"metric": labels, "value": [START, str(value)]} for labels, value in series]
+    return {"resultType": "vector", "result": result}
+
+
+def matrix(*series: tuple[Mapping[str, str], Sequence[float]]) -> dict[str, Any]:
+    """An answer over time."""
+    result = [
+        {"metric": labels, "values": [[START + i * STEP, str(value)] for i, value in enumerate(values)]}
+        for labels, values in series
+    ]
+    return {"resultType": "matrix", "result": result}
+
+
+def panel(
+    kind: str,
+    *answers: dict[str, Any],
+    legend: str = "{{name}}",
+    table: bool = False,
+    w: int = 12,
+    defaults: Mapping[str, Any] | None = None,
+    overrides: Sequence[Mapping[str, Any]] = (),
+    options: Mapping[str, Any] | None = None,
+    transformations: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """A panel with one query for each answer."""
+    form = "table" if table else "heatmap" if kind == "heatmap" else "time_series"
+    targets = [
+        {"refId": chr(ord("A") + i), "expr": "up", "legendFormat": legend, "format": form}
+        for i in range(len(answers))
+    ]
+    return {
+        "panel": {
+            "type": kind,
+            "title": kind,
+            "gridPos": {"w": w, "h": 8},
+            "targets": targets,
+            "transformations": transformations,
+            "options": options or {},
+            "fieldConfig": {"defaults": {"noValue": EMPTY, **(defaults or {})}, "overrides": overrides},
+        },
+        "answers": [
+            {"refId": target["refId"], "step": STEP, "data": answer}
+            for target, answer in zip(targets, answers, strict=True)
+        ],
+        "range": {"from": START * 1000, "to": (START + 3600) * 1000},
+    }
+
+
+def table(*answers: dict[str, Any], unit: str = "", **others: Any) -> dict[str, Any]:
+    """A table of the labels and the value, which is called Latency and has the unit."""
+    names = {"Value": "Latency", "Value #A": "Latency", "Value #B": "Shift"}
+    organize = {"excludeByName": {"Time": True}, "indexByName": {}, "renameByName": names}
+    transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
+    by_name = {
+        "matcher": {"id": "byType", "options": "number"},
+        "properties": [{"id": "unit", "value": unit}] if unit else [],
+    }
+    return panel(
+        "table", *answers, table=True, transformations=transformations, overrides=[by_name], **others
+    )
+
+
+def lines(*values: Sequence[float], **others: Any) -> dict[str, Any]:
+    """Series over time, each with a name."""
+    answer = matrix(*(({"name": f"search-{i}"}, each) for i, each in enumerate(values, 1)))
+    defaults = {"color": PALETTE, **others.pop("defaults", {})}
+    return panel("timeseries", answer, defaults=defaults, **others)
+
+
+def dashed(name: str, *dash: int) -> dict[str, Any]:
+    style = {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [*dash]}}
+    return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
+
+
+ONE = {"name": "search"}
+NAMED = {"textMode": "value_and_name"}
+SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
+STATE = {"type": "value", "options": {"1": {"text": "regressed", "color": "#D55E00"}}}
+TWO_TABLES = (vector((ONE, 0.2)), vector(({"name": "chat"}, 0.1)))
+BUCKETS = [*range(1, 41)]
+
+
+def buckets(count: int) -> dict[str, Any]:
+    return matrix(*(({"le": f"{0.001 * n:.3f}"}, [float(n)] * 3) for n in BUCKETS[:count]))
+
+
+RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "notANumber": (
+        table(vector((ONE, 1.7e12)), defaults={"unit": "dateTimeAsIso"}),
+        table(vector((ONE, 1.7e12)), unit="dateTimeAsIso"),
+    ),
+    "unreadableNumber": (
+        panel("stat", vector((ONE, 0.0)), defaults={"unit": "percentunit", "decimals": 4}),
+        panel("stat", vector((ONE, 0.0)), defaults={"unit": "percentunit", "decimals": 1}),
+    ),
+    "badName": (panel("table", vector((ONE, 0.2)), table=True), table(vector((ONE, 0.2)))),
+    "bareId": (
+        panel("timeseries", matrix(({"name": "70a90c3407ae"}, [1.0]))),
+        panel("timeseries", matrix(({"name": "old 1.4.0 70a90c3407ae"}, [1.0]))),
+    ),
+    "cutText": (
+        table(vector(({"name": "registry.example.com/infercanary-example:1.5.0"}, 0.2)), w=8),
+        table(vector(({"name": "infercanary-example:1.5.0"}, 0.2)), w=12),
+    ),
+    "tooWide": (
+        table(vector(({str(n): "x" for n in range(9)}, 0.2))),
+        table(vector(({str(n): "x" for n in range(3)}, 0.2))),
+    ),
+    "emptyColumn": (table(vector(({"name": "a", "gpu": ""}, 0.2))), table(vector(({"name": "a", "gpu": "0"}, 0.2)))),
+    "noValueBesideValues": (table(*TWO_TABLES), table(*TWO_TABLES, defaults={"noValue": ""})),
+    "sentenceInLarge": (
+        panel("stat", vector(), defaults={"noValue": "No GPU in these containers"}),
+        panel("stat", vector(), defaults={"noValue": "none"}),
+    ),
+    "nameless": (
+        panel("stat", vector((ONE, 0.34)), options={"textMode": "auto"}),
+        panel("stat", vector((ONE, 0.34)), options=NAMED),
+    ),
+    "alike": (
+        lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES),
+        lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES, overrides=[dashed("search-2", 6, 6)]),
+    ),
+    "sameName": (
+        panel("timeseries", matrix(({"name": "a", "x": "1"}, [1.0]), ({"name": "a", "x": "2"}, [1.0]))),
+        panel("timeseries", matrix(({"name": "a"}, [1.0]), ({"name": "b"}, [1.0])), defaults={"color": PALETTE}),
+    ),
+    "unitOnText": (
+        table(vector((ONE, 0.2)), defaults={"unit": "s"}),
+        table(vector((ONE, 0.2)), unit="s"),
+    ),
+    "farAxis": (
+        lines([0.0, 0.0], defaults={"unit": "percentunit"}),
+        lines([0.0, 0.0], defaults={"unit": "percentunit", "custom": {"axisSoftMax": 0.05}}),
+    ),
+    "longLegend": (lines(*[[float(n)] for n in range(60)]), lines([1.0], [2.0])),
+    "labelsOverEachOther": (panel("heatmap", buckets(40)), panel("heatmap", buckets(12))),
+    "missingField": (panel("state-timeline", matrix()), panel("state-timeline", matrix((ONE, [1.0])))),
+    "severalTables": (
+        panel("table", vector((ONE, 0.2)), vector((ONE, 0.1)), table=True),
+        table(vector((ONE, 0.2)), vector((ONE, 0.1))),
+    ),
+    "error": (panel("piechart", vector((ONE, 1.0))), panel("stat", vector((ONE, 1.0)), options=NAMED)),
+}  # fmt: skip
+"""Rule → a panel that it finds fault with, and one that is right."""
+
+
+@pytest.fixture(scope="module", params=node.VERSIONS)
+def found(request: pytest.FixtureRequest) -> Mapping[str, tuple[Any, Any]]:
+    """Rule → what is shown of its two panels."""
+    shown = node.shown([each for pair in RULES.values() for each in pair], request.param)
+    return dict(zip(RULES, zip(shown[::2], shown[1::2], strict=True), strict=True))
+
+
+def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
+    found: Mapping[str, tuple[Any, Any]],
+) -> None:
+    @for_each(RULES, str)
+    def check(rule: str) -> None:
+        wrong, right = ({fault["rule"]: fault["line"] for fault in each["faults"]} for each in found[rule])
+        assert rule in wrong, wrong
+        assert rule not in right, right[rule]
+
+    check()
