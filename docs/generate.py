@@ -133,10 +133,10 @@ PARTS = (
     Part(
         "Exporter",
         "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected runs_collected runs_lost build links event_loop discovery discovered config",
+        "rejected runs_collected runs_lost build links event_loop discovery discovered kubernetes config",
         "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
-        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_config_…`) have neither. Beside them it shows "
-        "`prometheus_client`'s `process_*` of its own process.",
+        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`) have neither. "
+        "Beside them it shows `prometheus_client`'s `process_*` of its own process.",
     ),
 )
 
@@ -209,8 +209,9 @@ Made by `make docs` from the declarations in the code: change those, not this fi
 
 ## Conventions
 
-**Labels.** The exporter adds `service` and `container` to all that a probe says: Docker, or the exporter's own
-config, vouches for them, and a probe cannot set them. `service` stays the same across upgrades: compare by it.
+**Labels.** The exporter adds `service` and `container` to all that a probe says, in Kubernetes `namespace` and `pod`
+too: Docker, the kubelet or the exporter's own config vouches for them, and a probe cannot set them. `service` stays the
+same across upgrades: compare by it.
 `canary` is the name in the probe's settings; `gpu` is an index (`0`) or a MIG device (`0:1`); `device` is `cpu` or
 `cuda`, maybe with an index.
 

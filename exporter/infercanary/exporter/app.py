@@ -19,7 +19,7 @@ from infercanary.contract.report import Family, Metric
 from infercanary.exporter import expose, polled, reload, runbooks, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery import kills
+from infercanary.exporter.discovery import base, kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.discovery.kills import KillSource
 from infercanary.exporter.expose import Exposition, Pieces
@@ -53,13 +53,22 @@ LAG = Metric(
     "starved, or it has too many probes.",
 )
 METRICS = (
-    *(BUILD, LINKS, LAG, *polled.METRICS, *reload.METRICS, *kills.METRICS, *store_metrics.METRICS),
+    *(
+        BUILD,
+        LINKS,
+        LAG,
+        *polled.METRICS,
+        *reload.METRICS,
+        *base.METRICS,
+        *kills.METRICS,
+        *store_metrics.METRICS,
+    ),
     *(metric for kind in registered() for metric in kind.metrics),
 )
 
 VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
-_SELF = ("", "")  # the key of the exporter's own series, which have no service and no container
+_SELF = ("", "", "")  # the keys of the exporter's own series begin so: they have no service and no container
 _TICK_SECONDS = 0.1
 _TICKS = 300
 
@@ -94,7 +103,7 @@ class Exporter:
         self.judging = Judging(config.store, config.judge.policy())
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
-        self._lines: dict[str, expose.Lines] = {}
+        self._lines: dict[tuple[str, tuple[str, ...]], expose.Lines] = {}
         self._process = ProcessCollector(registry=None)
         self._ready = False
 
@@ -135,8 +144,9 @@ class Exporter:
         """
         self.collector.refresh_ages()
         for family in self._families():
-            lines = self._lines[family.name] = expose.write(family, {}, self._lines.get(family.name))
-            self.exposition.put(_SELF, lines)
+            before = self._lines.get((family.name, family.labels))
+            lines = self._lines[family.name, family.labels] = expose.write(family, {}, before)
+            self.exposition.put((*_SELF, *family.labels), lines)
         last = expose.text(self._process.collect(), in_openmetrics=in_openmetrics).encode()
         if in_openmetrics:
             last += b"# EOF\n"
@@ -151,7 +161,7 @@ class Exporter:
             LAG.family(max(self._lags)),
             *self.live.families(),
             *self.judging.families(),
-            self.collector.kills.family(),
+            *self.collector.kills.families(),
             *(family for discovery in self.discoveries.values() for family in discovery.families()),
         ]
 
@@ -172,7 +182,7 @@ class Exporter:
                 for kill in discovery.new_kills():
                     self.collector.note_end(kill)
         found = (container for discovery in self.discoveries.values() for container in discovery.containers)
-        wanted = {(container.service, container.name): container for container in found}
+        wanted = {container.key: container for container in found}
         if len(wanted) > config.limits.probes:
             log.warning(
                 "not all probes are polled; raise limits.probes",

@@ -21,9 +21,9 @@ from infercanary.client.fetch import Failure, PollError, fetch, open_session
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
-from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
-from infercanary.exporter.expose import Exposition, Key, write
+from infercanary.exporter.expose import Exposition, write
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.thread import Judging
@@ -85,7 +85,7 @@ class Collector:
         Args:
             containers: All that the discoveries found.
         """
-        wanted = {(container.service, container.name): container for container in containers}
+        wanted = {container.key: container for container in containers}
         self.kills.follow(wanted.values(), time.time())
         replaced: set[Key] = set()
         for key, known in list(self.probes.items()):
@@ -127,7 +127,7 @@ class Collector:
             kill: As a discovery says it.
         """
         self.kills.count(kill)
-        probe = self.probes.get((kill.service, kill.container))
+        probe = self.probes.get(kill.container.key)
         # A sidecar that is ended is no news of the server that it watches.
         if (
             probe is not None
@@ -168,7 +168,7 @@ class Collector:
         found = self.judging.findings.get(probe.container.service, NOTHING)
         families = probe.families(now)
         if found is not probe.findings:
-            families += metrics.families(found, probe.container.name)
+            families += metrics.families(found, probe.container.replica)
             probe.findings = found
         for family in families:
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
@@ -222,7 +222,9 @@ class Collector:
             if boot_id in probe.generations:
                 self.judging.submit(*probe.generations[boot_id], runs)
             else:
-                self.judging.submit_found(*probe.key, probe.start_id(boot_id), runs)
+                self.judging.submit_found(
+                    probe.container.service, probe.container.replica, probe.start_id(boot_id), runs
+                )
         probe.runs_collected += len(fresh)
         if probe.cursor:  # at the first poll, what is past was never the exporter's
             probe.runs_lost += report.lost_runs

@@ -121,6 +121,11 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
         raise UsageError(f"{path}: store: no store for {scheme}://; write a file's path")
     for kind in registered():
         kind.check(config.section(kind), config.limits, f"{path}: {kind.key}")
+    if len(several := [kind.key for kind in registered() if kind.finds_all(config.section(kind))]) > 1:
+        raise UsageError(
+            f"{path}: {' and '.join(several)} are enabled, and find the same containers; "
+            f"set {several[0]}.enabled: false"
+        )
     return config
 
 

@@ -23,7 +23,7 @@ from prometheus_client.utils import floatToGoString
 from infercanary.client.accept import base_name
 from infercanary.contract.report import LADDER, Family, HistogramValue, Kind, Point
 
-Key = tuple[str, str]  # service, container
+Key = tuple[str, ...]  # of a container, or of what else has lines of its own
 
 # prometheus_client leaves these two untyped.
 _number: Callable[[float], str] = floatToGoString
@@ -109,7 +109,7 @@ class Exposition:
         """Show ``lines`` and nothing else for ``key``.
 
         Args:
-            key: Service and container.
+            key: Of a container.
             lines: One entry for each family.
 
         Returns:
@@ -122,7 +122,7 @@ class Exposition:
         """Show ``lines`` for ``key``; False, and not shown, where another holds the name with another kind.
 
         Args:
-            key: Service and container.
+            key: Of a container.
             lines: Of one family; empty ones take it away.
         """
         base = base_name(lines.name, lines.kind)
@@ -142,7 +142,7 @@ class Exposition:
 
         Args:
             name: Without ``_total``.
-            values: Service and container → value; those that do not show the family are passed over.
+            values: Key → value; those that do not show the family are passed over.
         """
         shown = self._families.get(name)
         for key, value in values:
@@ -155,7 +155,7 @@ class Exposition:
         """Show nothing for ``key`` any more.
 
         Args:
-            key: Service and container; it need not show anything.
+            key: Of a container; it need not show anything.
         """
         self._remove(key, [*self._families])
 

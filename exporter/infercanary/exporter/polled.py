@@ -10,8 +10,8 @@ from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
-from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.expose import Key, Lines
+from infercanary.exporter.discovery.base import Container, Key
+from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
@@ -170,7 +170,7 @@ class PolledProbe:
     @property
     def key(self) -> Key:
         """Its identity in every label set."""
-        return self.container.service, self.container.name
+        return self.container.key
 
     def start_id(self, boot_id: str) -> str:
         """The judge's name for a start: another server beside a sidecar is one, although its own process goes on.
@@ -184,7 +184,7 @@ class PolledProbe:
     @property
     def identity(self) -> dict[str, str]:
         """The labels that every one of its series carries."""
-        return {"service": self.container.service, "container": self.container.name}
+        return self.container.labels
 
     def remember(self, boot_id: str, started_at: float, accepted: Accepted) -> None:
         """Note which start of the container it is that reports.
@@ -202,11 +202,12 @@ class PolledProbe:
         of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
         generation = Generation(
             service=c.service,
-            container=c.name,
+            container=c.replica,
             boot_id=self.start_id(boot_id),
             image=c.image,
             image_id=c.image_id,
             image_digest=c.image_digest,
+            image_form=c.image_form,
             origin=c.origin,
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
             environment=self._environment(accepted.environment),

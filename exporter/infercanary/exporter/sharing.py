@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family, Metric
+from infercanary.exporter.discovery.base import Key
 
 SHARED = Metric(
     "infercanary_container_shared_cpus",
@@ -153,17 +154,17 @@ def listed_gpus(families: Iterable[Family]) -> tuple[SeenGpu, ...] | None:
 
 
 def shared_gpus(
-    gpus: Mapping[tuple[str, str], Iterable[SeenGpu]],
-) -> dict[tuple[str, str], dict[SeenGpu, GpuShare]]:
+    gpus: Mapping[Key, Iterable[SeenGpu]],
+) -> dict[Key, dict[SeenGpu, GpuShare]]:
     """Who else is on each container's GPUs.
 
     Args:
-        gpus: Service and container → the GPUs that it may use.
+        gpus: Key of a container → the GPUs that it may use.
 
     Returns:
         The same keys → its GPUs → who shares each.
     """
-    users: dict[str, dict[tuple[str, str], SeenGpu]] = defaultdict(dict)
+    users: dict[str, dict[Key, SeenGpu]] = defaultdict(dict)
     for key, its in gpus.items():
         for gpu in its:
             users[gpu.uuid][key] = gpu
@@ -174,13 +175,19 @@ def shared_gpus(
         key: {
             gpu: GpuShare(
                 len(users[gpu.uuid]) - 1,
-                tuple(other[1] for other in first[gpu.uuid] if other != key)[:_NAMES],
+                tuple(_name(other) for other in first[gpu.uuid] if other != key)[:_NAMES],
                 unknown[gpu.uuid],
             )
             for gpu in its
         }
         for key, its in gpus.items()
     }
+
+
+def _name(key: Key) -> str:
+    """What stays the same when it is started again: pods have other names then."""
+    namespace, service, replica = key
+    return f"{namespace}/{service}" if namespace else replica
 
 
 def _unknown(users: Iterable[SeenGpu]) -> int | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.contract.vocabulary import NOBODY
-from infercanary.exporter.expose import Key
+from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
@@ -76,9 +76,9 @@ async def page(
     parts = [_HEAD, _top(ordered), *(_SILENT.format(_text(source)) for source in silent)]
     here = {probe.key for probe in ordered}
     parts += [
-        _GONE.format(_text(name), _text(service), _ended(how))
-        for (service, name), how in sorted(ended.items())
-        if (service, name) not in here
+        _GONE.format(_text(key[2]), _text(key[1]), _ended(how))
+        for key, how in sorted(ended.items())
+        if key not in here
     ]
     parts.append("<main>")
     for index, probe in enumerate(ordered):
@@ -112,12 +112,12 @@ def card(probe: PolledProbe, now: float, ended: Ended | None = None) -> str:
         neighbours = f'<p class="note">shares its GPU with {_text(probe.neighbours)} for {since}</p>'
     findings = probe.findings or NOTHING
     canaries = "".join(
-        _canary(name, container.name, list(runs), findings)
+        _canary(name, container.replica, list(runs), findings)
         + _earlier(findings.answers.get(name, ()), findings.judgements.get(name))
         for name, runs in sorted(probe.history.canaries.items())
     )
     return (
-        f'<article class="{_STATES[_state(probe)].style}"><header class="name"><h2>{_text(container.name)}</h2>'
+        f'<article class="{_STATES[_state(probe)].style}"><header class="name"><h2>{_text(container.replica)}</h2>'
         f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"

@@ -31,6 +31,10 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Floats, Series
 
+ImageForm = Literal["", "registry", "docker", "config"]
+"""Of what a Kubernetes node's image identity is the digest: of what a registry serves, of that as Docker says it, or of
+the image's own config, where it was loaded. Empty where both id and digest are known, as Docker itself says them."""
+
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """One start of one container. Times are Unix seconds, by the probe's clock; cold starts are in seconds.
@@ -45,6 +49,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     image_id: str = ""
     image_digest: str = ""
+    image_form: ImageForm = ""
     environment: dict[str, str] = {}
     outputs: dict[str, tuple[float, ...]] = {}
     cold_start: dict[str, dict[str, float]] = {}

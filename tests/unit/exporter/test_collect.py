@@ -119,14 +119,14 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge() -> None:
     judging = Judging(None)
     collector = Collector(ExporterConfig(), Exposition(), judging, ())
     container = Container(service="s", name="c", id="1" * 64, image="i:2", image_id="sha256:2")
-    probe = collector.probes["s", "c"] = PolledProbe(container)
+    probe = collector.probes[container.key] = PolledProbe(container)
 
     async def answer(boot: str, *numbers: int) -> None:
         reported_runs = tuple(Run(number, "a", 0.0, 0.0, "ok", (0.01,)) for number in numbers)
         await collector.absorb(probe, encode(Report(1, boot, 0.0, f"{boot}.0", 0, (), {}, reported_runs)))
 
     def end(at: float, of: str = "1" * 64) -> None:
-        collector.note_end(MemoryKill("s", "c", of, "i:2", "sha256:2", at))
+        collector.note_end(MemoryKill(container, of, at))
 
     await answer("one", 1)
     end(10.0)  # it does not report again
@@ -140,7 +140,7 @@ async def test_a_start_that_the_kernel_ended_is_known_to_the_judge() -> None:
         (r.generation.boot_id, r.generation.memory_kills, len(r.runs)) for r in judging._queue.waiting()
     ]
     assert queued == [("one", (), 1), ("one", (10.0,), 0), ("three", (20.0,), 1), ("three", (20.0,), 1)]
-    [point] = collector.kills.family().points
+    [point] = [point for family in collector.kills.families() for point in family.points]
     assert (point.labels, point.value) == (("s", "c", "i:2", "sha256:2"), 3.0)
 
 

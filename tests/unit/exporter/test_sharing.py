@@ -137,7 +137,7 @@ class Host:
         self.collector.show(self.probe(name))
 
     def probe(self, name: str) -> PolledProbe:
-        return self.collector.probes["s", name]
+        return self.collector.probes["", "s", name]
 
     def lines(self, metric: str) -> dict[str, float]:
         """Container → value, as a scrape would show it now."""
@@ -285,17 +285,19 @@ def test_what_is_no_uuid_is_ignored(uuid: str) -> None:
 
 def test_who_else_is_on_a_gpu() -> None:
     a, b = SeenGpu("0", "GPU-a"), SeenGpu("1", "GPU-b")
-    shared = shared_gpus({("s", "one"): (a, b), ("t", "two"): (SeenGpu("0", "GPU-b"),), ("t", "three"): ()})
-    assert shared["s", "one"] == {a: GpuShare(0, (), None), b: GpuShare(1, ("two",), None)}
-    assert shared["t", "two"] == {SeenGpu("0", "GPU-b"): GpuShare(1, ("one",), None)}
-    assert shared["t", "three"] == {}
+    shared = shared_gpus(
+        {("", "s", "one"): (a, b), ("", "t", "two"): (SeenGpu("0", "GPU-b"),), ("", "t", "three"): ()}
+    )
+    assert shared["", "s", "one"] == {a: GpuShare(0, (), None), b: GpuShare(1, ("two",), None)}
+    assert shared["", "t", "two"] == {SeenGpu("0", "GPU-b"): GpuShare(1, ("one",), None)}
+    assert shared["", "t", "three"] == {}
 
 
 def test_a_thousand_on_one_gpu_take_no_time() -> None:
     begin = time.perf_counter()
-    shared = shared_gpus({("s", f"c{i:04}"): (SeenGpu("0", "GPU-a"),) for i in range(1000)})
+    shared = shared_gpus({("", "s", f"c{i:04}"): (SeenGpu("0", "GPU-a"),) for i in range(1000)})
     assert time.perf_counter() - begin < 1
-    assert shared["s", "c0001"][SeenGpu("0", "GPU-a")] == GpuShare(999, ("c0000", "c0002", "c0003"), None)
+    assert shared["", "s", "c0001"][SeenGpu("0", "GPU-a")] == GpuShare(999, ("c0000", "c0002", "c0003"), None)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +311,7 @@ def test_a_thousand_on_one_gpu_take_no_time() -> None:
     ],
 )
 def test_processes_of_nobody_known(counts: list[tuple[int | None, int | None]], unknown: int | None) -> None:
-    gpus = {("s", str(i)): (SeenGpu("0", "GPU-a", *each),) for i, each in enumerate(counts)}
+    gpus = {("", "s", str(i)): (SeenGpu("0", "GPU-a", *each),) for i, each in enumerate(counts)}
     assert {share.unknown for each in shared_gpus(gpus).values() for share in each.values()} == {unknown}
 
 

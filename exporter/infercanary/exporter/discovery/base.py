@@ -16,9 +16,31 @@ import msgspec
 
 from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Metric
+from infercanary.judge.model import ImageForm
 from infercanary.judge.origin import NOWHERE, Origin
 
 S = TypeVar("S")
+Key = tuple[str, str, str]
+"""Namespace, service and replica of a container."""
+
+UP = Metric(
+    "infercanary_discovery_up",
+    "gauge",
+    "1 if Docker, or the Kubernetes API server, answered when last asked for the containers, else 0.",
+    reading="`infercanary_discovery_up == 0` is an alert: containers known so far are still polled, new ones "
+    "are not found. See the access to Docker's socket or its proxy, or the service account and the network. Missing "
+    "where neither is enabled.",
+)
+FOUND = Metric(
+    "infercanary_discovered_containers",
+    "gauge",
+    "Containers with a probe that Docker or Kubernetes last said to run.",
+    reading="0 while `infercanary_discovery_up` is 1: no running container has the label `infercanary.enable=true`, no "
+    'pod of the node `infercanary.io/enable: "true"`, or this is another daemon. A fall without a deployment is a '
+    "crash of containers.",
+)
+METRICS = (UP, FOUND)
+"""Of the one discovery that finds all containers of its host."""
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +52,14 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
     service: str
     name: str
+    namespace: str = ""
+    """Of its pod; empty where there is no Kubernetes."""
+    pod: str = ""
     id: str = ""
     image: str = ""
     image_id: str = ""
     image_digest: str = ""
+    image_form: ImageForm = ""
     origin: Origin = NOWHERE
     """What the labels of that image say of where it came from."""
     watched_id: str = ""
@@ -46,6 +72,27 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no URL, and how to fix it."""
     server_gone: bool = False
     """The server that it watches does not run; its probe is not polled either."""
+
+    @property
+    def replica(self) -> str:
+        """What tells it from others of its service: its name, in Kubernetes with its pod's."""
+        return f"{self.pod}/{self.name}" if self.pod else self.name
+
+    @property
+    def key(self) -> Key:
+        """Namespace, service and replica: no two containers have the same."""
+        return self.namespace, self.service, self.replica
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels that every one of its series carries."""
+        of_pod = {"namespace": self.namespace, "pod": self.pod} if self.pod else {}
+        return {**of_pod, "service": self.service, "container": self.name}
+
+    @property
+    def image_key(self) -> str:
+        """What tells its image from others; empty where no discovery knows it."""
+        return self.image_id or self.image_digest
 
     @property
     def server_id(self) -> str:
@@ -119,6 +166,8 @@ class DiscoveryKind(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     does not exclude."""
     metrics: tuple[Metric, ...] = ()
     """What :meth:`Discovery.families` may show; no probe may use these names."""
+    finds_all: Callable[[S], bool] = lambda _settings: False
+    """Whether, with this section, it finds all containers of its host: two that do would find each of them twice."""
     precedence: int = 0
     """Where two discoveries find the same service and container, the one with the higher number counts."""
 

@@ -25,9 +25,9 @@ import msgspec
 import requests
 import structlog
 
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import Family
 from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
-from infercanary.exporter.discovery.base import Container, DiscoveryKind, register
+from infercanary.exporter.discovery.base import FOUND, UP, Container, DiscoveryKind, register
 from infercanary.exporter.discovery.docker_ends import Ends
 from infercanary.exporter.discovery.docker_listing import (
     ListedContainer,
@@ -41,21 +41,6 @@ from infercanary.exporter.discovery.kills import MemoryKill
 
 log = structlog.get_logger(__name__)
 
-UP = Metric(
-    "infercanary_discovery_up",
-    "gauge",
-    "1 if Docker answered when last asked for its containers, else 0.",
-    reading="`infercanary_discovery_up == 0` is an alert: containers known so far are still polled, new ones "
-    "are not found. See the access to Docker's socket or its proxy. Missing with `docker.enabled: false`.",
-)
-FOUND = Metric(
-    "infercanary_discovered_containers",
-    "gauge",
-    "Containers that Docker last listed with a probe.",
-    reading="0 while `infercanary_discovery_up` is 1: no running container has the label "
-    "`infercanary.enable=true`, or this is another daemon. A fall without a deployment is a crash of "
-    "containers.",
-)
 # Not each exec_* of a health check, which comes every few seconds from every container.
 _EVENTS = ["create", "start", "die", "destroy", "pause", "unpause", "rename", "update"]
 _CALL_SECONDS = 10
@@ -221,7 +206,7 @@ class DockerDiscovery:
         for kill in kills:
             log.warning(
                 "the kernel ended a container for memory",
-                service=kill.service, container=kill.container, image=kill.image,
+                service=kill.container.service, container=kill.container.name, image=kill.container.image,
             )  # fmt: skip
         return kills
 
@@ -258,6 +243,6 @@ register(
         settings=DockerSettings,
         default=DockerSettings(),
         create=lambda settings, changed: DockerDiscovery(settings, changed) if settings.enabled else None,
-        metrics=(UP, FOUND),
+        finds_all=lambda settings: settings.enabled,
     )
 )

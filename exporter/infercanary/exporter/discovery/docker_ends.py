@@ -87,12 +87,8 @@ class Ends:
                 continue
             del other[event.actor.id]
             if event.actor.id in self._found:
-                kills.append(_kill(self._found[event.actor.id][0], event.actor.id, at))
+                kills.append(MemoryKill(self._found[event.actor.id][0], event.actor.id, at))
         for waiting in (self._ooms, self._dies):
             for name in [name for name, at in waiting.items() if until - at > _TOGETHER_SECONDS]:
                 del waiting[name]
         return kills
-
-
-def _kill(container: Container, ended: str, at: float) -> MemoryKill:
-    return MemoryKill(container.service, container.name, ended, container.image, container.image_id, at)

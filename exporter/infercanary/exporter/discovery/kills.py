@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter.discovery.base import Container, Discovery
+from infercanary.exporter.discovery.base import Container, Discovery, Key
 
 ENDED = Metric(
     "infercanary_container_oom_kills_total",
@@ -28,19 +28,16 @@ ENDED = Metric(
 METRICS = (ENDED,)
 
 _KEPT_SECONDS = 3600.0  # of a container that is gone: longer than an alert on its last end looks back
-_Key = tuple[str, str, str]  # service, container, image id
+_OF_PODS = ("namespace", "pod", *ENDED.labels)
 
 
 class MemoryKill(msgspec.Struct, frozen=True):
     """One container that the kernel ended for memory."""
 
-    service: str
-    container: str
-    """Of the probe, also where it is the server beside it that was ended."""
+    container: Container
+    """That with the probe, as it was found last, also where it is the server beside it that was ended."""
     id: str
     """Of the container that was ended; another one of that name has another id."""
-    image: str
-    image_id: str
     at: float
     """A Unix time, by the clock of what says it."""
 
@@ -60,7 +57,8 @@ class KillSource(Discovery, Protocol):
 class _Ended(msgspec.Struct):
     """One image in one container."""
 
-    image: str
+    container: Container
+    """As it was found first: a tag that moves on must not begin another series."""
     seen_at: float
     """When it was last found, a Unix time."""
     times: int = 0
@@ -68,10 +66,10 @@ class _Ended(msgspec.Struct):
 
 
 class KillCounts:
-    """How often each container was ended for memory, by service, container and image."""
+    """How often each container was ended for memory, by container and image."""
 
     def __init__(self) -> None:
-        self._ended: dict[_Key, _Ended] = {}
+        self._ended: dict[tuple[str, ...], _Ended] = {}
 
     def follow(self, containers: Iterable[Container], now: float) -> None:
         """Show a count of these, 0 at first, and forget what is gone, an hour after it was ended or else immediately.
@@ -82,9 +80,7 @@ class KillCounts:
         """
         for container in containers:
             if container.id:
-                self._of(
-                    container.service, container.name, container.image_id, container.image, now
-                ).seen_at = now
+                self._of(container, now).seen_at = now
         self._ended = {
             key: each
             for key, each in self._ended.items()
@@ -97,42 +93,43 @@ class KillCounts:
         Args:
             kill: As a discovery says it.
         """
-        ended = self._of(kill.service, kill.container, kill.image_id, kill.image, kill.at)
+        ended = self._of(kill.container, kill.at)
         ended.times += 1
         ended.last_at = max(ended.last_at, kill.at)
 
-    def last(self) -> Mapping[tuple[str, str], tuple[int, float, str]]:
+    def last(self) -> Mapping[Key, tuple[int, float, str]]:
         """What the status page says.
 
         Returns:
-            Service and container → how often it was ended, when last (a Unix time), and its image then; without those
-            that never were.
+            Key of a container → how often it was ended, when last (a Unix time), and its image then; without those that
+            never were.
         """
-        found: dict[tuple[str, str], tuple[int, float, str]] = {}
-        for (service, container, _), each in self._ended.items():
+        found: dict[Key, tuple[int, float, str]] = {}
+        for each in self._ended.values():
             if each.times:
-                times, at, image = found.get((service, container), (0, 0.0, ""))
+                key = each.container.key
+                times, at, image = found.get(key, (0, 0.0, ""))
                 newer = each.last_at >= at
-                found[service, container] = (
-                    (times + each.times, each.last_at, each.image)
+                found[key] = (
+                    (times + each.times, each.last_at, each.container.image)
                     if newer
                     else (times + each.times, at, image)
                 )
         return found
 
-    def family(self) -> Family:
-        """The counter.
+    def families(self) -> list[Family]:
+        """The counter: of containers, and of those of pods, which have two labels more.
 
         Returns:
             A point for each container and image, also with 0.
         """
-        return ENDED.family(
-            {
-                (service, container, each.image, image_id): float(each.times)
-                for (service, container, image_id), each in self._ended.items()
-            }
-        )
+        points: dict[bool, dict[tuple[str, ...], float]] = {False: {}, True: {}}
+        for each in self._ended.values():
+            container = each.container
+            values = (*container.labels.values(), container.image, container.image_id)
+            points[bool(container.pod)][values] = float(each.times)
+        of_pods = msgspec.structs.replace(ENDED, labels=_OF_PODS)
+        return [ENDED.family(points[False]), of_pods.family(points[True])]
 
-    def _of(self, service: str, container: str, image_id: str, image: str, now: float) -> _Ended:
-        # The name that it had first: a tag that moves on must not begin another series.
-        return self._ended.setdefault((service, container, image_id), _Ended(image, now))
+    def _of(self, container: Container, now: float) -> _Ended:
+        return self._ended.setdefault((*container.key, container.image_key), _Ended(container, now))

@@ -1,0 +1,424 @@
+"""Kubernetes: pods with the annotation or label ``infercanary.io/enable: "true"`` on this node.
+
+A list, page by page, and then a watch that goes on where it ended, for ever. The client library is not used: it reads
+the service account's token once, and a token is renewed within the hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import random
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Literal
+
+import aiohttp
+import msgspec
+import structlog
+
+from infercanary.client.limits import Limits
+from infercanary.command.settings import UsageError
+from infercanary.contract.report import Family, Metric
+from infercanary.contract.text import printable
+from infercanary.exporter.discovery.base import (
+    FOUND,
+    UP,
+    Container,
+    DiscoveryKind,
+    register,
+    url_mistake,
+)
+from infercanary.exporter.discovery.kills import MemoryKill
+from infercanary.exporter.discovery.kubernetes_watch import ExpiredError, LineSplitter, NodePods, WatchError
+
+log = structlog.get_logger(__name__)
+
+PODS = Metric(
+    "infercanary_kubernetes_pods",
+    "gauge",
+    "Pods of this node that ask for it by `infercanary.io/enable`, also those that do not run yet.",
+    reading="More than 0 while `infercanary_discovered_containers` is 0: none of them runs, or they have no container "
+    "with a probe. Missing before the first list.",
+)
+EVENTS = Metric(
+    "infercanary_kubernetes_events_total",
+    "counter",
+    "Events of the API server's watch, of all pods of the node.",
+    ("type",),
+    reading="`bookmark` comes once a minute where nothing happens. `error` is mostly a resource version that is too "
+    "old, and the pods are listed again.",
+)
+LISTS = Metric(
+    "infercanary_kubernetes_lists_total",
+    "counter",
+    "Times that the pods of this node were listed as a whole.",
+    reading="1 after the start. One more for each time that a watch could not go on where it ended: see "
+    "`infercanary_kubernetes_watches_ended_total`.",
+)
+ENDED = Metric(
+    "infercanary_kubernetes_watches_ended_total",
+    "counter",
+    "Requests to the API server that ended, by reason.",
+    ("reason",),
+    reading="`in_time` is healthy, every few minutes. `expired`: a resource version too old, listed again; `silent`: "
+    "nothing came for long, not even a bookmark; `closed`: cut off in between; `unreachable`: no API server; "
+    "`refused`: an HTTP status, and `no_credentials`: no token or CA, of which the log has the fix; `error` and "
+    "`malformed`: no answer of an API server.",
+)
+LEFT_OUT = Metric(
+    "infercanary_kubernetes_left_out_total",
+    "counter",
+    "Pods and events that were not taken, by reason.",
+    ("reason",),
+    reading="Healthy is no increase. `too_large` and `too_many` are bounds of the exporter; `malformed` is a pod that "
+    "it cannot read. Such a pod is not polled, or not as it is now.",
+)
+
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_SETTLE_SECONDS = 0.25  # a burst of events costs one comparison
+_CONNECT_SECONDS = 10.0
+_LIST_SECONDS = 60.0
+_LATE_SECONDS = 30.0  # that a watch may last beyond the time after which the API server ends it
+_PAGE_PODS = 100  # a page of them, 1 MB, is read within milliseconds
+_PAGE_BYTES = 16 << 20
+_BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 30.0
+_SHORT_SECONDS = 1.0  # a watch that ends sooner, without any event, is a failure
+
+Reason = Literal[
+    "in_time",
+    "expired",
+    "silent",
+    "closed",
+    "unreachable",
+    "refused",
+    "no_credentials",
+    "error",
+    "malformed",
+    "internal",
+]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=3_600)]
+
+
+class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section ``kubernetes:``. Without ``url`` and ``node``: what Kubernetes sets in each pod, and NODE_NAME."""
+
+    enabled: bool = False
+    url: str | None = None
+    node: str | None = None
+    token_file: str = f"{_ACCOUNT}/token"
+    """Read anew for each request; empty for none."""
+    ca_file: str = f"{_ACCOUNT}/ca.crt"
+    """Read anew for each request; empty for the system's."""
+    watch_seconds: Seconds = 300.0
+    """After which the API server is asked to end a watch, and another one goes on."""
+    silent_seconds: Seconds = 150.0
+    """Without a byte: bookmarks come once a minute, so the connection is dead."""
+
+
+class RefusedError(Exception):
+    """An HTTP status that is no success. One line, for people, with the fix where there is one."""
+
+
+class _TooLargeError(Exception):
+    """A page of the list over the bound."""
+
+
+class _CredentialsError(Exception):
+    """The token or the CA cannot be read."""
+
+
+_REASONS: tuple[tuple[tuple[type[Exception], ...], Reason], ...] = (
+    ((ExpiredError,), "expired"),
+    ((RefusedError,), "refused"),
+    ((_CredentialsError,), "no_credentials"),
+    ((WatchError,), "error"),
+    ((_TooLargeError, msgspec.DecodeError), "malformed"),
+    ((aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError), "unreachable"),
+    ((asyncio.TimeoutError,), "silent"),
+    ((aiohttp.ClientPayloadError, aiohttp.ClientConnectionError), "closed"),
+    ((aiohttp.ClientError,), "malformed"),
+)
+"""The first of them that an error is."""
+_FIXES = {
+    401: "the token is not valid; see kubernetes.token_file, and that the service account exists",
+    403: "give the exporter's service account `list` and `watch` on `pods`, by a ClusterRole",
+    404: "kubernetes.url is no API server's",
+}
+
+
+class KubernetesDiscovery:
+    """Follows the pods of one node.
+
+    Args:
+        settings: As in the config.
+        url: Of the API server.
+        node: Its name.
+        changed: Called on the event loop after changes of ``containers``.
+    """
+
+    source = "Kubernetes"
+
+    def __init__(
+        self, settings: KubernetesSettings, url: str, node: str, changed: Callable[[], None]
+    ) -> None:
+        self.containers: list[Container] = []
+        self.up = False
+        self.tried = False
+        self._settings = settings
+        self._url = f"{url.rstrip('/')}/api/v1/pods"
+        self._node = node
+        self._changed = changed
+        self._pods = NodePods(time.time())
+        self._kills: list[MemoryKill] = []
+        self._lists = 0
+        self._ended: Counter[Reason] = Counter()
+        self._too_large = 0
+        self._answered_at = math.inf
+        self._publishing: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to follow, on the running event loop."""
+        self._task = asyncio.create_task(self._follow())
+
+    async def stop(self) -> None:
+        """End; requests are given up."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._publishing is not None:
+            self._publishing.cancel()
+
+    def families(self) -> list[Family]:
+        """Whether the API server answers, how many containers there are, and what happened."""
+        left_out = self._pods.left_out + Counter(too_large=self._too_large)
+        return [
+            UP.family(float(self.up)),
+            FOUND.family(len(self.containers)),
+            PODS.family({(): self._pods.count} if self._lists else {}),
+            EVENTS.family({(kind,): float(n) for kind, n in sorted(self._pods.events.items())}),
+            LISTS.family(float(self._lists)),
+            ENDED.family({(reason,): float(n) for reason, n in sorted(self._ended.items())}),
+            LEFT_OUT.family({(reason,): float(n) for reason, n in sorted(left_out.items())}),
+        ]
+
+    def new_kills(self) -> list[MemoryKill]:
+        """The containers that the kernel ended for memory since it was last asked."""
+        kills, self._pods.kills = self._pods.kills, []
+        return sorted(kills, key=lambda kill: kill.at)
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            version, self._answered_at = self._pods.version, math.inf
+            try:
+                async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+                    if not self._pods.version:
+                        await self._list(session)
+                    await self._watch(session)
+            except Exception as error:  # whatever the API server answers must not end the search for ever
+                self._lost(error)
+            lasted = time.monotonic() - self._answered_at >= _SHORT_SECONDS
+            failures = 0 if lasted or self._pods.version not in ("", version) else failures + 1
+            await asyncio.sleep(_delay(failures))
+
+    async def _list(self, session: aiohttp.ClientSession) -> None:
+        """List all pods of the node, page by page, and compare."""
+        pods, after = _PAGE_PODS, ""
+        self._pods.begin_list()
+        while True:
+            query = {"limit": str(pods), "continue": after} if after else {"limit": str(pods)}
+            timeout = aiohttp.ClientTimeout(total=_LIST_SECONDS, sock_connect=_CONNECT_SECONDS)
+            body = bytearray()
+            try:
+                async with self._get(session, query, timeout) as response:
+                    async for piece in response.content.iter_any():
+                        body += piece
+                        if len(body) > _PAGE_BYTES:
+                            raise _TooLargeError(f"a page of {pods} pods is over {_PAGE_BYTES} bytes")
+            except _TooLargeError:
+                if pods == 1:
+                    raise
+                pods = max(1, pods // 10)
+                continue
+            after = self._pods.take_page(bytes(body))
+            if not after:
+                break
+        self._lists += 1
+        self._answered()
+        self._publish()
+
+    async def _watch(self, session: aiohttp.ClientSession) -> None:
+        """Follow the pods until the API server ends the watch."""
+        settings = self._settings
+        lines = LineSplitter()
+        seconds = settings.watch_seconds * random.uniform(0.8, 1.0)  # noqa: S311 - a jitter, not a secret
+        query = {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._pods.version,
+            "timeoutSeconds": str(max(1, round(seconds))),
+        }
+        timeout = aiohttp.ClientTimeout(
+            total=seconds + _LATE_SECONDS, sock_connect=_CONNECT_SECONDS, sock_read=settings.silent_seconds
+        )
+        try:
+            async with self._get(session, query, timeout) as response:
+                self._answered()
+                self._answered_at = time.monotonic()
+                async for piece in response.content.iter_any():
+                    for line in lines.feed(piece):
+                        self._pods.take_event(line)
+                    self._settle()
+        finally:
+            self._too_large += lines.skipped
+            self._settle()
+        self._ended["in_time"] += 1
+
+    @asynccontextmanager
+    async def _get(
+        self, session: aiohttp.ClientSession, query: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """An answer of the API server about the pods of this node, with the token of now.
+
+        Raises:
+            ExpiredError: What it is to go on from is too old.
+            RefusedError: It is no success.
+        """
+        try:
+            headers, context = await asyncio.to_thread(_credentials, self._settings)
+        except OSError as error:
+            raise _CredentialsError(f"{error}; see kubernetes.token_file and kubernetes.ca_file") from None
+        query = {"fieldSelector": f"spec.nodeName={self._node}", **query}
+        async with session.get(
+            self._url, params=query, headers=headers, ssl=context, timeout=timeout, allow_redirects=False
+        ) as response:
+            if response.status == 410:
+                raise ExpiredError("HTTP 410")
+            if response.status != 200:
+                fix = _FIXES.get(response.status)
+                raise RefusedError(f"HTTP {response.status}" + (f": {fix}" if fix else ""))
+            yield response
+
+    def _answered(self) -> None:
+        if not self.up:
+            log.info("kubernetes answers", node=self._node, pods=self._pods.count)
+        self.up = self.tried = True
+
+    def _lost(self, error: Exception) -> None:
+        """Note why a request ended. A version that expired and a connection that was cut are no outage yet."""
+        reason = _reason(error)
+        self._ended[reason] += 1
+        if reason == "internal":
+            log.exception("the search for pods failed by a fault of the exporter")
+        if reason == "expired":
+            self._pods.version = ""
+            return
+        detail = printable(str(error) or type(error).__name__, 300, " ")
+        if reason in ("closed", "silent") and self.up:
+            log.info("kubernetes ended the watch", reason=reason, error=detail)
+            return
+        if self.up or not self.tried:
+            log.warning(
+                "kubernetes does not answer; the pods known so far stay",
+                url=self._url, reason=reason, error=detail,
+            )  # fmt: skip
+        self.up, self.tried = False, True
+        self._changed()
+
+    def _settle(self) -> None:
+        """Publish what changed, soon: a burst of events costs one comparison."""
+        if self._publishing is None and (self._pods.changed or self._pods.kills):
+            loop = asyncio.get_running_loop()
+            self._publishing = loop.call_later(_SETTLE_SECONDS, self._publish)
+
+    def _publish(self) -> None:
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
+        if self._pods.changed:
+            self._pods.changed = False
+            self.containers = self._pods.containers()
+        self._changed()
+
+
+def _credentials(settings: KubernetesSettings) -> tuple[dict[str, str], ssl.SSLContext]:
+    """The headers with the token of now, and whom to trust."""
+    headers = {"Accept": "application/json"}
+    if settings.token_file:
+        headers["Authorization"] = f"Bearer {Path(settings.token_file).read_text().strip()}"
+    return headers, ssl.create_default_context(cafile=settings.ca_file or None)
+
+
+def _reason(error: Exception) -> Reason:
+    return next((reason for kinds, reason in _REASONS if isinstance(error, kinds)), "internal")
+
+
+def _delay(failures: int) -> float:
+    """Seconds until the next request: none after one that went well."""
+    if not failures:
+        return 0.0
+    # Exporters of all nodes lose the API server in the same moment.
+    jitter = random.uniform(0.5, 1.0)  # noqa: S311
+    return jitter * min(_MAX_BACKOFF_SECONDS, _BACKOFF_SECONDS * 2.0 ** min(failures - 1, 8))
+
+
+def check(settings: KubernetesSettings, _limits: Limits, place: str) -> None:
+    """Check what the types do not.
+
+    Args:
+        settings: The section.
+        place: Of the section, for messages.
+
+    Raises:
+        UsageError: The URL is none.
+    """
+    if settings.url and (mistake := url_mistake(settings.url, schemes=("http", "https"))):
+        raise UsageError(f"{place}.url: {mistake}")
+
+
+def create(settings: KubernetesSettings, changed: Callable[[], None]) -> KubernetesDiscovery | None:
+    """Make the discovery.
+
+    Args:
+        settings: The section, checked.
+        changed: Called on the event loop after changes.
+
+    Returns:
+        The discovery, not yet started; None where it is off.
+
+    Raises:
+        UsageError: Neither the section nor the environment says which API server, or which node.
+    """
+    if not settings.enabled:
+        return None
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    in_pod = f"https://{f'[{host}]' if ':' in host else host}:{port or 443}" if host else ""
+    url = settings.url or in_pod
+    if not url:
+        raise UsageError(
+            "kubernetes.url: this is no pod; write the API server's, such as https://10.0.0.1:6443"
+        )
+    node = settings.node or os.environ.get("NODE_NAME", "")
+    if not node:
+        raise UsageError(
+            "kubernetes.node: the node's name is not known; set NODE_NAME from the field spec.nodeName of the pod"
+        )
+    return KubernetesDiscovery(settings, url, node, changed)
+
+
+register(
+    DiscoveryKind(
+        key="kubernetes",
+        settings=KubernetesSettings,
+        default=KubernetesSettings(),
+        create=create,
+        check=check,
+        metrics=(PODS, EVENTS, LISTS, ENDED, LEFT_OUT),
+        finds_all=lambda settings: settings.enabled,
+    )
+)

@@ -1,0 +1,248 @@
+"""What is known of a node's pods, and how lists and watch events change it: without any call.
+
+https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.kills import MemoryKill
+from infercanary.exporter.discovery.kubernetes_pods import (
+    Pod,
+    containers,
+    is_enabled,
+    memory_kills,
+    reachable,
+)
+
+MAX_LINE_BYTES = 4 << 20
+"""Of one event: a pod has 1.5 MiB in etcd at most (--max-request-bytes), and less than twice that as JSON."""
+MAX_PODS = 10_000
+"""With a probe, on one node: a kubelet has 110 by default, and 500 are the most that anyone runs."""
+_GONE = 410
+
+LeftOut = Literal["too_large", "malformed", "too_many"]
+
+
+class ExpiredError(Exception):
+    """The resource version is too old: list again, and compare."""
+
+
+class WatchError(Exception):
+    """The API server ended the watch with an error. One line, for people."""
+
+
+class LineSplitter:
+    """Splits a stream into lines.
+
+    A pod may be larger than what a reader of lines takes, so this is done here; a line over the bound is skipped.
+
+    Args:
+        most: Bytes of a line.
+    """
+
+    def __init__(self, most: int = MAX_LINE_BYTES) -> None:
+        self.skipped = 0
+        """LineSplitter over the bound."""
+        self._most = most
+        self._rest = bytearray()
+        self._skipping = False
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Whole lines, without their ends.
+
+        Args:
+            piece: The next bytes of the stream.
+
+        Yields:
+            Each line that ended with them, but empty ones.
+        """
+        *ended, rest = piece.split(b"\n")
+        for part in ended:
+            if self._skipping or len(self._rest) + len(part) > self._most:
+                self.skipped += 1
+            elif line := bytes(self._rest + part):
+                yield line
+            self._rest.clear()
+            self._skipping = False
+        self._rest += rest
+        if len(self._rest) > self._most:
+            self._skipping = True
+        if self._skipping:
+            self._rest.clear()
+
+
+class _Version(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Versioned(msgspec.Struct):
+    metadata: _Version = msgspec.field(default_factory=_Version)
+
+
+class _ListMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class _PodList(msgspec.Struct):
+    metadata: _ListMetadata
+    items: list[msgspec.Raw] | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Failure(msgspec.Struct):
+    """A Status object."""
+
+    code: int = 0
+    message: str = ""
+
+
+_list = msgspec.json.Decoder(_PodList)
+_event = msgspec.json.Decoder(_Event)
+_pod = msgspec.json.Decoder(Pod)
+_versioned = msgspec.json.Decoder(_Versioned)
+_failure = msgspec.json.Decoder(_Failure)
+
+
+class _Known(msgspec.Struct):
+    """One pod that asks for it."""
+
+    created: float
+    containers: tuple[Container, ...]
+    ended: frozenset[str] = frozenset()
+    """The ids of its containers that were ended for memory, as it last said."""
+
+
+class NodePods:
+    """The pods of one node that ask for it, by uid, up to a resource version.
+
+    Args:
+        since: What the kernel ended before is no news, a Unix time.
+    """
+
+    def __init__(self, since: float) -> None:
+        self.version = ""
+        """Up to where changes are known; empty before the first list."""
+        self.changed = False
+        """Whether the containers are others than when that was last set to False."""
+        self.events: Counter[str] = Counter()
+        self.left_out: Counter[LeftOut] = Counter()
+        self.kills: list[MemoryKill] = []
+        """Those that are new; who reads them empties the list."""
+        self._since = since
+        self._pods: dict[str, _Known] = {}
+        self._listed: dict[str, _Known] = {}
+
+    @property
+    def count(self) -> int:
+        """Pods that ask for it."""
+        return len(self._pods)
+
+    def containers(self) -> list[Container]:
+        """All with a probe that run.
+
+        Returns:
+            No two with one address.
+        """
+        in_order = sorted(self._pods.values(), key=lambda known: known.created)
+        return reachable(known.containers for known in in_order)
+
+    def begin_list(self) -> None:
+        """A list begins, from its first page."""
+        self._listed = {}
+
+    def take_page(self, body: bytes) -> str:
+        """Take a page of the list; after the last one the pods are those that were listed.
+
+        Args:
+            body: A PodList.
+
+        Returns:
+            What the next page continues at; empty after the last one.
+
+        Raises:
+            msgspec.DecodeError: It is something else.
+        """
+        page = _list.decode(body)
+        for raw in page.items or ():
+            if (pod := self._decoded(raw)) is not None and is_enabled(pod):
+                if len(self._listed) < MAX_PODS:
+                    uid = pod.metadata.uid
+                    self._listed[uid] = self._known(pod, self._pods.get(uid))
+                else:
+                    self.left_out["too_many"] += 1
+        if page.metadata.continue_:
+            return page.metadata.continue_
+        before = {uid: known.containers for uid, known in self._pods.items()}
+        after = {uid: known.containers for uid, known in self._listed.items()}
+        self.changed = self.changed or before != after
+        self._pods, self._listed = self._listed, {}
+        self.version = page.metadata.resource_version
+        return ""
+
+    def take_event(self, line: bytes) -> None:
+        """Take one event of the watch.
+
+        Args:
+            line: A WatchEvent.
+
+        Raises:
+            msgspec.DecodeError: It is something else; nothing was taken.
+            ExpiredError: It says that the watch must begin with a list.
+            WatchError: It says another error.
+        """
+        event = _event.decode(line)
+        if event.type == "ERROR":
+            self.events["error"] += 1
+            failure = _failure.decode(event.object)
+            if failure.code == _GONE:
+                raise ExpiredError(failure.message)
+            raise WatchError(f"{failure.code}: {failure.message}")
+        version = _versioned.decode(event.object).metadata.resource_version
+        if event.type in ("ADDED", "MODIFIED", "DELETED"):
+            self.events[event.type.lower()] += 1
+            if (pod := self._decoded(event.object)) is not None:
+                self._take(pod, is_gone=event.type == "DELETED")
+        else:
+            self.events["bookmark" if event.type == "BOOKMARK" else "unknown"] += 1
+        self.version = version or self.version
+
+    def _take(self, pod: Pod, *, is_gone: bool) -> None:
+        uid = pod.metadata.uid
+        before = self._pods.get(uid)
+        if is_gone or not is_enabled(pod):
+            if before is not None:
+                del self._pods[uid]
+                self.changed = self.changed or bool(before.containers)
+        elif before is None and len(self._pods) >= MAX_PODS:
+            self.left_out["too_many"] += 1
+        else:
+            after = self._pods[uid] = self._known(pod, before)
+            self.changed = self.changed or after.containers != (before.containers if before else ())
+
+    def _known(self, pod: Pod, before: _Known | None) -> _Known:
+        """What is to be remembered of a pod; what the kernel ended meanwhile is noted."""
+        found = containers(pod)
+        ends = memory_kills(pod, [*(before.containers if before else ()), *found])
+        ended = before.ended if before else frozenset()
+        new = {kill.id: kill for kill in ends if kill.id not in ended and kill.at >= self._since}
+        self.kills += new.values()
+        return _Known(pod.created, found, frozenset(kill.id for kill in ends))
+
+    def _decoded(self, raw: msgspec.Raw) -> Pod | None:
+        try:
+            return _pod.decode(raw)
+        except msgspec.DecodeError:
+            self.left_out["malformed"] += 1
+            return None

@@ -1,0 +1,311 @@
+"""The discovery before an API server that misbehaves on command. What a real one does is in tests/kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from infercanary.command.settings import UsageError
+from infercanary.exporter.config import check
+from infercanary.exporter.discovery import kubernetes
+from infercanary.exporter.discovery.kubernetes import KubernetesDiscovery, KubernetesSettings, create
+from tests.unit.exporter.test_kubernetes_watch import event, page, pod
+
+GONE = {"kind": "Status", "code": 410, "message": "too old resource version: 1 (9)"}
+
+
+class Api:
+    """Answers lists from ``pods``, and each watch with what is put into ``streams``; None ends a watch."""
+
+    def __init__(self, token_file: Path, port: int | None = None) -> None:
+        self.pods: list[dict[str, Any]] = []
+        self.version = 1
+        self.page_pods = 100
+        self.requests: list[dict[str, str]] = []
+        self.tokens: list[str] = []
+        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be
+        self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.token_file = token_file
+        app = web.Application()
+        app.router.add_get("/api/v1/pods", self._answer)
+        self.server = TestServer(app, host="127.0.0.1", port=port)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(dict(request.query))
+        self.tokens.append(request.headers.get("Authorization", ""))
+        if self.status and (status := self.status.pop(0)) != 200:
+            return web.Response(status=status)
+        if "watch" not in request.query:
+            first = int(request.query.get("continue", "0"))
+            most = min(int(request.query["limit"]), self.page_pods)
+            more = str(first + most) if first + most < len(self.pods) else ""
+            return web.Response(body=page(*self.pods[first : first + most], version=self.version, more=more))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while (piece := await self.stream.get()) is not None:
+            if piece == b"cut":
+                assert request.transport is not None
+                request.transport.abort()
+                break
+            await response.write(piece)
+        return response
+
+    @property
+    def watches(self) -> list[str]:
+        """The resource versions that watches began at."""
+        return [each["resourceVersion"] for each in self.requests if "watch" in each]
+
+    @property
+    def lists(self) -> int:
+        return sum("watch" not in each for each in self.requests)
+
+
+class Follower:
+    """A discovery of that server's pods, and how often it said that something changed."""
+
+    def __init__(self, api: Api, **settings: Any) -> None:
+        chosen = KubernetesSettings(enabled=True, token_file=str(api.token_file), ca_file="", **settings)
+        self.api = api
+        self.changes = 0
+        url = str(api.server.make_url(""))
+        self.discovery = KubernetesDiscovery(chosen, url, "node-1", self._count)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    async def until(self, what: Callable[[], object]) -> None:
+        async def comes() -> None:
+            while not what():  # noqa: ASYNC110 - nothing says when a metric changes
+                await asyncio.sleep(0.005)
+
+        await asyncio.wait_for(comes(), 10)
+
+    async def finds(self, *names: str) -> None:
+        await self.until(lambda: [c.pod for c in self.discovery.containers] == [*names])
+
+    def metric(self, name: str) -> dict[str, float]:
+        [family] = [f for f in self.discovery.families() if f.name == f"infercanary_{name}"]
+        return {",".join(p.labels): p.value for p in family.points if isinstance(p.value, float)}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubernetes, "_BACKOFF_SECONDS", 0.02)
+
+
+@pytest_asyncio.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    (tmp_path / "token").write_text("first\n")
+    served = Api(tmp_path / "token")
+    await served.server.start_server()
+    yield served
+    await served.server.close()
+
+
+@pytest_asyncio.fixture
+async def follow(api: Api) -> AsyncIterator[Callable[..., Follower]]:
+    started: list[Follower] = []
+
+    def begin(**settings: Any) -> Follower:
+        started.append(Follower(api, **settings))
+        started[-1].discovery.start()
+        return started[-1]
+
+    yield begin
+    for each in started:
+        await each.discovery.stop()
+    for _ in range(10):
+        api.stream.put_nowait(None)
+
+
+Follow = Callable[..., Follower]
+
+
+async def test_a_list_in_pages_and_then_what_changes(api: Api, follow: Follow) -> None:
+    api.pods, api.page_pods, api.version = [pod(str(n), n) for n in range(1, 6)], 2, 9
+    follower = follow()
+    await follower.finds("1", "2", "3", "4", "5")
+    assert api.requests[0] == {"fieldSelector": "spec.nodeName=node-1", "limit": "100"}
+    await follower.until(lambda: api.watches == ["9"])
+    watch = api.requests[-1]
+    assert watch["fieldSelector"] == "spec.nodeName=node-1" and watch["allowWatchBookmarks"] == "true"
+    assert 240 <= int(watch["timeoutSeconds"]) <= 300
+    api.stream.put_nowait(event("DELETED", pod("3", 10)) + b"\n")
+    await follower.finds("1", "2", "4", "5")
+    assert follower.discovery.up and api.lists == 3
+    assert follower.metric("kubernetes_lists_total") == {"": 1}
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was(api: Api, follow: Follow) -> None:
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    api.stream.put_nowait(event("ADDED", pod("1", 5)) + b"\n")
+    api.stream.put_nowait(None)
+    await follower.until(lambda: api.watches == ["1", "5"])
+    assert follower.metric("kubernetes_watches_ended_total") == {"in_time": 1}
+    assert api.lists == 1
+
+
+@pytest.mark.parametrize("how", ["event", "status"])
+async def test_a_version_that_is_gone_means_to_list_and_compare(api: Api, follow: Follow, how: str) -> None:
+    api.pods = [pod("1", 1), pod("2", 1)]
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    known = {c.pod: c for c in follower.discovery.containers}
+    api.pods, api.version = [pod("2", 1), pod("3", 8)], 9
+    if how == "event":
+        api.stream.put_nowait(event("ERROR", GONE) + b"\n")
+    else:
+        api.status = [410]
+        api.stream.put_nowait(None)
+    await follower.finds("2", "3")
+    assert known["2"] in follower.discovery.containers, "the same container, so it is polled on"
+    await follower.until(lambda: api.watches[-1] == "9")
+    assert follower.metric("kubernetes_watches_ended_total")["expired"] == 1
+    assert follower.metric("kubernetes_lists_total") == {"": 2}
+    assert follower.discovery.up
+
+
+async def test_a_page_that_expired_means_to_begin_the_list_again(api: Api, follow: Follow) -> None:
+    api.pods, api.page_pods = [pod("1", 1), pod("2", 1)], 1
+    api.status = [200, 410]
+    follower = follow()
+    await follower.finds("1", "2")
+    assert [each.get("continue") for each in api.requests if "watch" not in each] == [None, "1", None, "1"]
+
+
+async def test_half_a_line_is_taken_only_when_it_is_whole(api: Api, follow: Follow) -> None:
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    line = event("ADDED", pod("1", 5)) + b"\n"
+    api.stream.put_nowait(event("ADDED", pod("2", 4)) + b"\n" + line[:50])
+    await follower.finds("2")
+    api.stream.put_nowait(line[50:])
+    await follower.finds("1", "2")
+    api.stream.put_nowait(event("DELETED", pod("1", 6))[:60])
+    api.stream.put_nowait(b"cut")
+    await follower.until(lambda: api.watches == ["1", "5"])
+    assert follower.metric("kubernetes_watches_ended_total") == {"closed": 1}
+    assert follower.discovery.up, "it answered immediately again"
+    api.stream.put_nowait(event("DELETED", pod("1", 6)) + b"\n")
+    await follower.finds("2")
+
+
+async def test_silence_ends_the_watch(api: Api, follow: Follow) -> None:
+    api.pods = [pod("1", 1)]
+    follower = follow(silent_seconds=0.2)
+    await follower.until(lambda: api.watches == ["1", "1"])
+    assert follower.metric("kubernetes_watches_ended_total") == {"silent": 1}
+    assert follower.discovery.up and api.lists == 1 and len(follower.discovery.containers) == 1
+
+
+async def test_each_request_has_the_token_of_now(api: Api, follow: Follow) -> None:
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    assert api.tokens == ["Bearer first", "Bearer first"]
+    api.token_file.write_text("second\n")
+    api.stream.put_nowait(event("BOOKMARK", {"metadata": {"resourceVersion": "7"}}) + b"\n")
+    api.stream.put_nowait(None)
+    await follower.until(lambda: api.watches == ["1", "7"])
+    assert api.tokens[-1] == "Bearer second"
+
+
+@pytest.mark.parametrize(
+    ("status", "fix"), [(401, "token is not valid"), (403, "`list` and `watch` on `pods`"), (503, "HTTP 503")]
+)
+async def test_an_answer_that_refuses(
+    api: Api, follow: Follow, status: int, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.pods = [pod("1", 1)]
+    api.status = [status]
+    follower = follow()
+    await follower.until(lambda: follower.discovery.tried)
+    assert not follower.discovery.up and follower.changes == 1
+    assert fix in capsys.readouterr().out
+    await follower.finds("1")
+    assert follower.discovery.up
+    assert follower.metric("kubernetes_watches_ended_total") == {"refused": 1}
+
+
+async def test_a_server_that_is_gone_for_a_while(api: Api, follow: Follow) -> None:
+    api.pods = [pod("1", 1)]
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    port = api.server.port
+    api.stream.put_nowait(b"cut")
+    await api.server.close()
+    await follower.until(lambda: not follower.discovery.up)
+    assert len(follower.discovery.containers) == 1, "known pods are polled meanwhile"
+    again = Api(api.token_file, port)
+    again.pods, again.version = [pod("1", 1), pod("2", 3)], 5
+    again.status = [410]
+    await again.server.start_server()
+    await follower.finds("1", "2")
+    await follower.discovery.stop()
+    again.stream.put_nowait(None)
+    await again.server.close()
+
+
+async def test_a_token_that_is_not_there(api: Api, follow: Follow) -> None:
+    api.token_file.unlink()
+    follower = follow()
+    await follower.until(lambda: follower.discovery.tried)
+    assert follower.metric("kubernetes_watches_ended_total") == {"no_credentials": 1}
+    assert api.requests == []
+
+
+async def test_what_is_no_api_server(api: Api, follow: Follow) -> None:
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    api.stream.put_nowait(b"<html>\n")
+    await follower.until(lambda: not follower.discovery.up)
+    assert follower.metric("kubernetes_watches_ended_total") == {"malformed": 1}
+
+
+async def test_pages_that_are_too_large_become_smaller(
+    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.pods = [pod(str(n), 1) for n in range(1, 10)]
+    monkeypatch.setattr(kubernetes, "_PAGE_BYTES", len(page(api.pods[0])) + 200)
+    follower = follow()
+    await follower.finds(*(str(n) for n in range(1, 10)))
+    limits = [each["limit"] for each in api.requests if "watch" not in each]
+    assert limits == ["100", "10", *["1"] * 9]
+
+
+def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = KubernetesSettings(enabled=True)
+    for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert create(KubernetesSettings(), lambda: None) is None
+    with pytest.raises(UsageError, match=r"kubernetes\.url: this is no pod"):
+        create(on, lambda: None)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    with pytest.raises(UsageError, match="set NODE_NAME from the field"):
+        create(on, lambda: None)
+    monkeypatch.setenv("NODE_NAME", "node-7")
+    made = create(on, lambda: None)
+    assert made is not None and (made._url, made._node) == ("https://[fd00::1]:6443/api/v1/pods", "node-7")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("kubernetes: {enabled: true}", "docker and kubernetes are enabled, and find the same containers"),
+        ("kubernetes: {enabled: true, url: 'ftp://x'}", r"kubernetes\.url: 'ftp://x' has no scheme"),
+        ("kubernetes: {watch_seconds: 0}", r"kubernetes\.watch_seconds"),
+    ],
+)
+def test_a_mistake_in_its_settings_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "exporter.yaml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=line):
+        check(path)

@@ -1,0 +1,265 @@
+"""From a pod to its containers with a probe. The recorded pods are of a real cluster, 1.35."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.kubernetes_pods import (
+    Pod,
+    containers,
+    image_identity,
+    memory_kills,
+    reachable,
+    service_of,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden/kubernetes"
+ENABLED = {"infercanary.io/enable": "true"}
+RUNNING = {"running": {"startedAt": "2026-11-24T23:09:17Z"}}
+DIGEST = "sha256:" + "a" * 64
+
+
+def recorded() -> dict[str, Pod]:
+    pods = json.loads(gzip.decompress((GOLDEN / "pods.json.gz").read_bytes()))["items"]
+    return {pod["metadata"]["name"]: msgspec.convert(pod, Pod) for pod in pods}
+
+
+def status(name: str = "server", number: int = 1, **others: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "imageID": DIGEST,
+        "containerID": f"containerd://{number:064}",
+        "state": RUNNING,
+        **others,
+    }
+
+
+def pod(
+    *statuses: dict[str, Any],
+    annotations: dict[str, str] | None = None,
+    labels: dict[str, str] | None = None,
+    owner: tuple[str, str] | None = None,
+    ports: dict[str, list[dict[str, Any]]] | None = None,
+    init: tuple[dict[str, Any], ...] = (),
+    address: str = "10.244.1.2",
+    name: str = "search-0",
+) -> Pod:
+    statuses = statuses or (status(),)
+
+    def listed(each: dict[str, Any]) -> dict[str, Any]:
+        return {"name": each["name"], "image": f"{each['name']}:1", "ports": (ports or {}).get(each["name"])}
+
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "prod",
+                "uid": f"uid-{name}",
+                "creationTimestamp": "2026-11-24T23:09:16Z",
+                "annotations": ENABLED if annotations is None else {**ENABLED, **annotations},
+                "labels": labels,
+                "ownerReferences": owner and [{"kind": owner[0], "name": owner[1], "controller": True}],
+            },
+            "spec": {"containers": [*map(listed, statuses)], "initContainers": [*map(listed, init)]},
+            "status": {"podIP": address, "containerStatuses": statuses, "initContainerStatuses": init},
+        },
+        Pod,
+    )
+
+
+def only(pod: Pod) -> Container:
+    [container] = containers(pod)
+    return container
+
+
+def test_a_deployments_pod_as_it_is() -> None:
+    found = only(recorded()["search-b4688fc97-4qxrv"])
+    assert found == Container(
+        service="search",
+        name="server",
+        namespace="prod",
+        pod="search-b4688fc97-4qxrv",
+        id="83bc575df88e7ce7ef889c7c02cfaff13a367ab705ad8bd33e3b6fd00652ff55",
+        image="docker.io/infercanary/pause:1",
+        image_id="sha256:f1af6746f8cc1e12a1feca3f385b98e27688873ae086aec9e967a274085c3ddb",
+        image_form="config",
+        url="http://10.244.1.2:9798",
+    )
+    assert found.replica == "search-b4688fc97-4qxrv/server"
+    assert found.key == ("prod", "search", "search-b4688fc97-4qxrv/server")
+    assert [*found.labels.items()] == [
+        ("namespace", "prod"),
+        ("pod", "search-b4688fc97-4qxrv"),
+        ("service", "search"),
+        ("container", "server"),
+    ]
+
+
+def test_each_kind_of_owner_as_it_is() -> None:
+    services = {name.partition("-")[0]: service_of(pod) for name, pod in recorded().items()}
+    assert services == {"daemon": "daemon", "nightly": "nightly", "search": "search"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "labels", "service"),
+    [
+        (None, None, "search-0"),
+        (("ReplicaSet", "search-7d9"), {"pod-template-hash": "7d9"}, "search"),
+        (("ReplicaSet", "search-7d9"), {"rollouts-pod-template-hash": "7d9"}, "search"),
+        (("ReplicaSet", "search-7d9"), None, "search-7d9"),
+        (("ReplicaSet", "a7d9"), {"pod-template-hash": "7d9"}, "a7d9"),
+        (("StatefulSet", "rank"), None, "rank"),
+        (("StatefulSet", "llm-3"), {"leaderworkerset.sigs.k8s.io/name": "llm"}, "llm"),
+        (("StatefulSet", "llm"), {"leaderworkerset.sigs.k8s.io/name": "llm"}, "llm"),
+        (("StatefulSet", "rank-3"), {"leaderworkerset.sigs.k8s.io/name": "other"}, "rank-3"),
+        (("Job", "train"), None, "train"),
+        (("Job", "train-20261124"), None, "train-20261124"),  # a date is no minute of Unix time
+        (("Job", "nightly-29926029"), None, "nightly"),
+        (("Job", "nightly-29926090"), None, "nightly-29926090"),  # an hour after it was made
+        (("Node", "0"), None, "search"),
+        (("RayCluster", "llm"), None, "llm"),
+    ],
+)
+def test_the_owner_is_the_service(
+    owner: tuple[str, str] | None, labels: dict[str, str] | None, service: str
+) -> None:
+    assert service_of(pod(owner=owner, labels=labels)) == service
+
+
+def test_an_annotation_names_the_service() -> None:
+    otel = {"resource.opentelemetry.io/service.name": "ranking"}
+    owner = ("Deployment", "x")
+    assert service_of(pod(annotations=otel, owner=owner)) == "ranking"
+    assert service_of(pod(annotations={**otel, "infercanary.io/service": "search"}, owner=owner)) == "search"
+
+
+def test_who_asks_for_it_by_annotation_or_label() -> None:
+    assert len(containers(pod())) == 1
+    no = {"infercanary.io/enable": "false"}
+    assert containers(pod(annotations=no)) == ()
+    assert containers(pod(annotations={"infercanary.io/enable": ""})) == ()
+    by_label = msgspec.structs.replace(pod(labels=ENABLED).metadata, annotations=None)
+    assert len(containers(msgspec.structs.replace(pod(), metadata=by_label))) == 1
+    assert containers(pod(annotations=no, labels=ENABLED)) == (), "the annotation is nearer"
+
+
+PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containerPort": 9101}]
+
+
+@pytest.mark.parametrize(
+    ("names", "ports", "annotations", "found"),
+    [
+        ("server", {}, {}, {"server": "http://10.244.1.2:9798"}),
+        ("server", {"server": PORT}, {}, {"server": "http://10.244.1.2:9101"}),
+        ("server", {"server": PORT}, {"infercanary.io/port": "9102"}, {"server": "http://10.244.1.2:9102"}),
+        ("server proxy", {"server": PORT}, {}, {"server": "http://10.244.1.2:9101"}),
+        ("a b", {"b": [{"containerPort": 9798}]}, {}, {"b": "http://10.244.1.2:9798"}),
+        (
+            "a b",
+            {"a": PORT, "b": [{"name": "infercanary", "containerPort": 9102}]},
+            {},
+            {"a": "http://10.244.1.2:9101", "b": "http://10.244.1.2:9102"},
+        ),
+        ("server probe", {}, {"infercanary.io/watches": "server"}, {"probe": "http://10.244.1.2:9798"}),
+        ("server proxy", {}, {}, {"server": "none has a port named infercanary"}),
+        ("server", {}, {"infercanary.io/port": "http"}, {"server": "'http' is not a port"}),
+        ("server", {}, {"infercanary.io/port": "70000"}, {"server": "'70000' is not a port"}),
+    ],
+)
+def test_where_the_probe_answers(
+    names: str, ports: dict[str, list[dict[str, Any]]], annotations: dict[str, str], found: dict[str, str]
+) -> None:
+    each = containers(pod(*(status(name) for name in names.split()), ports=ports, annotations=annotations))
+    assert {container.name for container in each} == found.keys()
+    for container in each:
+        expected = found[container.name]
+        assert container.url == expected or (container.url is None and expected in container.url_missing)
+
+
+def test_an_ipv6_address_is_bracketed() -> None:
+    assert only(pod(address="fd00::1:2")).url == "http://[fd00::1:2]:9798"
+    none = only(pod(address=""))
+    assert (none.url, none.url_missing) == (None, "the pod has no address yet")
+
+
+def test_a_container_that_does_not_run_is_not_found() -> None:
+    waiting = status(state={"waiting": {"reason": "CrashLoopBackOff"}})
+    ended = status(state={"terminated": {"reason": "Error", "exitCode": 1}})
+    assert containers(pod(waiting)) == containers(pod(ended)) == ()
+
+
+def test_a_terminating_pod_is_found_while_its_container_runs() -> None:
+    """As `kubectl delete` leaves it for the grace period: the probe still answers."""
+    assert only(pod()).url is not None
+
+
+def test_a_sidecar_among_the_init_containers() -> None:
+    side = status("probe", 2)
+    found = only(
+        pod(status(), init=(side,), ports={"probe": PORT}, annotations={"infercanary.io/watches": "server"})
+    )
+    assert (found.name, found.id, found.watched_id) == ("probe", f"{2:064}", f"{1:064}")
+    assert found.image == "server:1", "of what it watches"
+    assert found.watched_since == 1795561757.0
+
+
+def test_a_sidecar_whose_server_does_not_run() -> None:
+    watches = {"infercanary.io/watches": "server"}
+    down = status(state={"waiting": {}})
+    found = only(pod(down, status("probe", 2), annotations=watches))
+    assert found.server_gone and found.url is None and "no container 'server' runs" in found.url_missing
+    wrong = only(pod(status("probe", 2), annotations={"infercanary.io/watches": "sever"}))
+    assert wrong.server_gone and "no container 'sever' runs" in wrong.url_missing
+
+
+@pytest.mark.parametrize(
+    ("image_id", "identity"),
+    [
+        (f"docker.io/library/x@{DIGEST}", ("", DIGEST, "registry")),
+        (f"registry:5000/a/x@{DIGEST}", ("", DIGEST, "registry")),
+        (f"docker-pullable://x@{DIGEST}", ("", DIGEST, "docker")),
+        (DIGEST, (DIGEST, "", "config")),
+        (DIGEST.removeprefix("sha256:"), (DIGEST, "", "config")),
+        (f"docker://{DIGEST}", (DIGEST, "", "config")),
+        ("", ("", "", "")),
+    ],
+)
+def test_every_form_of_an_image_id(image_id: str, identity: tuple[str, str, str]) -> None:
+    assert image_identity(image_id) == identity
+
+
+def test_an_address_belongs_to_the_newer_pod() -> None:
+    """The end of the older one is not known yet."""
+    older, newer = containers(pod(name="a")), containers(pod(name="b"))
+    found = {each.pod: each for each in reachable([older, newer])}
+    assert found["a"].url is None and found["a"].url_missing == "its address is that of the newer pod b"
+    assert found["b"].url == "http://10.244.1.2:9798"
+    elsewhere = containers(pod(name="c", annotations={"infercanary.io/port": "9102"}))
+    both = reachable([newer, elsewhere])
+    assert all(each.url for each in both), "pods on the host's network share its address"
+
+
+def test_a_pod_that_was_made_again_is_found_once() -> None:
+    first, again = containers(pod(status(number=1))), containers(pod(status(number=2), address="10.244.1.3"))
+    assert [each.id for each in reachable([first, again])] == [f"{2:064}"]
+
+
+def test_what_the_kernel_ended_for_memory() -> None:
+    before = containers(pod())
+    oom = {
+        "reason": "OOMKilled",
+        "finishedAt": "2026-11-24T23:20:00Z",
+        "containerID": f"containerd://{1:064}",
+    }
+    again = pod(status(number=2, lastState={"terminated": oom}))
+    [kill] = memory_kills(again, [*before, *containers(again)])
+    assert (kill.container, kill.id, kill.at) == (before[0], f"{1:064}", 1795562400.0)
+    error = pod(status(number=2, lastState={"terminated": {**oom, "reason": "Error"}}))
+    assert memory_kills(error, before) == []
