@@ -257,6 +257,16 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
     return OK;
 }
 
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active)
+{
+    ASK();
+    if (device != 0)
+        return INVALID_DEVICE;
+    *flags = 0;
+    *active = retained > 0;
+    return OK;
+}
+
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     ASK();

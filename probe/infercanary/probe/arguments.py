@@ -19,7 +19,6 @@ def check(
     timeout_seconds: float,
     open_timeout_seconds: float,
     duty_cap: float,
-    memory_reserve: int | None = None,
 ) -> None:
     """Refuse what cannot be meant.
 
@@ -29,7 +28,6 @@ def check(
         timeout_seconds: For a run.
         open_timeout_seconds: For loading.
         duty_cap: A share of the time.
-        memory_reserve: Bytes; None for the default.
 
     Raises:
         UsageError: With the argument's name and what it must be.
@@ -48,8 +46,20 @@ def check(
             raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
     if not 0 < duty_cap <= 1:
         raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
-    if memory_reserve is not None and memory_reserve < 0:
-        raise UsageError(f"memory_reserve: {memory_reserve} is not a size; give bytes, or leave it out")
+
+
+def check_reserves(**reserves: int | None) -> None:
+    """Refuse sizes that cannot be meant.
+
+    Args:
+        reserves: Name of the argument → bytes; None for the default.
+
+    Raises:
+        UsageError: With the argument's name and what it must be.
+    """
+    for key, size in reserves.items():
+        if size is not None and size < 0:
+            raise UsageError(f"{key}: {size} is not a size; give bytes, or leave it out")
 
 
 def checked(name: str, sweep: Sweep, targets: Mapping[str, Target]) -> Sweep:

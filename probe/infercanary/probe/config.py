@@ -47,6 +47,8 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     journal_bytes: Annotated[int, Meta(ge=65536)] = 16777216
     memory_reserve: Annotated[int, Meta(ge=0)] | None = None
     """Bytes of host memory that are left alone; by default 64 MiB, or 5 % of the limit where that is more."""
+    device_memory_reserve: Annotated[int, Meta(ge=0)] | None = None
+    """The same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more."""
 
 
 def read(path: str | os.PathLike[str]) -> Probe:
@@ -85,6 +87,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
             journal=config.journal,
             journal_bytes=config.journal_bytes,
             memory_reserve=config.memory_reserve,
+            device_memory_reserve=config.device_memory_reserve,
             sweeps={
                 name: canary.sweep for name, canary in config.canaries.items() if canary.sweep is not None
             },

@@ -1,17 +1,20 @@
-"""What the points of a sweep took of the host's memory, and what the next one will need by that, before it is taken."""
+"""What the points of a sweep took of memory, and what the next one will need by that, before it is taken."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
+from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.load import Load
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.room import Room
-from infercanary.probe.targets import Need
+from infercanary.probe.targets import CountsMemory, Need, Target
 from infercanary.probe.watcher import Watcher
 
 _PROC = Path("/proc/self")
+_FIX = "name fewer or smaller loads"
 
 
 class Footprint:
@@ -58,8 +61,7 @@ class Footprint:
             return nullcontext()
         if (known := self.expected(load)) is not None:
             size, smaller = known
-            what = load.words if smaller == load else f"{load.words}, by what {smaller.words} took,"
-            self._room.require(self._canary, [Need("sweep", size, what, "name fewer or smaller loads")])
+            self._room.require(self._canary, [_need(load, smaller, size)])
         with suppress(OSError, ValueError, IndexError):
             if not self.is_guest:
                 reset_peak(self._proc)
@@ -90,12 +92,72 @@ class Footprint:
         Returns:
             Bytes that it will take beside what is kept already, and the point that says it; None where there is none.
         """
-        smaller = [each for each in self._took if load.is_at_least(each)]
-        if not smaller:
+        if (found := _scaled(self._took, load)) is None:
             return None
-        largest = max(smaller, key=_samples)
-        took = -(-self._took[largest] * _samples(load) // _samples(largest))
+        took, largest = found
         return max(0, took - self._kept), largest
+
+
+class DeviceFootprint:
+    """The same of the device's memory, where the engine counts it: its peak in a point, above what it had before.
+
+    Args:
+        canary: The one that is swept.
+        device: Where it runs.
+        target: The canary's.
+        room: Asked before a point.
+    """
+
+    def __init__(self, canary: str, device: str, target: Target, room: DeviceRoom) -> None:
+        self._canary = canary
+        self._device = device
+        self._counts = target if isinstance(target, CountsMemory) else None
+        self._room = room
+        self._took: dict[Load, int] = {}
+        self._before: int | None = None
+
+    def begin(self, load: Load) -> None:
+        """Begin a point, if it fits by what smaller ones took.
+
+        Args:
+            load: What is about to be run.
+
+        Raises:
+            Failure: `out_of_memory`.
+        """
+        self._before = None
+        if self._counts is None or self._device == "cpu":
+            return
+        if (known := _scaled(self._took, load)) is not None:
+            took, smaller = known
+            need = _need(load, smaller, took)._replace(where="device")
+            self._room.require(self._canary, self._device, [need])
+        with suppress(Exception):  # the target may be anyone's
+            self._before = self._counts.memory_in_use()
+
+    def end(self, load: Load, peak_bytes: int | None) -> None:
+        """Keep what a point took; not called for one that gave no numbers.
+
+        Args:
+            load: What was run.
+            peak_bytes: The most that the engine had meanwhile; None where that is not known.
+        """
+        if self._before is not None and peak_bytes is not None:
+            self._took[load] = max(peak_bytes - self._before, self._took.get(load, 0))
+
+
+def _need(load: Load, smaller: Load, size: int) -> Need:
+    what = load.words if smaller == load else f"{load.words}, by what {smaller.words} took,"
+    return Need("sweep", size, what, _FIX)
+
+
+def _scaled(took: Mapping[Load, int], load: Load) -> tuple[int, Load] | None:
+    """Scale what the largest point took that was no larger; None where there is none."""
+    smaller = [each for each in took if load.is_at_least(each)]
+    if not smaller:
+        return None
+    largest = max(smaller, key=_samples)
+    return -(-took[largest] * _samples(load) // _samples(largest)), largest
 
 
 def _samples(load: Load) -> int:

@@ -14,9 +14,10 @@ from types import MappingProxyType
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.anew import Carried
-from infercanary.probe.arguments import check, checked
+from infercanary.probe.arguments import check, check_reserves, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.duty import (
     BURST_BUSY,
     BURST_DEBT,
@@ -76,6 +77,7 @@ class Probe:
         journal: str | os.PathLike[str] | None = None,
         journal_bytes: int = MAX_BYTES,
         memory_reserve: int | None = None,
+        device_memory_reserve: int | None = None,
         sweeps: Mapping[str, Sweep] | None = None,
         samplers: Mapping[str, bool] | Iterable[Sampler] = MappingProxyType({}),
         executor: Executor | None = None,
@@ -97,6 +99,7 @@ class Probe:
             journal_bytes: The most that it and the file before it, ``PATH.1``, take.
             memory_reserve: Bytes of host memory that are left alone when a canary is opened; by default 64 MiB, or 5 %
                 of the limit where that is more.
+            device_memory_reserve: The same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more.
             sweeps: Name → what to sweep of that canary, within the duty cap.
             samplers: Name → whether it is on, where that is not its default; or samplers in place of the built-in ones.
             executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
@@ -107,7 +110,8 @@ class Probe:
         Raises:
             UsageError: An argument that cannot be meant.
         """
-        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap, memory_reserve)
+        check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
+        check_reserves(memory_reserve=memory_reserve, device_memory_reserve=device_memory_reserve)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
@@ -120,8 +124,8 @@ class Probe:
         pool = Pool(executor, on_hang) if executor is not None else None
         wanted = {name: checked(name, sweep, targets) for name, sweep in (sweeps or {}).items()}
         points = {name: {"batches": s.batches, "concurrency": s.concurrency} for name, s in wanted.items()}
-        self._room = Room(memory_reserve)
-        self._openings = Openings(self._room, targets, journal)
+        device_room = DeviceRoom(device_memory_reserve)
+        self._openings = Openings(Room(memory_reserve), targets, journal, device_room)
         self._canaries = [
             Canary(
                 name, target, self._tally, timeout_seconds, open_timeout_seconds, pool,
@@ -400,7 +404,7 @@ class Probe:
 
     def _account(self) -> None:
         self._tally.set(BUSY, self._rounds.busy)
-        self._room.show(self._tally)
+        self._openings.show(self._tally)
         if self._running_since is not None and (elapsed := time.monotonic() - self._running_since) > 0:
             self._tally.set(DUTY, self._rounds.busy / elapsed)
 

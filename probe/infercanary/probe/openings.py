@@ -1,4 +1,5 @@
-"""What opening a canary takes of the host's memory: asked for by what is known of it, measured, and remembered.
+"""What opening a canary takes of the host's memory and of its device's: asked for by what is known of it, measured, and
+remembered.
 
 In a process of the probe's own it is watched, and the process starts anew where too little is left; what it knows goes
 along. In a server's process, which cannot, what each canary took is kept in a file beside the journal.
@@ -17,12 +18,33 @@ from types import TracebackType
 
 import msgspec
 
+from infercanary.contract.report import Metric
 from infercanary.probe.anew import Carried, Ended, start_anew
+from infercanary.probe.device_room import DeviceRoom
+from infercanary.probe.histogram import Tally
 from infercanary.probe.room import Room
-from infercanary.probe.targets import AsksForMemory, Failure, Need, Target
+from infercanary.probe.targets import (
+    AsksForMemory,
+    BoundsDeviceMemory,
+    Failure,
+    Need,
+    RunsOnDevice,
+    Target,
+)
 from infercanary.probe.watcher import Growth, Watcher
 
 log = logging.getLogger("infercanary.probe")
+
+HELD = Metric(
+    "infercanary_canary_memory_bytes",
+    "gauge",
+    "Memory that opening the canary took, for as long as it is open: of the host, by which the process grew; of its "
+    "device, by which free memory fell. What others took or gave at the same moment is in it.",
+    ("canary", "where"),
+    reading="The sum of a container is what its probe holds beside the server. In a process of the probe's own the "
+    "first canary has its engine's libraries, or its CUDA context, too; all that such a process has of the host is "
+    "`infercanary_process_resident_memory_bytes`.",
+)
 
 _MARGIN = 1.25  # of what it had taken when it was ended: it wanted more
 _DAY = 86400.0
@@ -35,6 +57,7 @@ class _Known(msgspec.Struct, frozen=True):
     of: str
     """The kind of target, and what it asked for first: of another model that is mostly another text."""
     took: int
+    took_on_device: int = 0
 
 
 class Openings:
@@ -44,17 +67,25 @@ class Openings:
         room: Asked before anything is taken.
         targets: Canary → its target, before it is opened.
         journal: The file beside which a guest keeps what canaries took; None to keep nothing.
+        device_room: Asked before anything is taken on a device; None for one with the default reserve.
     """
 
     def __init__(
-        self, room: Room, targets: Mapping[str, Target], journal: str | os.PathLike[str] | None = None
+        self,
+        room: Room,
+        targets: Mapping[str, Target],
+        journal: str | os.PathLike[str] | None = None,
+        device_room: DeviceRoom | None = None,
     ) -> None:
         self.room = room
+        self.device_room = device_room or DeviceRoom()
         self.watcher = Watcher(room)
         self.ended: dict[str, Ended] = {}
         """Canary → how its work was ended last, within a day or so."""
         self.took: dict[str, int] = {}
         """Canary → bytes, as the process before found them."""
+        self.on_device: dict[str, int] = {}
+        """The same of its device."""
         self._points: list[Ended] = []
         self._file = None if journal is None else Path(f"{os.fspath(journal)}.memory")
         self._is_guest = False
@@ -82,7 +113,12 @@ class Openings:
         self.watcher.start(self._start_anew, running_since)
         return self._points
 
-    def known(self, of: str, canary: str) -> Need | None:
+    @property
+    def is_bound(self) -> bool:
+        """Whether engines get a limit on the device memory that they take: where they serve nobody else."""
+        return not self._is_guest
+
+    def known(self, of: str, canary: str) -> list[Need]:
         """What opening it took before.
 
         Args:
@@ -90,37 +126,56 @@ class Openings:
             canary: Its name.
 
         Returns:
-            The need; None where nothing is known.
+            Of the host, and of the device; none where nothing is known.
         """
-        if not self._is_guest:
-            took = self.took.get(canary)
-            return None if took is None else Need("target", took, "opening it, by what it took before,", _FIX)
-        found = self._read().get(canary)
-        if found is None or found.of != of or self._file is None:
-            return None
-        what = (
-            f"opening it, by what it took before ({self._file.name}, to be removed if that is no longer so),"
-        )
-        return Need("target", found.took, what, _FIX)
+        what, took = "opening it, by what it took before,", self.took.get(canary)
+        on_device = self.on_device.get(canary, 0)
+        if self._is_guest and self._file is not None:
+            found = self._read().get(canary)
+            took = found.took if found is not None and found.of == of else None
+            on_device = found.took_on_device if found is not None else 0
+            what = f"opening it, by what it took before ({self._file.name}, to be removed if that is no longer so),"
+        elif self._is_guest:
+            took = None
+        if took is None:
+            return []
+        need = Need("target", took, what, _FIX)
+        return [need, need._replace(size=on_device, where="device")]
 
-    def keep(self, of: str, canary: str, took: int) -> None:
+    def keep(self, of: str, canary: str, took: int, on_device: int = 0) -> None:
         """Keep what opening it took.
 
         Args:
             of: As of :meth:`known`.
             canary: Its name.
-            took: Bytes.
+            took: Bytes of the host.
+            on_device: Bytes of its device.
         """
         self.watcher.held[canary] = self.took[canary] = took
+        self.on_device[canary] = on_device
         if (ended := self.ended.get(canary)) is not None:
             self.ended[canary] = msgspec.structs.replace(ended, is_over=True)
         if not self._is_guest or self._file is None:
             return
         with self._writing, suppress(OSError):  # the disk is full, or gone: nothing is known next time
-            found = self._read() | {canary: _Known(of, took)}
+            found = self._read() | {canary: _Known(of, took, on_device)}
             draft = self._file.with_name(f"{self._file.name}.new")
             draft.write_bytes(msgspec.json.encode(found))
             os.replace(draft, self._file)
+
+    def show(self, tally: Tally) -> None:
+        """Set the gauges of what is left, and of what is held.
+
+        Args:
+            tally: Written by the caller's thread only.
+        """
+        self.room.show(tally)
+        self.device_room.show(tally)
+        tally.forget(HELD)
+        for canary, took in dict(self.watcher.held).items():
+            tally.set(HELD, took, canary, "host")
+            if on_device := self.on_device.get(canary, 0):
+                tally.set(HELD, on_device, canary, "device")
 
     def _read(self) -> dict[str, _Known]:
         with suppress(OSError, msgspec.MsgspecError):
@@ -159,8 +214,13 @@ class Opening:
         self._of: str | None = None  # not asked yet
         self._stack = ExitStack()
         self._growth: Growth | None = None
+        device = str(target.device) if isinstance(target, RunsOnDevice) else ""
+        self._device = device if device.startswith("cuda") else ""
+        self._used: int | None = None  # of the device, before
         if isinstance(target, AsksForMemory):
             target.ask_for_memory = self.ask
+        if isinstance(target, BoundsDeviceMemory):
+            target.device_memory_left = self.device_memory_left
 
     def ask(self, needs: Sequence[Need]) -> None:
         """Refuse what does not fit, by its size and by what the canary took before.
@@ -173,7 +233,18 @@ class Opening:
         """
         if self._growth is not None and self._of is None:
             self._check(" ".join([self._kind, *(f"{need.place}={need.size}" for need in needs)]))
-        self._openings.room.require(self._canary, needs)
+        self._require(needs, self._openings.device_room.first)
+
+    def device_memory_left(self) -> int | None:
+        """Say how much the target may take of its device.
+
+        Returns:
+            Bytes; None where nothing bounds it, or it is not known.
+        """
+        if not self._device or not self._openings.is_bound:
+            return None
+        room = self._openings.device_room.left(self._device)
+        return None if room is None else room.size
 
     def __enter__(self) -> None:
         self._of = None
@@ -181,6 +252,7 @@ class Opening:
         self._openings.watcher.held.pop(self._canary, None)
         if not self._asks:
             self._check(self._kind)
+        self._used = self._openings.device_room.used(self._device) if self._device else None
         self._growth = self._stack.enter_context(self._openings.watcher.growing(self._canary))
 
     def __exit__(
@@ -189,13 +261,21 @@ class Opening:
         growth, self._growth = self._growth, None
         self._stack.close()
         if error is None and growth is not None:
-            self._openings.keep(self._of or self._kind, self._canary, growth.took)
+            more = 0
+            if self._used is not None:
+                more = max(0, (self._openings.device_room.used(self._device) or 0) - self._used)
+            self._openings.keep(self._of or self._kind, self._canary, growth.took, more)
 
     def _check(self, of: str) -> None:
         """By what the same took before."""
         self._of = of
-        if (need := self._openings.known(of, self._canary)) is not None:
-            self._openings.room.require(self._canary, [need])
+        self._require(self._openings.known(of, self._canary))
+
+    def _require(self, needs: Sequence[Need], first: Callable[[str], list[Need]] = lambda _: []) -> None:
+        """Refuse what does not fit, each where it is taken; on a device with what ``first`` says of it."""
+        self._openings.room.require(self._canary, [need for need in needs if need.where == "host"])
+        if self._device and (there := [need for need in needs if need.where == "device"]):
+            self._openings.device_room.require(self._canary, self._device, [*first(self._device), *there])
 
     def _refuse_what_was_ended(self) -> None:
         ended = self._openings.ended.get(self._canary)
@@ -208,3 +288,4 @@ class Opening:
             raise Failure("out_of_memory", ended.why)
         # Else it is tried again, watched as before; what it took must not refuse it.
         self._openings.took.pop(self._canary, None)
+        self._openings.on_device.pop(self._canary, None)

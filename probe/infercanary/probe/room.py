@@ -57,20 +57,26 @@ class Left(NamedTuple):
     """As of the :class:`Bound`."""
 
 
-def left(bounds: Iterable[Bound], reserve: int | None = None) -> Left | None:
+def left(
+    bounds: Iterable[Bound],
+    reserve: int | None = None,
+    least: int = LEAST_RESERVE,
+    share: float = RESERVE_SHARE,
+) -> Left | None:
     """Find the bound that leaves least.
 
     Args:
         bounds: In any order; of two that leave as much the first counts.
-        reserve: Bytes that are never taken; by default ``LEAST_RESERVE`` or, if that is more, ``RESERVE_SHARE`` of the
-            limit.
+        reserve: Bytes that are never taken; by default ``least`` or, if that is more, ``share`` of the limit.
+        least: Bytes.
+        share: Of the limit, from 0 to 1.
 
     Returns:
         What it leaves; None where there is no bound.
     """
     found: Left | None = None
     for bound in bounds:
-        kept = max(LEAST_RESERVE, int(RESERVE_SHARE * bound.limit)) if reserve is None else reserve
+        kept = max(least, int(share * bound.limit)) if reserve is None else reserve
         size = max(0, bound.limit - max(0, bound.used) - kept)
         if found is None or size < found.size:
             found = Left(size, kept, bound.whose)
@@ -160,13 +166,14 @@ class Room:
             tally.set(ROOM, last.size)
 
 
-def refusal(canary: str, needs: Sequence[Need], room: Left) -> str:
+def refusal(canary: str, needs: Sequence[Need], room: Left, more: str = "grant more memory") -> str:
     """Say why needs do not fit.
 
     Args:
         canary: Whose they are.
         needs: All that is about to be taken.
         room: What is left.
+        more: The fix beside that of the largest need.
 
     Returns:
         A line; empty where they fit.
@@ -179,7 +186,7 @@ def refusal(canary: str, needs: Sequence[Need], room: Left) -> str:
     return (
         f"canaries.{canary}.{largest.place}: {largest.what} needs {readable(largest.size)}{together}; "
         f"{readable(room.size)} are left of {room.whose}, less {readable(room.reserve)} in reserve; "
-        f"{largest.fix}, or grant more memory"
+        f"{largest.fix}, or {more}"
     )
 
 

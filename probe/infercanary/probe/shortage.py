@@ -148,9 +148,7 @@ def _device(error: BaseException, device: str) -> Iterator[str]:
         if (cuda := _torch_cuda()) is not None:
             free, total = cuda.mem_get_info(ordinal)
             memory, own = (total - free, total), cuda.memory_reserved(ordinal)
-    if memory is None:
-        with suppress(Unavailable, CudaError):
-            memory = memory_of(pci_bus_id(ordinal))
+    memory = memory or of_device(ordinal)
     if memory is not None:
         yield f"{readable(memory[0])} of {readable(memory[1])} in use on cuda:{ordinal}"
     if own is not None:
@@ -209,6 +207,20 @@ def machine(proc: Path = _PROC) -> tuple[int, int] | None:
         return sizes["MemTotal"] - sizes["MemAvailable"], sizes["MemTotal"]
     except (OSError, ValueError, IndexError, KeyError):
         return None
+
+
+def of_device(ordinal: int) -> tuple[int, int] | None:
+    """Read how much memory of a GPU is in use, and how much there is; it needs no context there, and makes none.
+
+    Args:
+        ordinal: CUDA's number of it.
+
+    Returns:
+        Bytes in use by whomever, and all; None where they are not known.
+    """
+    with suppress(Unavailable, CudaError):
+        return memory_of(pci_bus_id(ordinal))
+    return None
 
 
 def _torch_cuda() -> Any | None:

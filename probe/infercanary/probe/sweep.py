@@ -20,7 +20,8 @@ from infercanary.contract.report import Metric
 from infercanary.probe.anew import Ended
 from infercanary.probe.canary import Canary
 from infercanary.probe.deadline import DeadlineExceeded, Interrupted, StillBusy, Worker, one_line
-from infercanary.probe.footprint import Footprint
+from infercanary.probe.device_room import DeviceRoom
+from infercanary.probe.footprint import DeviceFootprint, Footprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
 from infercanary.probe.openings import Openings
@@ -175,6 +176,9 @@ class Sweeping:
             if openings is None
             else Footprint(canary.name, openings.room, watcher=openings.watcher)
         )
+        self._on_device = DeviceFootprint(
+            canary.name, canary.device, target, DeviceRoom() if openings is None else openings.device_room
+        )
         self._turns = Turns(interval, sweep.seconds, time.monotonic())
         self._throughputs: dict[str, float] = {}  # not taken yet
         self._worker = Worker(f"infercanary-{canary.name}-sweep")
@@ -321,6 +325,7 @@ class Sweeping:
             self._canary.name, self._target, load, self._share, self._pool
         )
         try:
+            self._on_device.begin(load)
             with self._footprint.begin(load):
                 found = self._worker.call(measurement.measure, self._share)
         except Failure as error:
@@ -348,6 +353,7 @@ class Sweeping:
             self._miss(load, found)
         else:
             self._footprint.end(load)
+            self._on_device.end(load, found.peak_bytes)
             self._show(load, found)
         return perf_counter() - begin
 

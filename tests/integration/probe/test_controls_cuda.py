@@ -219,7 +219,7 @@ found.update(errors=errors, alive=alive())
 OPENING = sorted(
     _PROTOTYPES.keys()
     - {"cuGetErrorName", "cuInit", "cuDeviceGet", "cuCtxPopCurrent_v2", "cuDevicePrimaryCtxRelease_v2"}
-    - {"cuDeviceGetPCIBusId"}  # it is asked beside a run
+    - {"cuDeviceGetPCIBusId", "cuDevicePrimaryCtxGetState"}  # they are asked beside it
     - {name for name in _PROTOTYPES if re.search("Free|Destroy|Unload", name)}
 )
 

@@ -614,21 +614,156 @@ found["line"] = explained(error, place_of(error, "cuda"), "cuda")
 """
 
 
-@needs_cc
-def test_how_full_the_device_is_by_nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+Nvml = Callable[..., Path]
+
+
+@pytest.fixture
+def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    """Says how full the stand-in's GPU is, which is NVML's second; gives the folder with both libraries."""
     build(tmp_path)
     source = Path(__file__).parents[2] / "fake_nvml/nvml.c"
     subprocess.run(
         [str(CC), "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True
     )
-    (tmp_path / "script").write_text(
-        f"gpus * 2\nbus 1 {0x41}\nmemory_size 1 {80 << 30}\nmemory_used 1 {79 << 30}\n"
-    )
     monkeypatch.setenv("FAKE_NVML", str(tmp_path / "script"))
-    assert session(tmp_path, FULL)["line"] == (
+
+    def write(used: int, *lines: str) -> Path:
+        said = ["gpus * 2", f"bus 1 {0x41}", f"memory_size 1 {80 << 30}", f"memory_used 1 {used}", *lines]
+        (tmp_path / "script").write_text("\n".join(said) + "\n")
+        return tmp_path
+
+    return write
+
+
+@needs_cc
+def test_how_full_the_device_is_by_nvml(nvml: Nvml) -> None:
+    assert session(nvml(79 << 30), FULL)["line"] == (
         "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:0; CudaError: cuMemAlloc_v2: "
         "CUDA_ERROR_OUT_OF_MEMORY (2)"
     )
+
+
+ROOM = """
+import os
+from infercanary.probe.canary import Canary
+from infercanary.probe.device_room import DeviceRoom
+from infercanary.probe.histogram import Tally
+from infercanary.probe.openings import Openings
+from infercanary.probe.room import Room
+
+def used(size):
+    with open(os.environ["FAKE_NVML"], "a") as script:
+        script.write(f"memory_used 1 {size}\\n")
+
+def beside(target, is_guest=False, reserve=None):
+    openings = Openings(Room(), {"c": target}, device_room=DeviceRoom(reserve))
+    if is_guest:
+        openings.be_a_guest()
+    return openings, Canary("c", target, Tally(), 30, 300, opening=openings.of["c"])
+
+target = kind(path, **options)
+"""
+
+FULL_DEVICE = """
+openings, canary = beside(target)
+canary.open(300)
+failed = canary.failed_open()
+found["state"], found["why"] = canary.state, failed.detail
+found["contexts"] = held("cuDevicePrimaryCtxRetain")
+used(70 << 30)
+canary._retry_at = 0.0
+canary.open(300)
+found["opens"] = canary.is_open
+openings.show(tally := Tally())
+found["shown"] = {
+    " ".join((family.name, *point.labels)): point.value
+    for family in tally.families() for point in family.points
+    if family.name.startswith("infercanary_device") or "device" in point.labels
+}
+canary.close(30)
+"""
+
+OF_ENGINES = {
+    "tensorrt": (TENSORRT, plan(X, Y), {}),
+    "onnx": (ONNX, model(), {"providers": "cuda", "inputs": [{"shape": [2, 1024]}]}),
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("kind", OF_ENGINES)
+def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, tmp_path: Path, kind: str) -> None:
+    """Nothing is taken of the last 300 MiB, not even by a context. When there is room it is opened."""
+    body, written, options = OF_ENGINES[kind]
+    (tmp_path / "engine").write_bytes(written)
+    folder = nvml((80 << 30) - (300 << 20))
+    found = session(folder, body + ROOM + FULL_DEVICE, path=str(tmp_path / "engine"), options=options)
+    why = (
+        "cannot be opened: canaries.c.device: a CUDA context, with the controls, needs 656 MiB, 656 MiB with the "
+        "others; 0 MiB are left of the 80.00 GiB of cuda:0, less 1.60 GiB in reserve; choose another GPU, "
+        "or free device memory"
+    )
+    assert found["why"].replace("cuda,", "cuda:0,") == why
+    assert (found["state"], found["contexts"], found["opens"]) == ("out_of_memory", 0, True)
+    [(room, size)] = found["shown"].items()
+    assert room.startswith("infercanary_device_memory_room_bytes cuda")
+    assert size == (80 << 30) - (70 << 30) - int(0.02 * (80 << 30))
+
+
+@needs_cc
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_onnx_runtimes_arena_is_bound_in_a_process_of_the_probes_own(
+    nvml: Nvml, tmp_path: Path, is_guest: bool
+) -> None:
+    body, written, options = OF_ENGINES["onnx"]
+    (tmp_path / "engine").write_bytes(written)
+    script = """
+_, canary = beside(target, is_guest, reserve=1 << 30)
+canary.open(300)
+found["given"] = target.session._given["CUDAExecutionProvider"].get("gpu_mem_limit")
+canary.close(30)
+target = kind(path, **options, provider_options={"cuda": {"gpu_mem_limit": 77}})
+_, canary = beside(target, is_guest)
+canary.open(300)
+found["own"] = target.session._given["CUDAExecutionProvider"]["gpu_mem_limit"]
+canary.close(30)
+"""
+    found = session(
+        nvml(70 << 30), body + ROOM + script,
+        path=str(tmp_path / "engine"), options=options, is_guest=is_guest,
+    )  # fmt: skip
+    assert found == {"given": None if is_guest else str(9 << 30), "own": "77"}
+
+
+@needs_cc
+def test_an_engines_execution_context_is_asked_for(nvml: Nvml, tmp_path: Path) -> None:
+    (tmp_path / "engine").write_bytes(plan(X, Y, device_memory=9 << 30))
+    script = """
+_, canary = beside(target)
+canary.open(300)
+found["why"], found["alive"] = canary.failed_open().detail, alive()
+canary.close(30)
+"""
+    found = session(nvml(70 << 30), TENSORRT + ROOM + script, path=str(tmp_path / "engine"), options={})
+    assert found["why"].startswith(
+        "cannot be opened: canaries.c.engine: its execution context needs 9.00 GiB, 9.14 GiB with the others; "
+        "8.40 GiB are left of the 80.00 GiB of cuda"
+    )
+    assert found["alive"] == {}
+
+
+@needs_cc
+@pytest.mark.parametrize(
+    ("places", "expected"), [(1, [3 << 30, 10 << 30]), (3, None)], ids=["one part", "two parts"]
+)
+def test_the_memory_of_a_part_of_a_gpu(nvml: Nvml, places: int, expected: list[int] | None) -> None:
+    """Which of several is CUDA's, NVML does not say."""
+    script = "from infercanary.probe.shortage import of_device\nfound['memory'] = of_device(0)"
+    sizes = [
+        f"memory_{what} 1:{place} {size << 30}"
+        for place in (0, 1)
+        for what, size in (("used", 3), ("size", 10))
+    ]
+    assert session(nvml(0, "mig 1 1", f"mig_devices 1 {places}", *sizes), script)["memory"] == expected
 
 
 def test_no_driver_at_all(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.runner import Runner
-from infercanary.probe.targets import NoCuda, make
+from infercanary.probe.targets import Need, NoCuda, make
 from infercanary.probe.targets import matmul as module
 from infercanary.probe.targets.matmul import (
     BEST,
@@ -180,7 +180,11 @@ class FakeGpu:
             Stream=lambda device, priority: "stream",
             default_stream=lambda _: SimpleNamespace(query=lambda: True),
             Event=Event,
+            mem_get_info=lambda _: (1 << 30, 4 << 30),
+            memory_reserved=lambda _: 1 << 30,
+            set_per_process_memory_fraction=lambda fraction, _: self.fractions.append(fraction),
         )
+        self.fractions: list[float] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -336,3 +340,26 @@ def test_who_has_tensor_cores() -> None:
     assert not has((7, 5), "NVIDIA T400") and not has((6, 0), "Tesla P100")
     amd = SimpleNamespace(version=SimpleNamespace(cuda=None))
     assert not has_tensor_cores(amd, None)
+
+
+# Memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_on_a_gpu_it_asks_for_both_kinds_of_memory_and_binds_torchs_allocator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu = FakeGpu(A100, (8, 0), "NVIDIA A100")
+    monkeypatch.setattr(module, "imported", lambda *_: gpu)
+    target, asked = MatmulTarget(size=64, device="cuda", own_process=True), list[Need]()
+    target.ask_for_memory = asked.extend
+    target.device_memory_left = lambda: 1 << 30
+    opened(target)
+    assert [(need.where, need.size) for need in asked] == [
+        ("host", 2 * 64 * 64 * 4), ("device", 3 * 64 * 64 * (4 + 2))
+    ]  # fmt: skip
+    assert gpu.fractions == [0.5], "1 GiB that it has, and 1 GiB more, of 4 GiB"
+    target.device_memory_left = lambda: None
+    opened(target)
+    target.device_memory_left = lambda: 64 << 30
+    opened(target)
+    assert gpu.fractions == [0.5, 1.0]

@@ -271,8 +271,9 @@ def test_the_probe_answers_its_targets(tmp_path: Path) -> None:
     with pytest.raises(Failure) as caught:
         target.open()
     assert caught.value.reason == "out_of_memory" and "1073741824.00 GiB in reserve" in str(caught.value)
-    with pytest.raises(UsageError, match="memory_reserve: -1 is not a size"):
-        Probe({"a": target}, memory_reserve=-1)
+    for name in ("memory_reserve", "device_memory_reserve"):
+        with pytest.raises(UsageError, match=f"^{name}: -1 is not a size"):
+            Probe({"a": target}, **{name: -1})  # type: ignore[arg-type]
 
 
 def test_torch_and_onnx_ask_before_they_take(tmp_path: Path) -> None:

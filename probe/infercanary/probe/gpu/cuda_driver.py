@@ -34,6 +34,7 @@ _PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceGetName": (c_char_p, c_int, c_int),
     "cuDeviceGetAttribute": (POINTER(c_int), c_int, c_int),
     "cuDeviceGetPCIBusId": (c_char_p, c_int, c_int),
+    "cuDevicePrimaryCtxGetState": (c_int, POINTER(c_uint), POINTER(c_int)),
     "cuDevicePrimaryCtxRetain": (_OUT, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxPushCurrent_v2": (_HANDLE,),
@@ -380,13 +381,36 @@ def pci_bus_id(ordinal: int) -> str:
         Unavailable: There is no driver.
         CudaError: There is no such GPU, for example.
     """
-    if (library := cuda_library()) is None:
-        raise Unavailable(f"no {_LIBRARY} here")
-    driver, device, text = Driver(library), c_int(), ctypes.create_string_buffer(_BUS_ID_BYTES)
-    driver.call("cuInit", 0)
-    driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
+    driver, device = _found(ordinal)
+    text = ctypes.create_string_buffer(_BUS_ID_BYTES)
     driver.call("cuDeviceGetPCIBusId", text, len(text), device)
     return text.value.decode(errors="replace")
+
+
+def has_context(ordinal: int) -> bool:
+    """Whether this process has a context on a GPU already, which takes hundreds of megabytes of it.
+
+    Args:
+        ordinal: CUDA's number of it.
+
+    Raises:
+        Unavailable: There is no driver.
+        CudaError: There is no such GPU, for example.
+    """
+    driver, device = _found(ordinal)
+    flags, is_active = c_uint(), c_int()
+    driver.call("cuDevicePrimaryCtxGetState", device, ctypes.byref(flags), ctypes.byref(is_active))
+    return bool(is_active.value)
+
+
+def _found(ordinal: int) -> tuple[Driver, c_int]:
+    """The driver, and a GPU in it; no context is made."""
+    if (library := cuda_library()) is None:
+        raise Unavailable(f"no {_LIBRARY} here")
+    driver, device = Driver(library), c_int()
+    driver.call("cuInit", 0)
+    driver.call("cuDeviceGet", ctypes.byref(device), ordinal)
+    return driver, device
 
 
 @cache

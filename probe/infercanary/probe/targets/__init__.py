@@ -20,6 +20,7 @@ from infercanary.probe.targets.registry import (
 )
 from infercanary.probe.targets.target import (
     AsksForMemory,
+    BoundsDeviceMemory,
     Calibrates,
     CallsServer,
     CountsMemory,
@@ -42,6 +43,7 @@ from infercanary.probe.targets.target import (
 __all__ = [
     "REASONS",
     "AsksForMemory",
+    "BoundsDeviceMemory",
     "Calibrates",
     "CallsServer",
     "CountsMemory",

@@ -142,6 +142,7 @@ class MatmulTarget:
         """``cpu_only_build``, ``version_mismatch`` or ``no_device`` where CUDA was asked for and torch has none."""
         self.clock = _KeepingClock(HostClock())
         self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
+        self.device_memory_left: Callable[[], int | None] = needs.unbounded
         self._given = precision
         self._seed = seed
         self._own_process = own_process
@@ -179,7 +180,9 @@ class MatmulTarget:
                 f"{self.device} here; there is {', '.join(self.precisions)}"
             )
         self._seconds = {name: deque(maxlen=_RECENT) for name in self.precisions if name != self.precision}
-        self.ask_for_memory([self._need()])
+        self.ask_for_memory(self._needs())
+        if self._device.type == "cuda":
+            torch_model.bound(torch, self._device, self.device_memory_left)
         drawn = [
             torch_model.drawn(torch, TensorSpec(shape=(self.size, self.size)), i, self._seed)
             for i in range(2)
@@ -259,14 +262,19 @@ class MatmulTarget:
         """Drop the operands."""
         self._operands = {}
 
-    def _need(self) -> Need:
-        """Two matrices that are drawn; on a CPU also their copies of other precisions, and the products."""
-        size = 2 * needs.of_input("size", (self.size, self.size), "float32").size
-        if self._device.type == "cpu":
-            for name in {_DTYPES.get(name, name) for name in self.precisions}:
-                one = needs.of_input("size", (self.size, self.size), name).size
-                size += one if name == "float32" else 3 * one
-        return Need("size", size, f"matrices of {self.size} × {self.size}", "give a smaller size")
+    def _needs(self) -> list[Need]:
+        """Two matrices that are drawn; where they are multiplied their copies of each precision, and the products."""
+        shape = self.size, self.size
+        size = 2 * needs.of_input("size", shape, "float32").size
+        drawn = Need("size", size, f"matrices of {self.size} × {self.size}", "give a smaller size")
+        sizes = {
+            name: needs.of_input("size", shape, name).size
+            for name in {_DTYPES.get(name, name) for name in self.precisions}
+        }
+        if self._device.type == "cpu":  # what is drawn in float32 is not copied
+            more = sum(one if name == "float32" else 3 * one for name, one in sizes.items())
+            return [drawn._replace(size=drawn.size + more)]
+        return [drawn, drawn._replace(size=3 * sum(sizes.values()), where="device")]
 
     def _of_gpu(self) -> tuple[tuple[str, ...], str]:
         """The GPU's precisions: single, and half."""

@@ -113,6 +113,7 @@ class OnnxTarget:
         """Where it was asked to run."""
         self.clock: Clock = HostClock()
         self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
+        self.device_memory_left: Callable[[], int | None] = needs.unbounded
         self._is_copy = False
         self._arrays: dict[str, NDArray[Any]] = {}
         self._dtypes: dict[str, str] = {}
@@ -145,12 +146,17 @@ class OnnxTarget:
         self.ask_for_memory(
             [needs.of_files("model", [path])]
         )  # before it is searched for what lies beside it
-        self.ask_for_memory([needs.of_files("model", [path, *beside_onnx(path)])])
+        weights = [needs.of_files("model", [path, *beside_onnx(path)])]
+        self.ask_for_memory(weights)
+        built_with = onnxruntime.get_available_providers()
+        if any(provider in ON_CUDA and provider in built_with for provider in self._asked):
+            self.ask_for_memory(needs.on_device(weights))  # before there is a context
         loaded = self._loaded
         try:
-            loaded.open(onnxruntime, self.session_options)
+            loaded.open(onnxruntime, self.session_options, self.device_memory_left)
             inputs = matched(self._specs, slots(loaded.session))
-            self.ask_for_memory([needs.of_input(each.place, each.shape, each.dtype) for each in inputs])
+            asked = [needs.of_input(each.place, each.shape, each.dtype) for each in inputs]
+            self.ask_for_memory(asked if loaded.gpu is None else [*asked, *needs.on_device(asked)])
             if loaded.gpu is None:
                 self._bind(
                     {each.name: drawn(each, self._seed, i) for i, each in enumerate(inputs)},

@@ -6,7 +6,7 @@ Callers ask for an ability with ``isinstance(target, PreparesRuns)``: a target h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from infercanary.contract.report import Metric
 from infercanary.probe.targets.failures import Reason
@@ -195,7 +195,7 @@ class CountsMemory(Protocol):
 
 
 class Need(NamedTuple):
-    """Host memory that a target is about to take."""
+    """Memory that a target is about to take."""
 
     place: str
     """In the canary's settings: ``inputs[0]``, ``model``."""
@@ -205,6 +205,8 @@ class Need(NamedTuple):
     """In words: ``[4, 3, 224, 224] float32``."""
     fix: str
     """What would make it less: ``give a smaller shape``."""
+    where: Literal["host", "device"] = "host"
+    """The device is the target's: :attr:`RunsOnDevice.device`."""
 
 
 @runtime_checkable
@@ -214,6 +216,15 @@ class AsksForMemory(Protocol):
     ask_for_memory: Callable[[Sequence[Need]], None]
     """Set by the probe before :meth:`Target.open`; it raises :class:`Failure` (`out_of_memory`) where too little is
     left for all of them together."""
+
+
+@runtime_checkable
+class BoundsDeviceMemory(Protocol):
+    """A target whose engine takes a limit on its device memory, for what is not known beforehand."""
+
+    device_memory_left: Callable[[], int | None]
+    """Set by the probe before :meth:`Target.open`: the bytes that may be taken now; None where nothing bounds them, as
+    in a server's process, whose engine serves too."""
 
 
 @runtime_checkable

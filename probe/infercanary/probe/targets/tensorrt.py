@@ -103,7 +103,8 @@ class TensorRtTarget:
         self._trt: Any = imported(
             "tensorrt", "install the version that built the engine: pip install tensorrt==…"
         )
-        self.ask_for_memory([needs.of_files("engine", [Path(self._path)])])
+        weights = [needs.of_files("engine", [Path(self._path)])]
+        self.ask_for_memory(weights)
         try:
             plan = Path(self._path).read_bytes()
         except OSError as error:
@@ -114,6 +115,7 @@ class TensorRtTarget:
         if why := unfit_driver(f"tensorrt {self._trt.__version__}", self._built_for()):
             self.cuda_missing = "version_mismatch"
             raise NoCuda(f"device: `{self.device}` was asked for{seen_by_nvml()}, but {why}")
+        self.ask_for_memory(needs.on_device(weights))  # before there is a context
         try:
             self._gpu = Device(self._ordinal)
         except NoSuchGpu as error:
@@ -209,6 +211,7 @@ class TensorRtTarget:
         if self._profile >= self._engine.num_optimization_profiles:
             last = self._engine.num_optimization_profiles - 1
             raise UsageError(f"profile: the engine has no profile {self._profile}; its last is {last}")
+        self.ask_for_memory([self._activations()])
         self._context = self._engine.create_execution_context()
         if self._context is None:
             raise RuntimeError(f"TensorRT makes no execution context: {self._complaint()}")
@@ -231,7 +234,8 @@ class TensorRtTarget:
                 )
         if missing := context.infer_shapes():
             raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
-        self.ask_for_memory([needs.of_input(each.place, each.shape, each.dtype) for each in inputs])
+        asked = [needs.of_input(each.place, each.shape, each.dtype) for each in inputs]
+        self.ask_for_memory([*asked, *needs.on_device(asked)])
         self._inputs, self._outputs = [], []
         for i, wanted in enumerate(inputs):
             tensor = StagedTensor(gpu, wanted.shape, wanted.dtype)
@@ -246,10 +250,18 @@ class TensorRtTarget:
                         f"engine: how large its output `{name}` is depends on the data, and that is not supported; "
                         "build it to end before that layer"
                     )
-                self.ask_for_memory([needs.of_output(shape, dtype)])
+                asked = [needs.of_output(shape, dtype)]
+                self.ask_for_memory([*asked, *needs.on_device(asked)])
                 tensor = StagedTensor(gpu, shape, dtype)
                 self._outputs.append(tensor)
                 self._set_address(name, tensor)
+
+    def _activations(self) -> Need:
+        """What an execution context takes, the engine's workspace included; TensorRT 10.1 gave it another name."""
+        engine = self._engine
+        size: int = getattr(engine, "device_memory_size_v2", 0) or getattr(engine, "device_memory_size", 0)
+        fix = "build it with smaller shapes, or with less workspace"
+        return Need("engine", size, "its execution context", fix, "device")
 
     def _slot(self, name: str) -> Slot:
         dtype = self._dtype("input", name)

@@ -115,6 +115,7 @@ class TorchTarget:
         after :meth:`open`."""
         self.clock: HostClock | CudaClock = HostClock()
         self.ask_for_memory: Callable[[Sequence[Need]], None] = needs.unasked
+        self.device_memory_left: Callable[[], int | None] = needs.unbounded
         self._is_copy = False
         self._loaded: Any = None  # as it was given, with its weights
         self._captured_model: Any = None  # a graph has only the addresses of its weights: they must stay
@@ -138,6 +139,9 @@ class TorchTarget:
             self._require_cuda()
             if self.cuda_missing:
                 self._device = torch.device("cpu")
+            else:
+                self.ask_for_memory(needs.on_device([*self._needs(), *self._given()]))
+                torch_model.bound(torch, self._device, self.device_memory_left)
         host_inputs = [
             torch_model.drawn(torch, entry, i, self._seed, self._device.type == "cuda")
             if isinstance(entry, TensorSpec)
@@ -249,7 +253,11 @@ class TorchTarget:
         inputs = self._host_inputs if self._device.type == "cuda" else self._device_inputs
         shapes = [(batch, *t.shape[1:]) if common and t.dim() else tuple(t.shape) for t in inputs]
         dtypes = [str(t.dtype).removeprefix("torch.") for t in inputs]
-        self.ask_for_memory(needs.of_a_load(shapes, dtypes))
+        asked = needs.of_a_load(shapes, dtypes)
+        if self._device.type == "cuda":
+            asked += needs.on_device(asked)
+            torch_model.bound(self._torch, self._device, self.device_memory_left)
+        self.ask_for_memory(asked)
         with self._torch.no_grad():
             # Each copy has memory of its own: shared inputs would stay in the caches.
             other._place(torch_model.repeated(t, batch) if common else t.clone() for t in inputs)
@@ -282,6 +290,14 @@ class TorchTarget:
         if isinstance(self._source, str) and torch_model.is_file(self._source):
             found.append(needs.of_files("model", [Path(self._source)]))
         return found
+
+    def _given(self) -> list[Need]:
+        """The inputs that are tensors, of which a device gets copies."""
+        return [
+            needs.of_input(f"inputs[{i}]", tuple(getattr(entry, "shape", ())), str(entry.dtype))
+            for i, entry in enumerate(self._inputs)
+            if not isinstance(entry, TensorSpec)
+        ]
 
     def _common_size(self) -> int | None:
         sizes = {int(t.shape[0]) for t in self._device_inputs if t.dim()}

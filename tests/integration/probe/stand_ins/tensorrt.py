@@ -57,6 +57,7 @@ class Engine:
         self.tensors = {tensor["name"]: tensor for tensor in declared["tensors"]}
         self.num_io_tensors = len(self.tensors)
         self.num_optimization_profiles = declared.get("profiles", 1)
+        self.device_memory_size_v2 = declared.get("device_memory", 0)
 
     def create_execution_context(self):
         if self._declared.get("full"):

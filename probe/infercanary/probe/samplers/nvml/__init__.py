@@ -215,7 +215,9 @@ def visible_gpus() -> list[str]:
 
 
 def memory_of(bus_id: str) -> tuple[int, int] | None:
-    """The memory of a GPU, for a message; None where there is no driver, or none that answers in time.
+    """The memory of a GPU, or of the one part of it (MIG) that is visible.
+
+    It is None where there is no driver, none that answers in time, or more than one part.
 
     Args:
         bus_id: Its PCI address.
@@ -252,8 +254,12 @@ def _names() -> list[str]:
 
 def _memory(bus_id: str) -> tuple[int, int] | None:
     place = bus_id.lower().lstrip("0")  # NVML writes the domain with 8 digits, CUDA with 4
-    for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
-        if text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower().lstrip("0") == place:
-            found = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        whole, *parts = gpus(Nvml(), index)
+        if text(pynvml.nvmlDeviceGetPciInfo(whole.handle).busId).lower().lstrip("0") != place:
+            continue
+        devices = parts if whole.is_split else [whole]
+        if len(devices) == 1:
+            found = pynvml.nvmlDeviceGetMemoryInfo(devices[0].handle)
             return int(found.used), int(found.total)
     return None

@@ -1,4 +1,4 @@
-"""What a target is about to take of the host's memory: its inputs, and its model's files."""
+"""What a target is about to take of the host's memory and of a device's: its inputs, and its model's files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,27 @@ def unasked(needs: Sequence[Need]) -> None:
     Args:
         needs: Not looked at.
     """
+
+
+def unbounded() -> int | None:
+    """Bound nothing: the target is used without a probe.
+
+    Returns:
+        None.
+    """
+    return None
+
+
+def on_device(needs: Iterable[Need]) -> list[Need]:
+    """What is needed on the device as well: the copies of inputs and outputs, and the weights of a file.
+
+    Args:
+        needs: As they are on the host.
+
+    Returns:
+        A need for each.
+    """
+    return [need._replace(where="device") for need in needs]
 
 
 def of_input(place: str, shape: Sequence[int], dtype: str) -> Need:

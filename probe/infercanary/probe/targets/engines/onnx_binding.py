@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from infercanary.command.settings import UsageError
 from infercanary.probe.gpu.cuda_driver import Device
 from infercanary.probe.targets import Need
+from infercanary.probe.targets.engines import needs
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
-from infercanary.probe.targets.engines.needs import of_output
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, places, readable
 from infercanary.probe.timing import HostClock, Phase
 
@@ -113,7 +113,7 @@ class DeviceBinding:
             ordinal: CUDA's number of it.
             inputs: What each of them holds.
             seed: They are drawn from it.
-            ask_for_memory: Called before an output gets its copy on the host.
+            ask_for_memory: Called before an output gets its memory on the device, and its copy on the host.
         """
         self._session = session
         where = ("cuda", ordinal)
@@ -143,7 +143,8 @@ class DeviceBinding:
                     self._binding.bind_output(output.name)
                     continue
                 dtype = _DTYPES[output.type]
-                ask_for_memory([of_output(found.shape(), dtype)])
+                asked = [needs.of_output(found.shape(), dtype)]
+                ask_for_memory([*asked, *needs.on_device(asked)])
                 tensor = StagedTensor(gpu, found.shape(), dtype)
                 self._binding.bind_output(
                     output.name, *where, _element_type(dtype), found.shape(), tensor.address

@@ -14,8 +14,10 @@ from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver
 from infercanary.probe.targets.engines.environment import seen_by_nvml
+from infercanary.probe.targets.engines.needs import unbounded
 from infercanary.probe.targets.engines.onnx_providers import (
     CPU,
+    CUDA,
     ON_CUDA,
     device_id,
     library_fault,
@@ -60,18 +62,25 @@ class OnnxSession:
         self._options = provider_options
         self._cpu_fallback = cpu_fallback
 
-    def open(self, ort: Any, session_options: Callable[[], Any]) -> None:
+    def open(
+        self,
+        ort: Any,
+        session_options: Callable[[], Any],
+        device_memory_left: Callable[[], int | None] = unbounded,
+    ) -> None:
         """Load the model on what was asked for or, with ``cpu_fallback``, on what there is of it.
 
         Args:
             ort: The module ``onnxruntime``.
             session_options: Makes the ``onnxruntime.SessionOptions`` of each attempt.
+            device_memory_left: Says the bytes of the device that its arena may take; None to bound nothing.
 
         Raises:
             UsageError: The model, or a provider, cannot be loaded.
             NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
         """
         self._ort, self._session_options = ort, session_options
+        self._device_memory_left = device_memory_left
         self.cuda_missing = ""
         providers = self._obtainable()
         try:
@@ -220,7 +229,10 @@ class OnnxSession:
     def _load(self, providers: Sequence[str]) -> None:
         """Make the session, without ONNX Runtime's own fallback, which prints on standard output."""
         with_options = [
-            (provider, {**self._options.get(provider, {}), **self._stream_option(provider)})
+            (
+                provider,
+                {**self._limit(provider), **self._options.get(provider, {}), **self._stream_option(provider)},
+            )
             for provider in providers or [CPU]
         ]
         with self.gpu.current() if self.gpu is not None else nullcontext():
@@ -235,6 +247,12 @@ class OnnxSession:
             except Exception as error:
                 why = why_not(error, self._path, self._ort.__version__)
                 raise UsageError(f"model: `{self._path}` {why}") from None
+
+    def _limit(self, provider: str) -> dict[str, str]:
+        """Of CUDA only: TensorRT's workspace decides which kernels it chooses, and would be another measurement."""
+        if self.gpu is None or provider != CUDA or (size := self._device_memory_left()) is None:
+            return {}
+        return {"gpu_mem_limit": str(max(1, size))}
 
     def _stream_option(self, provider: str) -> dict[str, str]:
         if self.gpu is None or provider not in ON_CUDA:

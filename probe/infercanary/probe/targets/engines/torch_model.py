@@ -112,6 +112,21 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
     return made
 
 
+def bound(torch: Any, device: Any, left: Callable[[], int | None]) -> None:
+    """Let torch's allocator take no more of the device than is left; what is beyond raises its error for that.
+
+    Args:
+        torch: The module.
+        device: The ``torch.device``.
+        left: Says the bytes that may be taken now; None to bound nothing.
+    """
+    # It makes the context, which is then no longer part of what is left.
+    _, total = torch.cuda.mem_get_info(device)
+    if (size := left()) is not None:
+        held = torch.cuda.memory_reserved(device)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, (held + size) / total), device)
+
+
 def autocasting(
     torch: Any, model: Callable[..., Any], device: Any, dtype: str, caches: bool
 ) -> Callable[..., Any]:

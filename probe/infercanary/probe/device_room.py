@@ -1,0 +1,128 @@
+"""How much device memory this process may still take, and the refusal of what is known not to fit, before it is taken.
+
+A server on the same GPU fails where its own allocation does. What is free is read by NVML: to ask CUDA needs a context,
+which takes hundreds of megabytes itself. It is read only where something is about to be opened, never around a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from infercanary.contract.report import Metric
+from infercanary.probe.gpu.cuda_driver import CudaError, has_context
+from infercanary.probe.histogram import Tally
+from infercanary.probe.room import Bound, Left, left, refusal
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.shortage import of_device, readable
+from infercanary.probe.targets import Failure, Need
+
+DEVICE_ROOM = Metric(
+    "infercanary_device_memory_room_bytes",
+    "gauge",
+    "Device memory that the probe could still take when it last asked, before it opened a canary or ran a point of a "
+    "sweep: what NVML says is free, less `device_memory_reserve`; 0 where the reserve is touched.",
+    ("device",),
+    reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`. It is "
+    "not read around runs; what is free now is `infercanary_gpu_memory_size_bytes - "
+    "infercanary_gpu_memory_used_bytes`. Missing where NVML does not say it, or shows several parts of one GPU (MIG): "
+    "nothing is refused there.",
+)
+
+LEAST_RESERVE = 256 << 20
+RESERVE_SHARE = 0.02
+CONTEXT = 512 << 20
+"""Bytes that a context with an engine's kernels is taken to need. It depends on GPU, driver and engine, and is not
+known before it is made; what is more than that comes out of the reserve."""
+CONTROLS = 144 << 20
+"""Bytes that the controls allocate on a GPU, once a canary is open there: those of :mod:`.targets.controls.cuda`."""
+
+
+class DeviceRoom:
+    """Says what is left on a device, and refuses what does not fit. Devices are ``cuda`` or ``cuda:N``.
+
+    Args:
+        reserve: Bytes that are never taken; by default ``LEAST_RESERVE`` or, if that is more, ``RESERVE_SHARE`` of all.
+        memory: Reads how many bytes of a GPU are in use, and how many there are, by CUDA's number of it.
+    """
+
+    def __init__(
+        self, reserve: int | None = None, memory: Callable[[int], tuple[int, int] | None] = of_device
+    ) -> None:
+        self._reserve = reserve
+        self._memory = memory
+        self._last: dict[str, int] = {}
+
+    def used(self, device: str) -> int | None:
+        """Read how many bytes are in use, by whomever.
+
+        Args:
+            device: Which.
+
+        Returns:
+            Them; None where it is not known.
+        """
+        found = self._memory(_ordinal(device))
+        return None if found is None else found[0]
+
+    def left(self, device: str) -> Left | None:
+        """Read what may still be taken; callable from any thread.
+
+        Args:
+            device: Which.
+
+        Returns:
+            It; None where it is not known.
+        """
+        if (found := self._memory(_ordinal(device))) is None:
+            return None
+        used, total = found
+        bound = Bound(f"the {readable(total)} of {device}", total, used)
+        room = left([bound], self._reserve, LEAST_RESERVE, RESERVE_SHARE)
+        if room is not None:
+            self._last = {**self._last, device: room.size}  # never changed: another thread reads it
+        return room
+
+    def first(self, device: str) -> list[Need]:
+        """What is taken there besides the target's own: by this process's context, if it has none yet, and by controls.
+
+        Args:
+            device: Which.
+
+        Returns:
+            A need.
+        """
+        size, what = CONTEXT + CONTROLS, "a CUDA context, with the controls,"
+        with suppress(Unavailable, CudaError):
+            if has_context(_ordinal(device)):
+                size, what = CONTROLS, "what the controls take"
+        return [Need("device", size, what, "choose another GPU", "device")]
+
+    def require(self, canary: str, device: str, needs: Sequence[Need]) -> None:
+        """Refuse what does not fit together.
+
+        Args:
+            canary: Whose needs they are.
+            device: Where.
+            needs: What is about to be taken there, all of it.
+
+        Raises:
+            Failure: `out_of_memory`, in a line that names the place in the settings.
+        """
+        if not needs or (room := self.left(device)) is None:
+            return
+        if why := refusal(canary, needs, room, "free device memory"):
+            raise Failure("out_of_memory", why)
+
+    def show(self, tally: Tally) -> None:
+        """Set the gauge to what was read last.
+
+        Args:
+            tally: Written by the caller's thread only.
+        """
+        for device, size in self._last.items():
+            tally.set(DEVICE_ROOM, size, device)
+
+
+def _ordinal(device: str) -> int:
+    return int(device.partition(":")[2] or 0)

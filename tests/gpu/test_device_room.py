@@ -1,0 +1,88 @@
+"""A tenant on a real device, and a probe beside it in a process of its own: the tenant's allocations still succeed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available(), reason="no CUDA device: torch.cuda.is_available() is False"
+    ),
+]
+
+MIB = 1 << 20
+MODEL = """
+import torch
+
+held = []
+
+def small():
+    return torch.nn.ReLU()
+
+def greedy():
+    while True:
+        held.append(torch.ones(64 << 20, dtype=torch.uint8, device="cuda"))
+"""
+
+
+@pytest.fixture
+def tenant() -> Iterator[Any]:
+    """Fills the device up to so many bytes; gives them back."""
+    held = []
+
+    def fill(left: int) -> None:
+        torch.cuda.empty_cache()
+        while (more := torch.cuda.mem_get_info()[0] - left) > 2 * MIB:
+            held.append(torch.empty(min(more, 1 << 30), dtype=torch.uint8, device="cuda"))
+
+    yield fill
+    held.clear()
+    torch.cuda.empty_cache()
+
+
+def probed(folder: Path, factory: str, reserve: int | None = None) -> subprocess.Popen[str]:
+    (folder / "models_of_test.py").write_text(MODEL)
+    canary = f"{{model: 'models_of_test:{factory}', inputs: [{{shape: [1, 8]}}], device: cuda}}"
+    (folder / "probe.yaml").write_text(
+        f"device_memory_reserve: {'null' if reserve is None else reserve}\n"
+        f"canaries: {{c: {{target: torch, options: {canary}}}}}\n"
+    )
+    command = [sys.executable, "-m", "infercanary", "probe", "--once"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_a_full_device_is_left_to_its_tenant(tenant: Any, tmp_path: Path) -> None:
+    tenant(300 * MIB)
+    with probed(tmp_path, "small") as process:
+        least = torch.cuda.mem_get_info()[0]
+        while process.poll() is None:
+            torch.empty(
+                200 * MIB, dtype=torch.uint8, device="cuda"
+            )  # as for a request; it raises where it fails
+            torch.cuda.empty_cache()
+            least = min(least, torch.cuda.mem_get_info()[0])
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 3 and "canaries.c.device: a CUDA context" in output, output
+    assert least > 290 * MIB, "the probe took nothing of it"
+
+
+def test_a_factory_that_takes_all_leaves_the_reserve(tenant: Any, tmp_path: Path) -> None:
+    tenant(4 << 30)
+    least = 4 << 30
+    with probed(tmp_path, "greedy", reserve=1 << 30) as process:
+        while process.poll() is None:
+            least = min(least, torch.cuda.mem_get_info()[0])
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 3 and "out of memory (device)" in output, output
+    assert (1 << 30) - 256 * MIB < least < 2 << 30, (
+        "torch's allocator stops there; what its kernels take is not its own"
+    )
