@@ -17,7 +17,7 @@ export function range({ min, max, softMin, softMax, log, centred, decimals }, lo
   if (low == null && high == null && !(onlyMin && onlyMax)) {
     return [low, high];
   }
-  if (centred) {
+  if (centred && !log) {
     const far = Math.max(Math.abs(low), Math.abs(high)) || 80;
     [low, high] = [-far, far];
   }
@@ -35,7 +35,7 @@ export function range({ min, max, softMin, softMax, log, centred, decimals }, lo
   if (!log) {
     found = [onlyMin ? min : found[0], onlyMax ? max : found[1]];
   }
-  return found[0] < found[1] ? found : [log ? 1 : 0, 100];
+  return found[0] >= found[1] ? [log ? 1 : 0, 100] : found;
 }
 
 function wholeLog([low, high], base) {

@@ -7,15 +7,16 @@ const LEGEND = /\{\{\s*(.+?)\s*\}\}/g;
 const TINY = 1e-9; // what is less than this between two buckets is rounding
 
 /** Frames of all answers of a panel: `answers` have `refId`, `step` in seconds, and `data` as Prometheus' API gives it. */
-export function frames(answers, targets) {
+export function frames({ data }, answers, targets) {
   const target = (frame) => targets.find(({ refId }) => refId === frame.refId) ?? {};
   const all = answers.flatMap((answer) => fromBackEnd(answer, target(answer)));
+  all.filter((frame) => target(frame).legendFormat === '__auto').forEach((frame) => nameByMetric(data, frame, all));
   const of = (format) => all.filter((frame) => target(frame).format === format);
   const series = all.filter((frame) => !['table', 'heatmap'].includes(target(frame).format));
   return [...series, ...tables(of('table')), ...heatmaps(of('heatmap'))];
 }
 
-function fromBackEnd({ refId, step, data }, target) {
+export function fromBackEnd({ refId, step, data }, target) {
   if (data.result.length === 0) {
     return [{ refId, meta: {}, fields: [], length: 0 }]; // an empty answer is a frame without fields
   }
@@ -55,6 +56,15 @@ function legend({ legendFormat = '', expr }, labels) {
   const { __name__: name = '', ...others } = labels;
   const pairs = Object.keys(others).sort().map((key) => `${key}=${JSON.stringify(others[key])}`);
   return pairs.length > 0 ? `${name}{${pairs.join(', ')}}` : name || expr;
+}
+
+/** A field that is called as its metric is named by its labels, as if it were called Value. */
+function nameByMetric(data, frame, all) {
+  for (const field of frame.fields) {
+    if (field.labels?.__name__ !== undefined && field.labels.__name__ === field.name) {
+      field.config.displayNameFromDS = data.getFieldDisplayName({ ...field, name: 'Value' }, frame, all);
+    }
+  }
 }
 
 function sample(text) {

@@ -86,11 +86,13 @@ function nameless({ values = [] }, { targets = [] }) {
 
 function alike({ series = [] }) {
   const seen = series.filter(({ hidden, points, width }) => !hidden && points > 0 && width !== 0);
-  const pairs = [];
-  for (const [i, one] of seen.entries()) {
-    const other = seen.slice(0, i).find((before) => before.dash === one.dash && distance(before.colour, one.colour) < NEAR);
+  const [different, pairs] = [[], []];
+  for (const one of seen) {
+    const other = different.find((before) => before.dash === one.dash && distance(before.colour, one.colour) < NEAR);
     if (other) {
       pairs.push(`${other.name} and ${one.name}`);
+    } else {
+      different.push(one);
     }
   }
   return some(pairs, (found, count) => `draws ${count} of ${seen.length} series in the colour and dash of another: ${found}`);

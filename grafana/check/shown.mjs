@@ -22,7 +22,7 @@ export async function shown(library, { panel, answers, range, variables = {} }, 
       throw new Error(`panels of the kind ${panel.type} are not known to this check: teach it (kinds/)`);
     }
     const place = room(panel, page);
-    const ready = await prepared(library, panel, frames(answers, panel.targets ?? []), range, variables);
+    const ready = await prepared(library, panel, frames(library, answers, panel.targets ?? []), range, variables);
     const made = { kind: panel.type, ...show(library, panel, ready, place) };
     return { ...made, faults: faults(made, panel) };
   } catch (error) {

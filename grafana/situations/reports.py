@@ -23,7 +23,6 @@ from grafana.situations.worlds import END, Image, Server
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
-    PHASE,
     SCHEMA_VERSION,
     Family,
     HistogramValue,
@@ -162,8 +161,9 @@ def _families(now: Moment) -> Iterator[Family]:
     gpu = _h100() if now.server.gpu else {}
     for metric in _metrics():
         stem = metric.name.removeprefix(_PREFIX)
-        if metric.name in (LATENCY.name, PHASE.name) or metric.kind == "histogram":
-            yield metric.family(dict(_histograms(now, metric)))
+        if metric.kind == "histogram":
+            if metric.name == LATENCY.name or not now.server.brief:
+                yield metric.family(dict(_histograms(now, metric)))
         elif metric.name in gpu:
             yield metric.family(
                 {labels: _on_gpu(now, stem, labels, x) for labels, x in gpu[metric.name].items()}
@@ -383,14 +383,18 @@ _RULES: Mapping[str, _Rule] = {
 
 
 def _value(now: Moment, metric: Metric, stem: str, labels: tuple[str, ...]) -> float | None:
-    for pattern, rule in _RULES.items():
-        if re.fullmatch(pattern, stem):
-            return rule(now, labels)
+    if (rule := _rule(stem)) is not None:
+        return rule(now, labels)
     if metric.kind == "counter":
         return 0.0
     if stem.endswith("_ratio"):
         return 0.05
     return 0.002 if stem.endswith("_seconds") else 1.0
+
+
+@cache
+def _rule(stem: str) -> _Rule | None:
+    return next((rule for pattern, rule in _RULES.items() if re.fullmatch(pattern, stem)), None)
 
 
 def _on_gpu(now: Moment, stem: str, labels: tuple[str, ...], value: float) -> float:

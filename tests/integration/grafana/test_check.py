@@ -4,6 +4,7 @@ Grafana's library in both versions."""
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -192,3 +193,9 @@ def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
         assert rule not in right, right[rule]
 
     check()
+
+
+def test_frames_and_axes_are_those_of_grafanas_own_packages() -> None:
+    done = subprocess.run(["node", "--test"], cwd=node.HERE, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert "\n# pass 166\n" in done.stdout
