@@ -1,6 +1,6 @@
 // Grafana's own library for fields, units, mappings, colours, overrides and transformations, in the versions that
 // package.json names. It is made for a browser: jsdom stands in for one.
-import { createRequire } from 'node:module';
+import Module, { createRequire } from 'node:module';
 import { JSDOM } from 'jsdom';
 
 const require = createRequire(import.meta.url);
@@ -15,6 +15,14 @@ for (const [name, value] of Object.entries({ window, document, navigator, Custom
 }
 
 export const uPlot = require('uplot');
+
+// Node 18 cannot require a package that is an ES module alone, as some are that the library requires.
+const imported = new Map();
+for (const name of ['d3-interpolate', 'd3-scale-chromatic', 'marked']) {
+  imported.set(name, await import(name));
+}
+const loadModule = Module._load;
+Module._load = (name, ...rest) => imported.get(name) ?? loadModule(name, ...rest);
 
 /** Loads one version: `compose` is that of the Compose file, `newest` the newest one that was checked. */
 export function load(version) {
