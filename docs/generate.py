@@ -344,7 +344,6 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     ),
     "prometheus/rules/alerts.yml": (
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
-        "The first verdict takes {first_look} runs or more",
     ),
     "README.md": (
         "At {first_look} runs comes the first look",

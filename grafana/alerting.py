@@ -1,8 +1,14 @@
-"""Prometheus' alert rules as Grafana's own, for those who page by Grafana and run no Alertmanager.
+"""Prometheus' alert rules as Grafana's own, for those who page by Grafana: sent on to the stack's Alertmanager.
 
 As Grafana itself converts them: a query, then 1 for any value that it gives, since Prometheus fires for a series that
 is there, also where its value is 0; and no series is no alert. Off by default, since both would page twice: what is
-mounted by default only removes the rules again, if they were on.
+mounted by default only takes away what was there, if they were on.
+
+A text of Grafana cannot ask Prometheus. So what the annotations read is an instant query of the rule: L has the links
+as labels, S the judge's sentence, T is when to begin to look. Grafana gives an alert the values of all queries whose
+labels contain the alert's own, and only of those (pkg/services/ngalert/eval/eval.go, "matching labels"): each of them
+is the alert's own expression with something added. Without data there are no values, and an annotation is expanded all
+the same; so each stands within ``with $values.A``, and then says nothing instead of failing.
 """
 
 from __future__ import annotations
@@ -20,10 +26,16 @@ from grafana.dashboards.variables import UID
 
 HERE = Path(__file__).parent
 RULES = HERE.parent / "prometheus/rules"
-_SETTINGS = HERE.parent / "exporter/exporter.yaml"
 PROVISIONING = HERE / "provisioning/alerting"
 
 FOLDER = "InferCanary alerts"
+"""With the severity: an alert may have two, and a title may be there once in a folder."""
+CONTACT = "InferCanary's Alertmanager"
+_RECEIVER = "infercanary-alertmanager"
+_ALERTMANAGER = "http://alertmanager:9093"
+_RESEND = "1m"
+"""Alertmanager takes an alert that is not sent again within its ``resolve_timeout``, 5 minutes, for resolved. It
+notifies of it once however often it is sent."""
 _ORGANISATION = 1
 _ON = """\
 # Made by `make dashboards` from prometheus/rules: change those, not this file.
@@ -36,18 +48,20 @@ _OFF = """\
 
 _LINKS = "infercanary:links:info"
 _LINK = re.compile(
-    rf'\{{\{{ with query "{_LINKS}\{{\w+!=\\"\\"\}}" \}}\}}'
-    r'\{\{ \. \| first \| label "(\w+)" \}\}(.*?)\{\{ end \}\}'
+    rf'\{{\{{ with query "{_LINKS}\{{(?P<name>\w+)!=\\"\\"\}}" \}}\}}\{{\{{ \. \| first \| label "(?P=name)" \}}\}}'
 )
-
+"""How an annotation of Prometheus begins a link."""
 _SENTENCE = re.compile(
-    r'\{\{ with printf "topk\(1, timestamp\((?P<metric>infercanary_(?:measure_)?verdict_info)'
-    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\)\)" (?:\$labels\.\w+ )+\| query -\}\}\s*'
+    r'\{\{-? ?with printf "topk\(1, timestamp\((?P<metric>infercanary_(?:measure_)?verdict_info)'
+    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\)\)" (?:\$labels\.\w+ )+\| query -?\}\}\s*'
     r'\{\{ \. \| first \| label "sentence" \}\}'
 )
-"""How Prometheus' annotations read the judge's sentence: by a query."""
-_OF_S = "{{ with $values.S }}{{ .Labels.sentence }}"
-"""How Grafana's do: by the rule's own query S."""
+"""How it reads the judge's sentence."""
+_SINCE = re.compile(
+    r'\{\{ with printf "1000 \* \(max\((?P<metric>\w+)\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\) - (?P<before>\d+)\)" '
+    r'(?:\$labels\.\w+ )+\| query \}\}&from=\{\{ \. \| first \| value \| printf "%\.0f" \}\}'
+)
+"""And when to begin to look, in a link: milliseconds, as Grafana counts them."""
 
 Rule = Mapping[str, Any]
 
@@ -61,8 +75,38 @@ def files() -> dict[Path, str]:
     groups = [*_groups(_source())]
     uids = [{"orgId": _ORGANISATION, "uid": rule["uid"]} for group in groups for rule in group["rules"]]
     return {
-        PROVISIONING / "on/rules.yml": _ON + _yaml({"apiVersion": 1, "groups": groups}),
-        PROVISIONING / "off/rules.yml": _OFF + _yaml({"apiVersion": 1, "deleteRules": uids}),
+        PROVISIONING / "on/rules.yml": _ON + _yaml({"apiVersion": 1, "groups": groups, **_to_alertmanager()}),
+        PROVISIONING / "off/rules.yml": _OFF
+        + _yaml(
+            {
+                "apiVersion": 1,
+                "deleteRules": uids,
+                "resetPolicies": [_ORGANISATION],
+                "deleteContactPoints": [{"orgId": _ORGANISATION, "uid": _RECEIVER}],
+            }
+        ),
+    }
+
+
+def _to_alertmanager() -> Rule:
+    """Everything to the stack's Alertmanager, which groups, inhibits and notifies as it does for Prometheus."""
+    receiver = {
+        "uid": _RECEIVER,
+        "type": "prometheus-alertmanager",
+        "settings": {"url": _ALERTMANAGER},
+        "disableResolveMessage": False,
+    }
+    policy = {
+        "orgId": _ORGANISATION,
+        "receiver": CONTACT,
+        "group_by": ["..."],
+        "group_wait": "1s",
+        "group_interval": _RESEND,
+        "repeat_interval": _RESEND,
+    }
+    return {
+        "contactPoints": [{"orgId": _ORGANISATION, "name": CONTACT, "receivers": [receiver]}],
+        "policies": [policy],
     }
 
 
@@ -77,53 +121,40 @@ def _source() -> list[Rule]:
 
 def _groups(source: Sequence[Rule]) -> Iterator[Rule]:
     names = Counter(rule["alert"] for group in source for rule in group["rules"] if "alert" in rule)
-    links = _links()
     for group in source:
-        labels = group.get("labels") or {}
-        rules = [
-            _rule(
-                {**rule, "labels": {**labels, **(rule.get("labels") or {})}}, names[rule["alert"]] > 1, links
-            )
-            for rule in group["rules"]
-            if "alert" in rule
-        ]
-        if rules:
+        by_severity: dict[str, list[Rule]] = {}
+        for rule in group["rules"]:
+            if "alert" in rule:
+                labels = {**(group.get("labels") or {}), **(rule.get("labels") or {})}
+                made = _rule({**rule, "labels": labels}, names[rule["alert"]] > 1)
+                by_severity.setdefault(labels["severity"], []).append(made)
+        for severity, rules in by_severity.items():
             yield {
                 "orgId": _ORGANISATION,
                 "name": group["name"],
-                "folder": FOLDER,
+                "folder": f"{FOLDER} ({severity})",
                 "interval": group.get("interval", "1m"),
                 "rules": rules,
             }
 
 
-def _links() -> Mapping[str, str]:
-    """Where Grafana and the runbooks of the Compose stack are: Grafana cannot ask for what the exporter exports."""
-    settings = yaml.safe_load(_SETTINGS.read_text(encoding="utf-8"))
-    links: Mapping[str, str] = settings["links"]
-    return links
-
-
-def _rule(rule: Rule, shared: bool, links: Mapping[str, str]) -> Rule:
-    """``shared``: another rule has the name too, with another severity; Grafana needs one title for each."""
+def _rule(rule: Rule, shared: bool) -> Rule:
+    """``shared``: another rule has the name too, with another severity."""
     name, labels = rule["alert"], rule["labels"]
     for key, text in labels.items():
         if "$" in str(text):
             raise ValueError(f"{name}: Grafana reads the $ of label {key} as a variable of its environment")
-    severity = labels["severity"] if shared else ""
     texts = rule.get("annotations") or {}
-    annotations = _annotations(texts, name, links)
-    said = next((found for text in texts.values() if (found := _SENTENCE.search(text))), None)
     made: dict[str, Any] = {
-        "uid": uid(name, severity),
-        "title": f"{name} ({severity})" if severity else name,
+        "uid": uid(name, labels["severity"] if shared else ""),
+        "title": name,  # which Grafana makes the label alertname: Alertmanager inhibits by it
         "condition": "C",
-        "data": [*_data(rule["expr"], said)],
+        "data": [*_data(rule["expr"].strip(), texts)],
         "noDataState": "OK",
         "execErrState": "Error",
         "for": rule.get("for", "0s"),
         "missing_series_evals_to_resolve": 1,
-        "annotations": annotations,
+        "annotations": _annotations(texts, name),
         "labels": labels,
     }
     if "keep_firing_for" in rule:
@@ -146,63 +177,93 @@ def uid(name: str, severity: str = "") -> str:
     return made if len(made) <= 40 else f"{made[:31]}-{zlib.crc32(made.encode()):08x}"
 
 
-def _annotations(texts: Mapping[str, str], name: str, links: Mapping[str, str]) -> dict[str, str]:
-    made = {key: template(text, name, links) for key, text in texts.items()}
+def _annotations(texts: Mapping[str, str], name: str) -> dict[str, str]:
+    made = {key: template(text, name) for key, text in texts.items()}
     for key, text in made.items():
-        # Grafana cannot ask Prometheus within a text; the numbers that Prometheus' text has are on the dashboard.
-        if re.search(r"\bquery\b", "".join(re.findall(r"\{\{.*?\}\}", text))):
-            made[key] = f"{made['summary']}. The numbers are on the dashboard: {made['dashboard_url']}"
-    return made
+        # The numbers that Prometheus' text has are on the dashboard.
+        if re.search(r"\bquery\b", "".join(re.findall(r"\{\{.*?\}\}", text, re.DOTALL))):
+            said = (
+                "{{ with $values.S }} {{ .Labels.sentence }}.{{ end }}"
+                if _SENTENCE.search(texts[key])
+                else ""
+            )
+            made[key] = f"{made['summary']}.{said} The numbers are on the dashboard."
+    return {key: f"{{{{ with $values.A }}}}{text}{{{{ end }}}}" for key, text in made.items()}
 
 
-def template(text: str, name: str, links: Mapping[str, str]) -> str:
+def template(text: str, name: str) -> str:
     """An annotation as Grafana expands it: its `$value` is a list of all values, the query's own is in `$values`.
 
     Args:
         text: As in Prometheus' rule.
         name: The alert's, for the message.
-        links: Name in a link of ours → what it leads to in Grafana.
 
     Raises:
         ValueError: The text has ``${``.
     """
     if "${" in text:
         raise ValueError(f"{name}: Grafana reads ${{ in an annotation as a variable of its environment")
-    text = _SENTENCE.sub(_OF_S, _LINK.sub(lambda found: links[found[1]] + found[2], text))
+    text = _LINK.sub(r"{{ with $values.L }}{{ .Labels.\g<name> }}", text)
+    text = _SENTENCE.sub("{{ with $values.S }}{{ .Labels.sentence }}", text)
+    text = _SINCE.sub('{{ with $values.T }}&from={{ printf "%.0f" .Value }}', text)
     return re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
 
 
-def _data(expression: str, said: re.Match[str] | None) -> Iterator[Rule]:
-    """``said``: how an annotation reads the judge's sentence, if one does."""
-    yield _query("A", expression.strip())
+def _data(expression: str, texts: Mapping[str, str]) -> Iterator[Rule]:
+    """The query, what decides, and what the annotations read."""
+    yield _query("A", expression)
     yield _expression("B", type="math", expression="is_number($A) || is_nan($A) || is_inf($A)")
     above = {"evaluator": {"type": "gt", "params": [0]}}
     yield _expression("C", type="threshold", expression="B", conditions=[above])
-    if said is not None:
-        yield _query(
-            "S", sentence_of(expression.strip(), said["metric"], re.findall(r"\w+(?==)", said["by"]))
-        )
+    every = "\n".join(texts.values())
+    if _LINK.search(every):
+        yield _query("L", linked(expression))
+    if found := _SENTENCE.search(every):
+        yield _query("S", said(expression, found))
+    if times := {found[0]: found for found in _SINCE.finditer(every)}:
+        yield _query("T", since(expression, [*times.values()]))
 
 
-def sentence_of(
-    expression: str,
-    metric: str = "infercanary_verdict_info",
-    labels: Sequence[str] = ("instance", "service", "canary"),
-) -> str:
-    """The alert's own series with the judge's sentence as one more label.
-
-    Grafana gives an alert the values of all queries whose labels contain the alert's own
-    (https://github.com/grafana/grafana/blob/main/pkg/services/ngalert/eval/eval.go, "matching labels"), and only of
-    those: without `cause`, say, the sentence would not be found.
+def linked(expression: str) -> str:
+    """The alert's own series with the links as labels: those that `links` in exporter.yaml names.
 
     Args:
         expression: The alert's, as PromQL.
-        metric: Which has the sentence.
-        labels: That the alert's series and the metric's have in common.
     """
-    by = ", ".join(labels)
-    newest = f"topk by ({by}) (1, timestamp({metric})) ^ 0"
+    links = f"topk(1, timestamp({_LINKS})) ^ 0"
+    return f"(\n{expression}\n) * on () group_left (grafana, runbooks) {links}"
+
+
+def said(expression: str, found: re.Match[str]) -> str:
+    """The alert's own series with the judge's sentence as one more label.
+
+    Args:
+        expression: The alert's, as PromQL.
+        found: How an annotation reads it.
+    """
+    by = ", ".join(_labels(found))
+    newest = f"topk by ({by}) (1, timestamp({found['metric']})) ^ 0"
     return f"(\n{expression}\n) * on ({by}) group_left (sentence) {newest}"
+
+
+def since(expression: str, times: Sequence[re.Match[str]]) -> str:
+    """The alert's own series with the time at which to begin to look, in milliseconds.
+
+    Args:
+        expression: The alert's, as PromQL.
+        times: How its annotations read it; of several, the one counts that has most labels in common with the alert.
+    """
+
+    def of(found: re.Match[str]) -> str:
+        by = ", ".join(_labels(found))
+        at = f"1000 * (max by ({by}) ({found['metric']}) - {found['before']})"
+        return f"(\n{expression}\n) * 0 + on ({by}) group_left () {at}"
+
+    return "\n  or\n".join(map(of, sorted(times, key=lambda found: -len(_labels(found)))))
+
+
+def _labels(found: re.Match[str]) -> Sequence[str]:
+    return re.findall(r"\w+(?==)", found["by"])
 
 
 def _query(reference: str, expression: str) -> Rule:

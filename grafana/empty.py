@@ -31,7 +31,6 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "gpu-host: panel Threads away from the GPU",
         "upgrade: panel Verdict and cause C",
         "recording instance_service_container_gpu_reason:infercanary_gpu_clock_event_seconds:rate5m",
-        "recording instance_service_container:infercanary_process_off_node_threads:ratio",
     ),
     WELL: (
         "fleet: panel Containers in trouble",

@@ -48,9 +48,13 @@ def test_what_is_made_of_the_code_is_current(file: tuple[Path, str]) -> None:
 
 
 def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there() -> None:
-    """A row without an alert says by which tag it shows."""
+    """A row without an alert says where it shows: a tag, a panel that is there, the sentence, the status page."""
     declared = {metric.name for metric in METRICS}
     alerts = set(re.findall(r"- alert: (\w+)", (ROOT / "prometheus/rules/alerts.yml").read_text()))
+    boards = [path.read_text() for path in (ROOT / "grafana/dashboards/json").glob("*.json")]
+    panels = {
+        title for board in boards for title in re.findall(r'"title": "(.+?)(?: in this time range)?"', board)
+    }
     lines = (ROOT / "docs/causes.md").read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|") and "tests/" in line]
     assert len(rows) >= 25
@@ -58,7 +62,8 @@ def test_each_cause_has_a_metric_an_alert_and_a_test_that_are_there() -> None:
         metrics = set(re.findall(r"`(infercanary_\w+)", shown))
         assert metrics and metrics <= declared, cause
         named = set(re.findall(r"`(InferCanary\w+)`", alert))
-        assert named <= alerts and (named or "tag" in alert), cause
+        assert named <= alerts and (named or re.search("tag|panel|sentence|status page", alert)), cause
+        assert set(re.findall(r"panel \*(.+?)\*", alert)) <= panels, cause
         path, _, name = test.partition("::")
         assert not name or f"def {name}(" in (ROOT / path).read_text(), cause
         assert (ROOT / path).is_file(), cause

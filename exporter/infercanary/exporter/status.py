@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,6 +33,10 @@ _REFRESH_SECONDS = 15
 _CARDS_PER_TURN = 20
 _WIDTH, _HEIGHT = 120, 30
 _MAX_EARLIER = 8  # upgrades
+_MOVING_TAG = re.compile(
+    r"(?![0-9a-f]{12,64}$)([^@]+/)?[^/:@]+(:(latest|stable|edge|nightly|main|master|head))?"
+)
+"""An image reference without a digest or a version: a restart may be an upgrade that nobody ordered."""
 
 _HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
@@ -106,6 +111,10 @@ def card(probe: PolledProbe, now: float, ended: Ended | None = None) -> str:
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
     if ended is not None:
         trouble += f'<p class="trouble">{_ended(ended)}</p>'
+    if _MOVING_TAG.fullmatch(container.image):
+        trouble += (
+            f'<p class="note">runs {_text(container.image)}, a tag that may be another image tomorrow</p>'
+        )
     neighbours = ""
     if probe.neighbours not in ("", NOBODY) and probe.neighbours_since is not None:
         since = _age(now - probe.neighbours_since)

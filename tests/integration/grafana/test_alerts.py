@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_query_for_the_sentence_has_the_labels_of_its_alert_and_the_sentence(tmp_path: Path) -> None:
+def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
     made = yaml.safe_load((ROOT / "grafana/provisioning/alerting/on/rules.yml").read_text(encoding="utf-8"))
@@ -28,13 +28,20 @@ def test_the_query_for_the_sentence_has_the_labels_of_its_alert_and_the_sentence
     }
     alert = '{instance="node-1:9797",service="search",canary="resnet",cause="image"}'
     with_sentence = alert.replace("}", f',sentence="{sentence}"}}')
+    links = 'grafana="http://127.0.0.1:3000",runbooks="http://127.0.0.1:9797/runbooks"'
+    with_links = alert.replace("}", f",{links}}}")
     tests = [
         {
             "eval_time": "75m",
             "expr": data[letter]["expr"],
-            "exp_samples": [{"labels": labels, "value": 0.1243}],
+            "exp_samples": [{"labels": labels, "value": value}],
         }
-        for letter, labels in (("A", alert), ("S", with_sentence))
+        for letter, labels, value in (
+            ("A", alert, 0.1243),
+            ("L", with_links, 0.1243),
+            ("S", with_sentence, 0.1243),
+            ("T", alert, 1000 * (3570 - 3600)),  # an hour before the upgrade
+        )
     ]
     file = tmp_path / "test.yml"
     document = {

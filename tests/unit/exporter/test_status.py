@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from infercanary.exporter.status import _measures, _verdict, before_and_after
+import pytest
+
+from infercanary.exporter.status import _MOVING_TAG, _measures, _verdict, before_and_after
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.origin import Origin
@@ -55,3 +57,21 @@ def test_measures_have_one_line_with_what_changed_first() -> None:
         "host memory equivalent +0.1 % [-2.0, +2.0]; &lt;b&gt; settling</small></div>"
     )
     assert _measures({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("image", "moves"),
+    [
+        ("search:latest", True),
+        ("registry.local:5000/team/search", True),
+        ("search:main", True),
+        ("registry.local:5000/team/search:1.4", False),
+        ("search@sha256:0123456789abcdef", False),
+        ("0123456789ab", False),
+        ("sha256:0123456789abcdef", False),
+        ("search:latest-2024-01", False),
+        ("", False),
+    ],
+)
+def test_tags_that_move_and_those_that_do_not(image: str, moves: bool) -> None:
+    assert bool(_MOVING_TAG.fullmatch(image)) == moves
