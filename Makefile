@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards chart images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures chart images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,12 @@ chart: .venv/dev ## the Helm chart's copies and README, and the plain manifests 
 
 check-dashboards: .venv/dev grafana/check/node_modules ## what Grafana would show, and faults in it; ARGS="--board fleet --situation upgraded"
 	.venv/bin/python -m grafana.check $(ARGS)
+
+dashboards-page: .venv/dev grafana/check/node_modules ## docs/dashboards.md: what each board shows after an upgrade
+	.venv/bin/python -m grafana.check.page
+
+pictures: .venv/dev ## docs/img: the exporter's status page after an upgrade, by Chromium (apt-get install chromium)
+	.venv/bin/python docs/pictures.py
 
 images: ## the images of the Compose file, which test-stack builds otherwise
 	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers

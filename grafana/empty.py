@@ -1,7 +1,7 @@
 """Queries that may give nothing, and why. Whatever else gives none has a mistake in it.
 
 The list is that of a machine without a GPU on which nothing is in trouble: a check against the running stack fails for
-a query that gives nothing and is not here, and pictures of panels say the reason.
+a query that gives nothing and is not here.
 """
 
 from __future__ import annotations

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 import structlog
 
-from grafana.check import asking, node
+from grafana.check import asking, node, tables
+from grafana.prometheus import Prometheus
 from grafana.queries import dashboards
 from grafana.situations import backfill
-from grafana.situations.worlds import SITUATIONS
+from grafana.situations.worlds import SITUATIONS, Situation
 
 
 @click.command()
@@ -25,7 +25,7 @@ from grafana.situations.worlds import SITUATIONS
 @click.option("--panel", default="", help="Only panels whose title has this in it.")
 @click.option("--library", type=click.Choice(node.VERSIONS), default="compose", show_default=True)
 @click.option("--page", default=node.PAGE, show_default=True, help="Width of the board in pixels.")
-@click.option("--verbose", is_flag=True, help="Print all that a panel would show, as JSON.")
+@click.option("--verbose", is_flag=True, help="Print all that a panel would show, too.")
 def main(
     boards: tuple[str, ...], situations: tuple[str, ...], panel: str, library: str, page: int, verbose: bool
 ) -> None:
@@ -36,25 +36,27 @@ def main(
         sys.exit(2)
     count = 0
     for name in situations or SITUATIONS:
-        situation = SITUATIONS[name]
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            backfill.prometheus(situation, Path(folder)) as prometheus,
-        ):
-            for board, content in dashboards().items():
-                if boards and board not in boards:
-                    continue
-                asked = [
-                    a for a in asking.asked(content, situation, prometheus) if panel in a["panel"]["title"]
-                ]
-                for question, shows in zip(asked, node.shown(asked, library, page), strict=True):
-                    title = question["panel"]["title"]
-                    for fault in shows["faults"]:
-                        click.echo(f"{name}: {board}: {title}: {fault['line']} [{fault['rule']}]")
-                    count += len(shows["faults"])
-                    if verbose:
-                        click.echo(json.dumps(shows, indent=1, ensure_ascii=False))
+        with backfill.prometheus(SITUATIONS[name]) as prometheus:
+            questions = [*_asked(SITUATIONS[name], prometheus, boards or [*dashboards()], panel)]
+        panels = [question for _, question in questions]
+        for (board, question), shows in zip(questions, node.shown(panels, library, page), strict=True):
+            place = f"{name}: {board}: {question['panel']['title']}"
+            for fault in shows["faults"]:
+                click.echo(f"{place}: {fault['line']} [{fault['rule']}]")
+            count += len(shows["faults"])
+            if verbose:
+                click.echo("\n".join([place, *tables.lines(shows), ""]))
     sys.exit(1 if count else 0)
+
+
+def _asked(
+    situation: Situation, prometheus: Prometheus, boards: Sequence[str], panel: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Board, and what one of its panels asks."""
+    for board in boards:
+        for question in asking.asked(dashboards()[board], situation, prometheus):
+            if panel in question["panel"]["title"]:
+                yield board, question
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -49,37 +50,43 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def prometheus(situation: Situation, folder: Path) -> Iterator[Prometheus]:
+def prometheus(situation: Situation) -> Iterator[Prometheus]:
     """A Prometheus on a free port of loopback, that has the situation.
 
     Args:
         situation: Which.
-        folder: Empty; its database is made there.
 
     Yields:
         It, until the end of the block.
     """
-    scraped = folder / "scraped.om"
-    with scraped.open("wb") as file:
-        history.write(situation, file)
-    _blocks(scraped, folder)
-    everything = rest = rules()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        scraped = folder / "scraped.om"
+        with scraped.open("wb") as file:
+            history.write(situation, file)
+        _blocks(scraped, folder)
+        for ready in _rounds(rules()):
+            evaluated = folder / "evaluated.om"
+            with _running(folder) as asked, evaluated.open("w", encoding="utf-8") as lines:
+                for rule in ready:
+                    lines.writelines(_evaluated(rule, situation, asked))
+                lines.write("# EOF\n")
+            _blocks(evaluated, folder)
+        with _running(folder) as asked:
+            yield asked
+
+
+def _rounds(rest: Sequence[Rule]) -> Iterator[Sequence[Rule]]:
+    """Rules that may be evaluated together, since what they read is there."""
+    first = True
     while rest:
         recorded = {rule.name for rule in rest if rule.waits is None}
         ready = [rule for rule in rest if not recorded & ({*_NAME.findall(rule.expression)} - {rule.name})]
-        if (
-            rest is everything
-        ):  # an alert may ask whether there are thresholds at all, without the name of one
+        if first:  # an alert may ask whether there are thresholds at all, without the name of one
             ready = [rule for rule in ready if rule.waits is None]
-        evaluated = folder / "evaluated.om"
-        with _running(folder) as asked, evaluated.open("w", encoding="utf-8") as file:
-            for rule in ready:
-                file.writelines(_evaluated(rule, situation, asked))
-            file.write("# EOF\n")
-        _blocks(evaluated, folder)
+            first = False
+        yield ready
         rest = [rule for rule in rest if rule not in ready]
-    with _running(folder) as asked:
-        yield asked
 
 
 def rules() -> list[Rule]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 from unittest.mock import patch
 
@@ -52,11 +52,20 @@ def write(situation: Situation, file: BinaryIO) -> None:
         situation: Which.
         file: Opened for writing.
     """
-    asyncio.run(_write(situation, file))
+    asyncio.run(exporters(situation, file.write))
     file.write(b"# EOF\n")
 
 
-async def _write(situation: Situation, file: BinaryIO) -> None:
+async def exporters(situation: Situation, take: Callable[[bytes], object]) -> list[Exporter]:
+    """Let a situation pass.
+
+    Args:
+        situation: Which.
+        take: Is given what is scraped, lines of OpenMetrics with times.
+
+    Returns:
+        The exporters, one a host, as they are at its end.
+    """
     names = sorted({server.host for server in situation.servers} or {"exporter:9797"})
     hosts = [_Host(name, [s for s in situation.servers if s.host == name], situation) for name in names]
     since = END - situation.seconds - situation.step
@@ -65,10 +74,11 @@ async def _write(situation: Situation, file: BinaryIO) -> None:
         with patch("time.time", lambda at=at: at):
             for host in hosts:
                 await host.poll(at, since)
-                file.write(host.scraped(at))
+                take(host.scraped(at))
         since = at
     for host in hosts:
         await host.exporter.collector.close()
+    return [host.exporter for host in hosts]
 
 
 class _Host:
@@ -95,10 +105,11 @@ class _Host:
             if now is None:
                 continue
             container = _container(server, now.image.name, now.image.digits, now.order)
-            key = server.service, server.name
-            probe = collector.probes.get(key)
-            if probe is None or probe.container != container:
-                probe = collector.probes[key] = PolledProbe(container)
+            probe = PolledProbe(container)
+            if (known := collector.probes.get(probe.key)) is not None and known.container == container:
+                probe = known
+            else:
+                collector.probes[probe.key] = probe
             if "down" in now.troubles:
                 probe.up, probe.trouble = False, "unreachable: Connection refused"
                 probe.failures["unreachable"] += 1

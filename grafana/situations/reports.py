@@ -121,10 +121,14 @@ def report(now: Moment, since: float) -> Report:
         str(int(now.at)),
         0,
         tuple(_families(now)),
-        dict(now.image.environment) | {"model:" + now.server.canary: "8c1f", "cpuset_cpus": "0-3"},
+        _environment(now),
         tuple(runs),
         {now.server.canary: (1.0 + now.image.wrong, 2.0, 3.0)},
     )
+
+
+def _environment(now: Moment) -> dict[str, str]:
+    return dict(now.image.environment) | {f"model:{now.server.canary}": "8c1f", "cpuset_cpus": "0-3"}
 
 
 def _run(now: Moment, number: int) -> Run:
@@ -164,6 +168,8 @@ def _families(now: Moment) -> Iterator[Family]:
         if metric.kind == "histogram":
             if metric.name == LATENCY.name or not now.server.brief:
                 yield metric.family(dict(_histograms(now, metric)))
+        elif metric.labels == ("component", "version"):
+            yield metric.family(dict.fromkeys(_environment(now).items(), 1.0))
         elif metric.name in gpu:
             yield metric.family(
                 {labels: _on_gpu(now, stem, labels, x) for labels, x in gpu[metric.name].items()}
@@ -175,7 +181,7 @@ def _families(now: Moment) -> Iterator[Family]:
 
 @cache
 def _metrics() -> Sequence[Metric]:
-    return [m for m in declared((infercanary.probe,)) if m.name != "infercanary_environment_info"]
+    return declared((infercanary.probe,))
 
 
 @cache
@@ -192,7 +198,7 @@ def _h100() -> Mapping[str, Mapping[tuple[str, ...], float]]:
 
 def _absent(now: Moment) -> tuple[str, ...]:
     """First words of what such a probe does not report."""
-    absent = ["matmul_", "server_seconds", "beside_", "environment_info"]
+    absent = ["matmul_", "server_seconds", "beside_"]
     absent += [] if now.server.streams else ["first_token", "between_tokens", "output_tokens"]
     absent += [] if now.server.sweeps else ["sweep_"]
     absent += (

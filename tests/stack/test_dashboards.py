@@ -7,14 +7,10 @@ image. Then no query may fail, and none may be empty that is not in `grafana.emp
 from __future__ import annotations
 
 import math
-import os
-import sys
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from harness import PROMETHEUS, ROOT, run
+from harness import PROMETHEUS
 
 from grafana import empty
 from grafana.prometheus import Answer, Prometheus
@@ -104,16 +100,3 @@ def test_the_dashboards_show_the_upgrade(scene: Scene) -> None:
         judged = of(dashboard, "annotation Upgrades").results
         moments = {value / 1000 for result in judged for _, value in result.points}
         assert any(scene.start < moment < scene.end for moment in moments), dashboard
-
-
-def test_the_dashboards_are_pictures(scene: Scene, tmp_path: Path) -> None:
-    """With UPDATE_PICTURES=1 those of docs/img are drawn anew."""
-    pytest.importorskip("matplotlib")
-    folder = ROOT / "docs/img" if os.environ.get("UPDATE_PICTURES") else tmp_path
-    end = datetime.fromtimestamp(scene.end, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    span = f"{math.ceil((scene.end - scene.start) / 60)}m"
-    printed = run(
-        *(sys.executable, "-m", "grafana.pictures", "--prometheus", PROMETHEUS, "--service", UPGRADED),
-        *("--range", span, "--end", end, "--out", str(folder)),
-    )
-    assert printed.count("grafana-") == 5
