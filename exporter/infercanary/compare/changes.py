@@ -96,7 +96,9 @@ def scan_runs(
     block, blocks = blocked(points)
     found: list[LevelChange] = []
     if enough := points.size >= LEAST:
-        found = [_found(change, block, series, components or {}) for change in scan(cast("Points", blocks))]
+        found = [
+            _found(change, block, series, components or {}, canary) for change in scan(cast("Points", blocks))
+        ]
     levels = _levels(points, [change.index for change in found]) if enough else []
     shift = levels[-1].median / levels[0].median - 1 if levels else 0.0
     state = _state(found, shift) if enough else "inconclusive"
@@ -159,6 +161,7 @@ def _found(
     block: int,
     series: RecordedRuns,
     components: Mapping[str, Mapping[str, str]],
+    canary: str,
 ) -> LevelChange:
     index = int(change.index) * block
     at: float | None = None
@@ -172,7 +175,7 @@ def _found(
             at = runs.samples[index - offset].started_at
         for first, environment in environments:
             if before and environment != before and _near(offset + first, index, block):
-                changes = causes.changes(components.get(before, {}), components.get(environment, {}))
+                changes = causes.changes(components.get(before, {}), components.get(environment, {}), canary)
             before = environment
         offset += len(runs.samples)
     return LevelChange(

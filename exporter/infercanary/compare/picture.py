@@ -12,7 +12,7 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII = str.maketrans(
     {
         **dict(zip(_LEVELS, ".:-=+*%#", strict=True)),
-        "▲": "^", "→": "->", "×": "x", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
+        "▲": "^", "→": "->", "×": "x", "∞": "inf", "µ": "u", "μ": "u", "…": "...", "–": "-", "±": "+/-", "·": "-",
     }
 )  # fmt: skip
 _LEAST = 0.05  # of the middle: the scale spans at least this, so that a flat series looks flat

@@ -36,6 +36,7 @@ from infercanary.contract.vocabulary import (
     Cause,
     is_given,
     is_of_canary,
+    is_setting,
     of_canary,
     order_of_interest,
 )
@@ -123,7 +124,7 @@ def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> C
     both = [(own.get(name, before[-1].generation), new) for name, new in newest.items()]
     errors = [error for old, new in both if (error := _output_error(old, new, canary)) is not None]
     return Causes(
-        changes=_own_changes(before[-1].generation, after[-1].generation, canary),
+        changes=changes(before[-1].generation.environment, after[-1].generation.environment, canary),
         output_error=max(errors, default=None),
         cpu_fallback=any(fell_back(old, new) for old, new in both),
     )
@@ -214,32 +215,32 @@ def joined(starts: Iterable[Start]) -> list[Start]:
     ]
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
-    """The components that differ, those first that people ask for first.
+def changes(before: Mapping[str, str], after: Mapping[str, str], canary: str) -> tuple[Change, ...]:
+    """The components that differ and may have to do with a canary, those first that people ask for first.
+
+    A probe has one environment for all of its canaries. What another canary measures is left out, and what follows from
+    settings alone where this canary's are the same. So is what is given to a container where a side does not say it: an
+    older probe does not report that, and what is not known is no change.
 
     Args:
         before: Component → its value.
         after: The same of the new image.
+        canary: Its name.
 
     Returns:
         A value is None on the side that does not have the component.
     """
+    own = {of_canary(component, canary) for component in (MODEL, SETTINGS)}
+    settings = of_canary(SETTINGS, canary)
+    are_same = settings in before and before[settings] == after.get(settings)
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     names.sort(key=order_of_interest)
-    return tuple(Change(name, before.get(name), after.get(name)) for name in names)
-
-
-def _own_changes(before: Generation, after: Generation, canary: str) -> tuple[Change, ...]:
-    """Without what other canaries measure, and without what is given to a container where a side does not say it.
-
-    An older probe does not report that, and what is not known is no change.
-    """
-    others = {of_canary(component, canary) for component in (MODEL, SETTINGS)}
     return tuple(
-        change
-        for change in changes(before.environment, after.environment)
-        if not (is_of_canary(change.component) and change.component not in others)
-        and not (is_given(change.component) and None in (change.before, change.after))
+        Change(name, before.get(name), after.get(name))
+        for name in names
+        if not (is_of_canary(name) and name not in own)
+        and not (is_given(name) and None in (before.get(name), after.get(name)))
+        and not (are_same and is_setting(name))
     )
 
 

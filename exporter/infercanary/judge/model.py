@@ -24,6 +24,7 @@ from infercanary.contract.vocabulary import (
     Outcome,
     is_given,
     is_of_canary,
+    is_setting,
     of_canary,
 )
 from infercanary.judge.origin import NOWHERE, Origin
@@ -63,7 +64,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         """What tells its image from others; of a container that Docker does not know, that is its environment."""
         if self.image_id or self.image_digest:
             return self.image_id or self.image_digest
-        own = {name: value for name, value in self.environment.items() if not is_given(name)}
+        own = {n: value for n, value in self.environment.items() if not (is_given(n) or is_setting(n))}
         return f"environment:{hashlib.sha256(_canonical(own)).hexdigest()[:16]}"
 
     @property

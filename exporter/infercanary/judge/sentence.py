@@ -24,6 +24,10 @@ SENTENCE_BYTES = 400
 """Of UTF-8 that a metric's label has of a sentence."""
 _COMPONENTS = 4  # of the environment are named; the rest is counted
 _VALUE = 40  # characters of a setting
+_FACTORS, _ROUNDED = (
+    10.0,
+    999.0,
+)  # ratios from which on a shift is a factor, and one without digits after the point
 _SHOWN = 120  # points a side in a picture
 _UPGRADED: dict[Changed, str] = {"image": "image", "model": "model", "both": "image and model"}
 _SINCE: dict[Changed, str] = {
@@ -196,11 +200,11 @@ def percent(ratio: float) -> str:
     Returns:
         Such as ``+12.4 %``; from ten times more on a factor, such as ``×11``.
     """
-    return f"{100 * ratio:+.1f} %" if abs(ratio) < 10 else f"×{1 + ratio:.3g}"
+    return f"{100 * ratio:+.1f} %" if abs(ratio) < _FACTORS else _factor(ratio)
 
 
 def interval(shift: float, low: float, high: float) -> str:
-    """Such as ``+12.4 % [+10.9, +13.8]``.
+    """Such as ``+12.4 % [+10.9, +13.8]``; all are factors where one is so high, such as ``×9.2 [×7.5, ×11.3]``.
 
     Args:
         shift: A ratio: 0.05 is 5 % slower.
@@ -210,7 +214,14 @@ def interval(shift: float, low: float, high: float) -> str:
     Returns:
         Each as :func:`percent` writes it.
     """
-    return f"{percent(shift)} [{percent(low).removesuffix(' %')}, {percent(high).removesuffix(' %')}]"
+    write = percent if max(shift, low, high) < _FACTORS else _factor
+    return f"{write(shift)} [{write(low).removesuffix(' %')}, {write(high).removesuffix(' %')}]"
+
+
+def _factor(ratio: float) -> str:
+    if ratio == math.inf:
+        return "×∞"
+    return f"×{1 + ratio:.3g}" if ratio < _ROUNDED else f"×{1 + ratio:,.0f}"
 
 
 def _origin(judgement: Judgement, taken: int) -> str:

@@ -233,6 +233,8 @@ class Component:
     is_given: bool = False
     """It comes from outside the image: another value is no other image, also where nobody but the environment says
     which image a container has."""
+    is_setting: bool = False
+    """It follows from a canary's settings alone: where those are the same, another value is another canary's."""
 
 
 MODEL: Final = "model"
@@ -263,9 +265,9 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("torch_cuda", "CUDA", is_first=True, row="CUDA"),
         Component("torch_cudnn", "cuDNN", is_first=True, row="cuDNN"),
         Component("torch_driver_cuda", "driver's CUDA", is_first=False),
-        Component("torch_mode", "mode", is_first=True, row="device"),
-        Component("torch_compile_mode", "compile mode", is_first=True, row="device"),
-        Component("torch_autocast", "autocast", is_first=True, row="device"),
+        Component("torch_mode", "mode", is_first=True, row="device", is_setting=True),
+        Component("torch_compile_mode", "compile mode", is_first=True, row="device", is_setting=True),
+        Component("torch_autocast", "autocast", is_first=True, row="device", is_setting=True),
         Component("onnx_device", "device", is_first=True, names_device=True),
         Component("onnx_provider", "provider", is_first=True, row="device"),
         Component("onnx_cuda_device", "GPU", is_first=True, row="device"),
@@ -274,7 +276,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("tensorrt_device", "tensorrt_device", is_first=False, row="device"),
         Component("tensorrt_cuda_device", "GPU", is_first=True, row="device"),
         Component("tensorrt", "TensorRT", is_first=True, row="TensorRT"),
-        Component("openai_prompt", "prompt", is_first=True),
+        Component("openai_prompt", "prompt", is_first=True, is_setting=True),
         Component("nvidia_driver", "NVIDIA driver", is_first=True, row="driver"),
         Component("openvino", "openvino", is_first=False, row="OpenVINO"),
         Component("torch_intra_op_threads", "intra-op threads", is_first=True, pool="intra_op"),
@@ -290,6 +292,11 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("python", "python", is_first=True),
         Component("numpy", "numpy", is_first=True),
         Component("cpu_model", "CPU", is_first=False),
+        Component("onnx_execution_mode", "execution mode", is_first=False, is_setting=True),
+        Component("onnx_graph_optimization", "graph optimization", is_first=False, is_setting=True),
+        Component("onnx_session_config", "session's configuration", is_first=False, is_setting=True),
+        Component("matmul_size", "size of the product", is_first=False, is_setting=True),
+        Component("matmul_precision", "precision of the product", is_first=False, is_setting=True),
     )
 )
 
@@ -329,6 +336,16 @@ def is_given(name: str) -> bool:
     """
     known = known_component(name)
     return known is not None and known.is_given
+
+
+def is_setting(name: str) -> bool:
+    """Whether a component follows from a canary's settings alone (:attr:`Component.is_setting`).
+
+    Args:
+        name: As it is reported.
+    """
+    known = known_component(name)
+    return known is not None and known.is_setting
 
 
 _RANKS = {name: i for i, name in enumerate(c.name for c in COMPONENTS.values() if c.is_first)}

@@ -137,7 +137,7 @@ def test_what_is_not_finite_is_not_known() -> None:
     verdict = MeasureVerdict(state="inconclusive", shift=0.1, low=-1.0, high=math.inf, before=0.5, after=0.55)
     found = shifts({"energy": verdict, "newer": MeasureVerdict(state="inconclusive")})
     assert (found["energy"].high, found["energy"].unit, found["newer"].words) == (None, "joules", "newer")
-    assert text.measure(found["energy"]) == "energy: inconclusive, 0.5 J → 0.55 J, +10.0 % [-100.0, ×inf]"
+    assert text.measure(found["energy"]) == "energy: inconclusive, 0.5 J → 0.55 J, ×1.1 [×0, ×∞]"
     assert text.measure(found["newer"]) == "newer: inconclusive, too few values"
 
 

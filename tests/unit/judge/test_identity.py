@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from infercanary.exporter.judging.findings import NOTHING
+from infercanary.judge.causes import explain
 from infercanary.judge.identity import identified
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_of
 from infercanary.judge.sentence import listed, sentence
+from infercanary.judge.shift import Shift
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import last_upgrade
@@ -304,6 +306,32 @@ def test_a_quota_that_was_halved_is_no_upgrade_and_a_drift_names_it() -> None:
     assert "image; CPU quota 4 → 2, env_OMP_NUM_THREADS 4 → 2" in words, (
         "where an upgrade changed it too, it is named"
     )
+
+
+def test_what_another_canary_of_the_probe_is_set_to_is_not_named() -> None:
+    """A probe has one environment: with another canary's mode the component has both canaries' values."""
+    both = {"torch_mode": "compile, eager", "torch_autocast": "bfloat16", "matmul_size": "512"}
+    old = {"torch_mode": "eager", "matmul_size": "256"}
+    starts = [start(i * HOUR, "file:1", "s1", environment=old) for i in range(3)]
+    new = start(
+        3 * HOUR, "file:1", "s1", image="sha256:two", seconds=0.030, environment={**both, "numpy": "2"}
+    )
+    _, words = judged(*starts, new)
+    assert ": image; numpy none → 2; " in words
+    kept = explain(
+        Shift(0.4, 0.01, 9.0), [Pair(starts, [start(4 * HOUR, "file:1", "s2", environment=both)])], "c"
+    )
+    assert listed(kept.changes).startswith(
+        "canary's settings s1 → s2, mode eager → compile, eager, autocast none → "
+    )
+
+
+def test_without_dockers_word_another_canarys_settings_are_no_upgrade() -> None:
+    starts = [
+        start(i * HOUR, "file:1", "s1", image="", environment={"torch_mode": "eager"}) for i in range(3)
+    ]
+    both = {"torch_mode": "compile, eager"}
+    assert last_upgrade([*starts, start(3 * HOUR, "file:1", "s1", image="", environment=both)]) is None
 
 
 def test_limits_that_an_older_probe_did_not_report_are_no_change() -> None:

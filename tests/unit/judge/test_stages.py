@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 
 from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.origin import Origin
-from infercanary.judge.sentence import progress, sentence
+from infercanary.judge.sentence import interval, progress, sentence
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import last_upgrade
@@ -660,3 +661,11 @@ def test_waiting_for_cpus_that_others_had_is_the_hosts(waited: float | None, cau
     ]
     found = judge(starts, [], "c")
     assert (found.state, found.causes.cause) == ("regressed", cause)
+
+
+def test_an_interval_has_one_unit() -> None:
+    """Percentages beside factors, ``×11.1 [+752.3, ×14.4]``, read as if one end were far from the other."""
+    assert interval(10.1, 7.523, 13.4) == "×11.1 [×8.52, ×14.4]"
+    assert interval(5.09, -0.988, 3159.0) == "×6.09 [×0.012, ×3,160]"
+    assert interval(-0.9, -1.0, math.inf) == "×0.1 [×0, ×∞]"
+    assert interval(0.124, 0.109, 9.9) == "+12.4 % [+10.9, +990.0]"
