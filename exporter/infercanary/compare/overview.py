@@ -92,7 +92,7 @@ def overview(
     groups: dict[tuple[str, ...], list[Start]] = {}
     for host, path in hosts.items():
         for each, generation, samples in stores.starts(path, canary, service):
-            key = (each, host, generation.service, *_kind(generation))
+            key = (each, host, str(generation.key), *_kind(generation))
             groups.setdefault(key, []).append(Start.of(generation, samples))
     kinds = [
         found

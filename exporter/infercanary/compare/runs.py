@@ -119,7 +119,7 @@ def cells(row: RunRow, columns: Sequence[str]) -> list[Cell]:
     start, sample = row.generation, row.sample
     numbers = _numbers(sample)
     fixed: tuple[Cell, ...] = (
-        row.host, start.service, start.container, start.image, start.image_id, start.boot_id, row.environment_id,
+        row.host, str(start.key), start.container, start.image, start.image_id, start.boot_id, row.environment_id,
         sample.canary, sample.sequence, moment(sample.started_at), sample.started_at, sample.outcome, row.detail,
         sample.median, row.fastest, sample.repeats, sample.runs, ";".join(sample.tags), sample.sm_clock,
         sample.output_error, sample.waited, sample.crowded, sample.inside, sample.received,

@@ -29,7 +29,7 @@ def starts(
     Args:
         path: The store's file; a copy of it is read, since a running exporter locks it.
         canary: A pattern (fnmatch) of names of canaries.
-        service: A pattern of names of services.
+        service: A pattern of names of services; those of Kubernetes also have the name ``namespace/service``.
 
     Yields:
         The canary, the start, and all runs of the canary in it, in order of time.
@@ -40,7 +40,9 @@ def starts(
     with _copied(path) as store:
         try:
             for name, each in store.canaries():
-                if fnmatchcase(each, canary) and fnmatchcase(name, service):
+                if fnmatchcase(each, canary) and any(
+                    fnmatchcase(known, service) for known in (name.name, str(name))
+                ):
                     for generation, samples in store.generations(name, each):
                         yield each, generation, samples
         except StoreError as error:

@@ -165,7 +165,7 @@ class Collector:
             self._shares_changed, self._compared_at = False, now
             self._compare()
         vitals = probe.vitals
-        found = self.judging.findings.get(probe.container.service, NOTHING)
+        found = self.judging.findings.get(probe.container.service_key, NOTHING)
         families = probe.families(now)
         if found is not probe.findings:
             families += metrics.families(found, probe.container.replica)
@@ -223,7 +223,7 @@ class Collector:
                 self.judging.submit(*probe.generations[boot_id], runs)
             else:
                 self.judging.submit_found(
-                    probe.container.service, probe.container.replica, probe.start_id(boot_id), runs
+                    probe.container.service_key, probe.container.replica, probe.start_id(boot_id), runs
                 )
         probe.runs_collected += len(fresh)
         if probe.cursor:  # at the first poll, what is past was never the exporter's

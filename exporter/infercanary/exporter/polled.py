@@ -201,6 +201,7 @@ class PolledProbe:
         # What a sidecar reports of its start, and the outputs that it compares with, are an earlier server's.
         of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
         generation = Generation(
+            namespace=c.namespace,
             service=c.service,
             container=c.replica,
             boot_id=self.start_id(boot_id),

@@ -9,6 +9,7 @@ import msgspec
 
 from infercanary.contract.report import relative_error
 from infercanary.contract.vocabulary import MODEL, SETTINGS, of_canary
+from infercanary.judge.images import of_one_image
 from infercanary.judge.model import Start
 
 SAME_DRAWING = 1e-3
@@ -42,6 +43,7 @@ def identified(starts: Sequence[Start]) -> Sequence[Start]:
     Returns:
         The same list where all are known alike.
     """
+    starts = of_one_image(starts)
     for component in (MODEL, SETTINGS):
         starts = _filled(starts, component)
     return _of_one_drawing(starts)

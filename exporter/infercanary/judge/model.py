@@ -32,6 +32,18 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Floats, Series
 
+
+class ServiceKey(NamedTuple):
+    """What tells a service from all others: a name alone may be in two namespaces."""
+
+    namespace: str
+    """Of Kubernetes; empty for Docker, and for what the config lists."""
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
 ImageForm = Literal["", "registry", "docker", "config"]
 """Of what a Kubernetes node's image identity is the digest: of what a registry serves, of that as Docker says it, or of
 the image's own config, where it was loaded. Empty where both id and digest are known, as Docker itself says them."""
@@ -45,8 +57,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 
     service: str
     container: str
+    """What tells it from others of its service and stays the same where it is started again: in Kubernetes the pod and
+    its container."""
     boot_id: str
     started_at: float
+    namespace: str = ""
     image: str = ""
     image_id: str = ""
     image_digest: str = ""
@@ -60,9 +75,19 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """When the kernel ended its server for memory, as the exporter learned."""
 
     @property
+    def is_known(self) -> bool:
+        """Whether Docker or Kubernetes found its container: then it is on the exporter's host."""
+        return bool(self.image_id or self.image_digest)
+
+    @property
+    def key(self) -> ServiceKey:
+        """Its service."""
+        return ServiceKey(self.namespace, self.service)
+
+    @property
     def image_key(self) -> str:
         """What tells its image from others; of a container that Docker does not know, that is its environment."""
-        if self.image_id or self.image_digest:
+        if self.is_known:
             return self.image_id or self.image_digest
         own = {n: value for n, value in self.environment.items() if not (is_given(n) or is_setting(n))}
         return f"environment:{hashlib.sha256(_canonical(own)).hexdigest()[:16]}"
@@ -463,6 +488,8 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     candidate_image: str = ""
     changed: Changed = "image"
     """What the upgrade exchanged: new weights in the same image are one, too."""
+    by_reference: bool = False
+    """Whether only the references of the images differ: their digests are of different content."""
     redrawn: int = 0
     """So many starts, each with weights of its own: restarts look like upgrades; 0 where two had the same."""
     settings_changed_at: float | None = None

@@ -14,6 +14,7 @@ from infercanary.contract.vocabulary import known_component
 from infercanary.judge import origin
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import redrawn
+from infercanary.judge.images import by_reference
 from infercanary.judge.model import Causes, Change, Changed, Judgement, Pair, Part, Start
 from infercanary.judge.origin import NOWHERE
 from infercanary.judge.policy import LIVE, Policy
@@ -73,6 +74,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         state=decision.state,
         upgraded_at=upgrade.at,
         changed=upgrade.changed,
+        by_reference=by_reference(upgrade.before, upgrade.after),
         redrawn=redrawn(runs.selection.starts) if upgrade.changed != "image" else 0,
         baseline_image=image_name(old),
         candidate_image=image_name(new),
@@ -153,6 +155,8 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
             if judgement.prior
             else "how much starts differ is assumed, since no restart was seen"
         )
+    if judgement.by_reference:
+        found.append("the images differ by reference: their digests are of different content")
     if judgement.redrawn:
         found.append(f"each of {judgement.redrawn} starts has other weights, as if drawn without a seed")
     if judgement.disturbed:

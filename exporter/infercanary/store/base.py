@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 
 DEFAULT_SCHEME = "sqlite"
@@ -78,10 +78,10 @@ class Store(Protocol):
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
         """Keep ``samples``, in any order, of ``generation``.
 
-        Each is taken once, by service, container, boot id and sequence. The last values of ``generation`` are kept, but
-        for ``started_at``, which stays. A container's earlier start is to be taken before its later one: where the
-        clock was set back between them, only this order shows which came first. A run that comes only after later ones
-        were merged is left out.
+        Each is taken once, by namespace, service, container, boot id and sequence. The last values of ``generation``
+        are kept, but for ``started_at``, which stays. A container's earlier start is to be taken before its later one:
+        where the clock was set back between them, only this order shows which came first. A run that comes only after
+        later ones were merged is left out.
 
         Args:
             generation: The start, as it is known by now.
@@ -91,15 +91,16 @@ class Store(Protocol):
             How many of them are new.
         """
 
-    def canaries(self) -> list[tuple[str, str]]:
+    def canaries(self) -> list[tuple[ServiceKey, str]]:
         """Service and canary of each canary that ran.
 
         Returns:
-            Pairs, each once, in order of both names.
+            Pairs, each once, in order of namespace and both names.
         """
 
-    def most_active(self, most: int) -> list[tuple[str, str]]:
-        """Service and a canary of it, of the ``most`` services that were seen last; those without an image id not.
+    def most_active(self, most: int) -> list[tuple[ServiceKey, str]]:
+        """Service and a canary of it, of the ``most`` services that were seen last; those that neither
+        Docker nor Kubernetes found not.
 
         Args:
             most: How many services.
@@ -108,22 +109,22 @@ class Store(Protocol):
             Pairs, one for each service; the service that was seen last comes first.
         """
 
-    def taken(self, service: str, canary: str) -> dict[tuple[str, str], int]:
+    def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Container and boot id → runs that were taken and had not failed, also those that were merged since.
 
         Args:
-            service: Its name.
+            service: Its key.
             canary: Its name.
 
         Returns:
             An entry for each start in which the canary ran; empty where there is none.
         """
 
-    def start_of(self, service: str, container: str, boot_id: str) -> Generation | None:
+    def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
         """What is known of a start; None where it was never seen.
 
         Args:
-            service: Its name.
+            service: Its key.
             container: The stable name.
             boot_id: Of the probe, which says which start it is.
 
@@ -131,11 +132,11 @@ class Store(Protocol):
             The start, or None also where its row cannot be read.
         """
 
-    def starts(self, service: str) -> list[Generation]:
+    def starts(self, service: ServiceKey) -> list[Generation]:
         """Each start of the service's containers, also without runs, in order of time.
 
         Args:
-            service: Its name.
+            service: Its key.
 
         Returns:
             Starts that can be read; the oldest first.
@@ -143,7 +144,7 @@ class Store(Protocol):
 
     def generations(
         self,
-        service: str,
+        service: ServiceKey,
         canary: str,
         *,
         images: Collection[str] | None = None,
@@ -154,7 +155,7 @@ class Store(Protocol):
         """Each start in which the canary ran, with its runs (failed ones too) and the medians of its earlier ones.
 
         Args:
-            service: Its name.
+            service: Its key.
             canary: Its name.
             images: Starts of these image keys alone.
             newest: So many samples of each start, the last ones.
@@ -183,7 +184,7 @@ class Store(Protocol):
             How many rows fewer there are.
         """
 
-    def save(self, service: str, canary: str, kind: str, at: float, body: bytes) -> None:
+    def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
         """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
 
         Args:
@@ -194,7 +195,7 @@ class Store(Protocol):
             body: Any bytes.
         """
 
-    def history(self, service: str, canary: str, kind: str) -> list[Document]:
+    def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """What was saved, in the order in which it was.
 
         Args:

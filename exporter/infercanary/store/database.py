@@ -48,7 +48,6 @@ def connect(path: Path | None) -> sqlite3.Connection:
         for pragma in (
             "journal_mode = WAL",
             "synchronous = NORMAL",
-            "foreign_keys = ON",
             "temp_store = MEMORY",
             f"cache_size = -{_CACHE_KIB}",
             f"wal_autocheckpoint = {_WAL_PAGES}",
@@ -61,6 +60,9 @@ def connect(path: Path | None) -> sqlite3.Connection:
                 for statement in step:
                     db.execute(statement)
                 db.execute(f"PRAGMA user_version = {number}")
+        db.execute(
+            "PRAGMA foreign_keys = ON"
+        )  # a step may make a table again: its rows must not take others with them
     except BaseException:
         db.close()
         raise
@@ -224,5 +226,29 @@ _CREATE = (
     ) WITHOUT ROWID""",
 )
 
+# A service is known by its namespace too, which was empty so far. https://sqlite.org/lang_altertable.html#otheralter
+_NAMESPACES = (
+    """CREATE TABLE new_generation (
+        id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, service TEXT NOT NULL, container TEXT NOT NULL,
+        boot_id TEXT NOT NULL, started_at REAL NOT NULL, began REAL NOT NULL, seen REAL NOT NULL, image TEXT NOT NULL,
+        image_id TEXT NOT NULL, image_digest TEXT NOT NULL, image_key TEXT NOT NULL,
+        environment INTEGER NOT NULL REFERENCES environment, details BLOB NOT NULL,
+        UNIQUE (namespace, service, container, boot_id)
+    )""",
+    "INSERT INTO new_generation SELECT id, '', service, container, boot_id, started_at, began, seen, image, image_id, "
+    "image_digest, image_key, environment, details FROM generation",
+    "DROP TABLE generation",
+    "ALTER TABLE new_generation RENAME TO generation",
+    "CREATE INDEX generation_environment ON generation (environment)",
+    """CREATE TABLE new_document (
+        kind TEXT NOT NULL, namespace TEXT NOT NULL, service TEXT NOT NULL, canary TEXT NOT NULL,
+        number INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL,
+        PRIMARY KEY (kind, namespace, service, canary, number)
+    ) WITHOUT ROWID""",
+    "INSERT INTO new_document SELECT kind, '', service, canary, number, at, body FROM document",
+    "DROP TABLE document",
+    "ALTER TABLE new_document RENAME TO document",
+)
+
 # Step k brings a file of schema k to k + 1, in a transaction of its own. One that was released is never changed.
-_STEPS: tuple[tuple[str, ...], ...] = (_CREATE,)
+_STEPS: tuple[tuple[str, ...], ...] = (_CREATE, _NAMESPACES)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import LIVE, Policy
 
 BLOCK = LIVE.block_runs
@@ -96,8 +97,8 @@ IN_MEMORY = Retention(
 class StartRecord(NamedTuple):
     """One start of a container, as far as it matters for how long it is kept. ``seen`` is an age of the store."""
 
+    service: ServiceKey
     id: int
-    service: str
     container: str
     image: str
     seen: float
@@ -126,8 +127,8 @@ def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[
     # New weights are no reason to forget a canary beside them, whose model stayed.
     starts = [start._replace(image=image_of(start.image)) for start in starts]
     # When each container, and each image of each service, was seen, and the place of its last start.
-    latest: dict[tuple[str, str], tuple[float, int]] = {}
-    images: dict[str, dict[str, tuple[float, int]]] = {}
+    latest: dict[tuple[ServiceKey, str], tuple[float, int]] = {}
+    images: dict[ServiceKey, dict[str, tuple[float, int]]] = {}
     for place, start in enumerate(starts):
         seen = min(start.seen, age - _SEEN_SECONDS)
         latest[start.service, start.container] = (seen, place)
@@ -138,7 +139,7 @@ def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[
         for seen, place in latest.values()
         if age - seen < _RUNS_SECONDS
     }
-    gone: set[tuple[str, str]] = set()
+    gone: set[tuple[ServiceKey, str]] = set()
     for service, of_service in images.items():
         for rank, image in enumerate(sorted(of_service, key=lambda name: of_service[name], reverse=True)):
             old = age - of_service[image][0] > keep.image_seconds

@@ -19,14 +19,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import retention, starts, thinning
 from infercanary.store.base import DEFAULT_SCHEME, HISTORY, Document, register
 from infercanary.store.records import decode, encode
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
 from infercanary.store.session import Session
-from infercanary.store.starts import SeriesRow, StartRows
+from infercanary.store.starts import ContainerKey, SeriesRow, StartRows, key_of
 
 _SWEEP_SECONDS = 3600.0
 _MAX_CANARIES = 32  # of one start: a probe that invents names must not fill the disk
@@ -48,7 +48,7 @@ class SqliteStore:
         self.session = Session(path, load=self._load, rolled_back=self._rolled_back)
         self._keep = keep
         self._starts = StartRows()
-        self._touched: set[tuple[str, str]] = set()
+        self._touched: set[ContainerKey] = set()
         self._now: float | None = None
         self._age = 0.0
         self._swept_at: float | None = None
@@ -112,58 +112,60 @@ class SqliteStore:
                     series = starts.add_series(db, start, canary, first_at)
                 new += _insert(db, series, several, self._keep.opening)
             self.rows += new
-        self._touched.add((generation.service, generation.container))
+        self._touched.add(key_of(generation))
         return new
 
-    def canaries(self) -> list[tuple[str, str]]:
+    def canaries(self) -> list[tuple[ServiceKey, str]]:
         """Service and canary of each canary that ran."""
         with self.session.work() as db:
-            return db.execute(
-                "SELECT DISTINCT service, canary FROM series JOIN generation g ON g.id = series.generation "
-                "ORDER BY service, canary"
+            rows = db.execute(
+                "SELECT DISTINCT namespace, service, canary FROM series "
+                "JOIN generation g ON g.id = series.generation ORDER BY namespace, service, canary"
             ).fetchall()
+        return [(ServiceKey(namespace, service), canary) for namespace, service, canary in rows]
 
-    def most_active(self, most: int) -> list[tuple[str, str]]:
-        """Service and a canary of it, of the ``most`` services that were seen last; those without an image id not."""
+    def most_active(self, most: int) -> list[tuple[ServiceKey, str]]:
+        """Service and a canary of it, of the ``most`` services that were seen last, of those found on this host."""
         with self.session.work() as db:
             rows = db.execute(
                 # SQLite takes a bare column from the row of the maximum (https://sqlite.org/lang_select.html#bareagg).
-                "SELECT service, canary, max(seen) FROM series JOIN generation g ON g.id = series.generation "
-                "WHERE image_id != '' GROUP BY service ORDER BY max(seen) DESC, service LIMIT ?",
+                "SELECT namespace, service, canary, max(seen) FROM series "
+                "JOIN generation g ON g.id = series.generation WHERE image_id != '' OR image_digest != '' "
+                "GROUP BY namespace, service ORDER BY max(seen) DESC, namespace, service LIMIT ?",
                 (most,),
             ).fetchall()
-        return [(service, canary) for service, canary, _ in rows]
+        return [(ServiceKey(namespace, service), canary) for namespace, service, canary, _ in rows]
 
-    def taken(self, service: str, canary: str) -> dict[tuple[str, str], int]:
+    def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Container and boot id → runs that were taken and had not failed, also those that were merged since."""
         with self.session.work() as db:
             rows = db.execute(
                 "SELECT container, boot_id, taken FROM generation g JOIN series s ON s.generation = g.id "
-                "WHERE service = ? AND canary = ?",
-                (service, canary),
+                "WHERE namespace = ? AND service = ? AND canary = ?",
+                (*service, canary),
             ).fetchall()
         return {(container, boot_id): runs for container, boot_id, runs in rows}
 
-    def start_of(self, service: str, container: str, boot_id: str) -> Generation | None:
+    def start_of(self, service: ServiceKey, container: str, boot_id: str) -> Generation | None:
         """What is known of a start; None where it was never seen."""
         with self.session.work() as db:
             row = db.execute(
-                f"{starts.COLUMNS} WHERE service = ? AND container = ? AND boot_id = ?",
-                (service, container, boot_id),
+                f"{starts.COLUMNS} WHERE namespace = ? AND service = ? AND container = ? AND boot_id = ?",
+                (*service, container, boot_id),
             ).fetchone()
         return None if row is None else self._generation(row)
 
-    def starts(self, service: str) -> list[Generation]:
+    def starts(self, service: ServiceKey) -> list[Generation]:
         """Each start of the service's containers, also without runs, in order of time."""
         with self.session.work() as db:
             rows = db.execute(
-                f"{starts.COLUMNS} WHERE service = ? ORDER BY began, g.id", (service,)
+                f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, g.id", service
             ).fetchall()
         return [generation for row in rows if (generation := self._generation(row)) is not None]
 
     def generations(
         self,
-        service: str,
+        service: ServiceKey,
         canary: str,
         *,
         images: Collection[str] | None = None,
@@ -184,8 +186,8 @@ class SqliteStore:
         with self.session.work() as db:
             rows = db.execute(
                 f"{starts.COLUMNS} JOIN series s ON s.generation = g.id "
-                "WHERE service = ? AND canary = ? AND began >= ? ORDER BY began, g.id",
-                (service, canary, since),
+                "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? ORDER BY began, g.id",
+                (*service, canary, since),
             ).fetchall()
             for row in rows:
                 generation = self._generation(row)
@@ -219,7 +221,7 @@ class SqliteStore:
         for key in list(self._touched):
             with self.transaction(), self.session.work() as db:
                 self._starts.forget(key)
-                thinning.thin(db, self._keep, *key)
+                thinning.thin(db, self._keep, key)
             self._touched.discard(key)
         if self._swept_at is None or self._age - self._swept_at >= _SWEEP_SECONDS:
             with self.transaction(), self.session.work() as db:
@@ -232,26 +234,28 @@ class SqliteStore:
 
     # Documents ---------------------------------------------------------------------------------------------------
 
-    def save(self, service: str, canary: str, kind: str, at: float, body: bytes) -> None:
+    def save(self, service: ServiceKey, canary: str, kind: str, at: float, body: bytes) -> None:
         """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept."""
-        key = (kind, service, canary)
+        key = (kind, *service, canary)
         with self.transaction(), self.session.work() as db:
             (last,) = db.execute(
-                "SELECT ifnull(max(number), 0) FROM document WHERE kind = ? AND service = ? AND canary = ?",
+                "SELECT ifnull(max(number), 0) FROM document "
+                "WHERE kind = ? AND namespace = ? AND service = ? AND canary = ?",
                 key,
             ).fetchone()
-            db.execute("INSERT INTO document VALUES (?, ?, ?, ?, ?, ?)", (*key, last + 1, at, body))
+            db.execute("INSERT INTO document VALUES (?, ?, ?, ?, ?, ?, ?)", (*key, last + 1, at, body))
             db.execute(
-                "DELETE FROM document WHERE kind = ? AND service = ? AND canary = ? AND number <= ?",
+                "DELETE FROM document WHERE kind = ? AND namespace = ? AND service = ? AND canary = ? AND number <= ?",
                 (*key, last + 1 - HISTORY),
             )
 
-    def history(self, service: str, canary: str, kind: str) -> list[Document]:
+    def history(self, service: ServiceKey, canary: str, kind: str) -> list[Document]:
         """What was saved, in the order in which it was."""
         with self.session.work() as db:
             rows = db.execute(
-                "SELECT at, body FROM document WHERE service = ? AND canary = ? AND kind = ? ORDER BY number",
-                (service, canary, kind),
+                "SELECT at, body FROM document "
+                "WHERE namespace = ? AND service = ? AND canary = ? AND kind = ? ORDER BY number",
+                (*service, canary, kind),
             ).fetchall()
         return [Document(*row) for row in rows]
 
@@ -265,12 +269,14 @@ class SqliteStore:
     def _sweep(self, db: sqlite3.Connection) -> None:
         """Drop images and containers whose time is over, and what belongs to nothing any more."""
         rows = db.execute(
-            "SELECT id, service, container, image_key, seen FROM generation ORDER BY began, id"
+            "SELECT namespace, service, id, container, image_key, seen FROM generation ORDER BY began, id"
         ).fetchall()
-        if expired := retention.expired(map(StartRecord._make, rows), self._age, self._keep):
+        records = (StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows)
+        if expired := retention.expired(records, self._age, self._keep):
             thinning.drop(db, expired)
             db.execute(
-                "DELETE FROM document WHERE service != '' AND service NOT IN (SELECT service FROM generation)"
+                "DELETE FROM document WHERE service != '' AND (namespace, service) NOT IN "
+                "(SELECT namespace, service FROM generation)"
             )
         db.execute(starts.DELETE_UNUSED_ENVIRONMENTS)
 
@@ -281,7 +287,7 @@ class SqliteStore:
         self.rows = int(rows)
 
     def _load(self, db: sqlite3.Connection) -> None:
-        touched = set(db.execute("SELECT DISTINCT service, container FROM generation"))
+        touched = set(db.execute("SELECT DISTINCT namespace, service, container FROM generation"))
         now, age = db.execute("SELECT now, age FROM clock").fetchone()
         self._count(db)
         self._starts.forget()

@@ -8,15 +8,18 @@ from typing import Any
 
 import msgspec
 
-from infercanary.judge.model import Generation
+from infercanary.judge.model import Generation, ImageForm
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.store.records import encode_environment
 
 COLUMNS = (
-    "SELECT g.id, service, container, boot_id, started_at, image, image_id, image_digest, e.body, details "
+    "SELECT g.id, namespace, service, container, boot_id, started_at, image, image_id, image_digest, e.body, details "
     "FROM generation g JOIN environment e ON e.id = g.environment "
 )
 """What :func:`read` takes a row of."""
+
+ContainerKey = tuple[str, str, str]
+"""Namespace, service and container."""
 
 DELETE_UNUSED_ENVIRONMENTS = (
     "DELETE FROM environment WHERE NOT EXISTS "
@@ -34,6 +37,19 @@ class _Details(msgspec.Struct, array_like=True):
     cold_start: dict[str, dict[str, float]]
     origin: Origin = NOWHERE
     memory_kills: tuple[float, ...] = ()
+    image_form: ImageForm = ""
+
+
+def key_of(generation: Generation) -> ContainerKey:
+    """What tells its container from all others.
+
+    Args:
+        generation: A start of it.
+
+    Returns:
+        The key.
+    """
+    return generation.namespace, generation.service, generation.container
 
 
 class SeriesRow(msgspec.Struct):
@@ -60,13 +76,13 @@ class StartRows:
     """Finds the row of a start; it remembers the last one of each container, so that most are not looked up."""
 
     def __init__(self) -> None:
-        self._latest: dict[tuple[str, str], StartRow] = {}
+        self._latest: dict[ContainerKey, StartRow] = {}
 
-    def forget(self, container: tuple[str, str] | None = None) -> None:
-        """The file may say something else now: of this container (service, name), or of all.
+    def forget(self, container: ContainerKey | None = None) -> None:
+        """The file may say something else now: of this container, or of all.
 
         Args:
-            container: Service and name; None for all.
+            container: Its key; None for all.
         """
         if container is None:
             self._latest.clear()
@@ -84,7 +100,7 @@ class StartRows:
         Returns:
             The row, with its series; callers count in it what they insert.
         """
-        key = (generation.service, generation.container)
+        key = key_of(generation)
         row = self._latest.get(key)
         if row is None or row.boot_id != generation.boot_id:
             row = self._latest[key] = _find(db, generation) or _add(db, generation, age)
@@ -117,10 +133,23 @@ def read(row: tuple[Any, ...]) -> Generation | None:
     Returns:
         The start, or None.
     """
-    _, service, container, boot_id, started_at, image, image_id, image_digest, environment, details = row
+    (
+        _,
+        namespace,
+        service,
+        container,
+        boot_id,
+        started_at,
+        image,
+        image_id,
+        image_digest,
+        environment,
+        details,
+    ) = row
     try:
         known = msgspec.msgpack.decode(details, type=_Details)
         return Generation(
+            namespace=namespace,
             service=service,
             container=container,
             boot_id=boot_id,
@@ -133,6 +162,7 @@ def read(row: tuple[Any, ...]) -> Generation | None:
             cold_start=known.cold_start,
             origin=known.origin,
             memory_kills=known.memory_kills,
+            image_form=known.image_form,
         )
     except msgspec.DecodeError:
         return None
@@ -159,8 +189,8 @@ def add_series(db: sqlite3.Connection, start: StartRow, canary: str, first_at: f
 
 def _find(db: sqlite3.Connection, generation: Generation) -> StartRow | None:
     row = db.execute(
-        "SELECT id, seen FROM generation WHERE service = ? AND container = ? AND boot_id = ?",
-        (generation.service, generation.container, generation.boot_id),
+        "SELECT id, seen FROM generation WHERE namespace = ? AND service = ? AND container = ? AND boot_id = ?",
+        (*key_of(generation), generation.boot_id),
     ).fetchone()
     if row is None:
         return None
@@ -173,16 +203,16 @@ def _find(db: sqlite3.Connection, generation: Generation) -> StartRow | None:
 
 
 def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow:
-    key = (generation.service, generation.container)
+    key = key_of(generation)
     (latest,) = db.execute(
-        "SELECT max(began) FROM generation WHERE service = ? AND container = ?", key
+        "SELECT max(began) FROM generation WHERE namespace = ? AND service = ? AND container = ?", key
     ).fetchone()
     # Starts of a service are in the order in which they began, but a container's own are in the order in which they
     # were seen: a host without a battery boots in 1970.
     began = max(generation.started_at, latest if latest is not None else generation.started_at)
     added = db.execute(
-        "INSERT INTO generation (service, container, boot_id, started_at, began, seen, image, image_id, "
-        "image_digest, image_key, environment, details) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO generation (namespace, service, container, boot_id, started_at, began, seen, image, image_id, "
+        "image_digest, image_key, environment, details) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *key,
             generation.boot_id,
@@ -197,7 +227,8 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
 
 def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
     """The columns that a later report of the same start may change."""
-    known = generation.outputs, generation.cold_start, generation.origin, generation.memory_kills
+    g = generation
+    known = g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form
     details = msgspec.msgpack.encode(_Details(*known))
     image = (generation.image, generation.image_id, generation.image_digest, generation.work_key)
     return (*image, environment, details)

@@ -23,6 +23,7 @@ from infercanary.store.retention import (
     Retention,
     image_of,
 )
+from infercanary.store.starts import ContainerKey
 
 
 class _Series(msgspec.Struct):
@@ -42,19 +43,18 @@ class _Series(msgspec.Struct):
     hours: int
 
 
-def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) -> None:
+def thin(db: sqlite3.Connection, keep: Retention, container: ContainerKey) -> None:
     """Merge and drop the rows of one container.
 
     Args:
         db: A connection within a transaction.
         keep: How much is kept.
-        service: The name.
-        container: The stable name.
+        container: Its key.
     """
     starts: dict[str, list[int]] = {}
     for start, key in db.execute(
-        "SELECT id, image_key FROM generation WHERE service = ? AND container = ? ORDER BY began, id",
-        (service, container),
+        "SELECT id, image_key FROM generation WHERE namespace = ? AND service = ? AND container = ? ORDER BY began, id",
+        container,
     ):
         starts.setdefault(image_of(key), []).append(start)
     for ids in starts.values():
@@ -62,8 +62,8 @@ def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) 
     rows = db.execute(
         "SELECT s.id, canary, image_key, first_at, merged_through, failed_through, "
         "opening, raw, failed, first, blocks, hours FROM generation g JOIN series s ON s.generation = g.id "
-        "WHERE service = ? AND container = ? ORDER BY canary, began DESC, g.id DESC",
-        (service, container),
+        "WHERE namespace = ? AND service = ? AND container = ? ORDER BY canary, began DESC, g.id DESC",
+        container,
     ).fetchall()
     for _, of_canary in groupby((_Series(*row) for row in rows), lambda one: one.canary):
         series = [*of_canary]
@@ -74,11 +74,12 @@ def thin(db: sqlite3.Connection, keep: Retention, service: str, container: str) 
         _drop_oldest(db, keep, series)
     # A start of which nothing is left goes, unless it is the last: its runs are still to come.
     db.execute(
-        "DELETE FROM generation WHERE service = ? AND container = ? AND id <> (SELECT id FROM generation "
-        "WHERE service = ? AND container = ? ORDER BY began DESC, id DESC LIMIT 1) AND NOT EXISTS "
+        "DELETE FROM generation WHERE namespace = ? AND service = ? AND container = ? "
+        "AND id <> (SELECT id FROM generation "
+        "WHERE namespace = ? AND service = ? AND container = ? ORDER BY began DESC, id DESC LIMIT 1) AND NOT EXISTS "
         "(SELECT 1 FROM series s WHERE s.generation = generation.id "
         "AND opening + raw + failed + first + blocks + hours > 0)",
-        (service, container) * 2,
+        container * 2,
     )
 
 

@@ -16,11 +16,15 @@ from pathlib import Path
 import pytest
 
 from infercanary.contract.report import Run, decode
+from infercanary.judge.model import ServiceKey
 from infercanary.store.sqlite import SqliteStore
+
+S = ServiceKey("", "s")
 
 TARGET = """
 import time
 from infercanary.probe.timing import HostClock
+from infercanary.judge.model import ServiceKey
 
 
 class Quick:
@@ -84,7 +88,7 @@ def stored(path: Path) -> dict[str, list[int]]:
     """Boot id → the sequences of its runs."""
     store = SqliteStore.open(path)
     try:
-        found = store.generations("s", "quick")
+        found = store.generations(S, "quick")
         return {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
     finally:
         store.close()

@@ -17,10 +17,12 @@ from pathlib import Path
 import pytest
 import structlog
 
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store import database
 from infercanary.store.base import StoreError
 from infercanary.store.sqlite import SqliteStore
+
+SEARCH = ServiceKey("", "search")
 
 pytestmark = pytest.mark.takes(30)
 
@@ -41,14 +43,14 @@ def samples(begin: int, end: int) -> list[Sample]:
 
 
 def sequences(store: SqliteStore, container: str = "search-1") -> list[int]:
-    found = store.generations("search", "resnet18")
+    found = store.generations(SEARCH, "resnet18")
     return next(([s.sequence for s in several] for g, several in found if g.container == container), [])
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store.sqlite import SqliteStore
 
 store = SqliteStore.open(Path(sys.argv[1]))
@@ -96,13 +98,13 @@ def test_what_was_committed_survives_a_kill_at_any_moment_and_is_not_taken_twice
         committed = int(committed_file.read_text().splitlines()[-1])
         before = total
         store = SqliteStore.open(path)
-        ((_, several),) = store.generations("search", "resnet18")
+        ((_, several),) = store.generations(SEARCH, "resnet18")
         assert [s.sequence for s in several] == sorted({s.sequence for s in several})
         total = sum(s.runs for s in several)
         assert several[-1].sequence == total, "none lost, none twice"
         assert total in (before, committed, committed + 50), "a transaction is there as a whole or not at all"
         assert total >= max(before, committed), "and is there once the writer knew that it was committed"
-        assert store.taken("search", "resnet18") == {("search-1", "boot"): total}
+        assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): total}
         assert store.session.set_aside == 0
         store.close()
     assert total > 2_000
@@ -198,7 +200,7 @@ def test_a_limit_on_the_size_of_files_is_like_a_full_disk(tmp_path: Path) -> Non
         print(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     new = store.take(generation, [Sample(n, "resnet18", 10.0 * n, "ok", 0.01) for n in range(1, taken + 50)])
-    ((_, found),) = store.generations("search", "resnet18")
+    ((_, found),) = store.generations(generation.key, "resnet18")
     print(new, len(found) == taken + 49, store.session.set_aside)
     """
     writer = start(script, tmp_path / "store.db")
@@ -288,7 +290,7 @@ def test_a_file_that_is_damaged_in_use_is_set_aside_too(
         with store.transaction():
             store.take(generation("new"), samples(1, 50))
             for number in range(20):
-                store.generations("search", "resnet18")
+                store.generations(SEARCH, "resnet18")
                 store.take(generation(f"c-{number}"), samples(1, 1_000))
 
     with structlog.testing.capture_logs() as logs, pytest.raises(StoreError, match=r"corrupt .* set aside"):

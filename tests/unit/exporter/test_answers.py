@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from infercanary.exporter.judging.answers import PastVerdict, record
-from infercanary.judge.model import Judgement, State
+from infercanary.judge.model import Judgement, ServiceKey, State
 from infercanary.judge.sentence import sentence
 from infercanary.store.sqlite import SqliteStore
 
+S = ServiceKey("", "s")
+
 
 def remember(store: SqliteStore, canary: str, verdict: Judgement, now: float) -> tuple[PastVerdict, ...]:
-    return record(store, "s", canary, verdict, sentence(verdict), now)
+    return record(store, S, canary, verdict, sentence(verdict), now)
 
 
 def verdict(state: State, upgraded_at: float | None = 100.0, image: str = "search:2") -> Judgement:
@@ -31,7 +33,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     assert (second.state, second.answered_at) == ("regressed", 130)
     assert "regressed +10.0 % [+8.0, +12.0]" in second.sentence
     assert remember(store, "c", verdict("regressed"), 140) == (second,), "no new verdict"
-    assert len(store.history("s", "c", "verdict")) == 2
+    assert len(store.history(S, "c", "verdict")) == 2
     store.close()
     store = SqliteStore.open(tmp_path / "judge.sqlite")
     before, after = remember(store, "c", verdict("improved", 500.0, "search:3"), 520)
@@ -43,7 +45,7 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "judge.sqlite")
-    store.save("s", "c", "verdict", 1, b"not JSON")
+    store.save(S, "c", "verdict", 1, b"not JSON")
     [answer] = remember(store, "c", verdict("equivalent"), 2)
     assert answer.state == "equivalent"
     store.close()

@@ -13,9 +13,11 @@ from infercanary.exporter.expose import Exposition
 from infercanary.exporter.history import History, RunSummary, summarise, waiting_share
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
-from infercanary.judge.model import Generation, kept
+from infercanary.judge.model import Generation, ServiceKey, kept
 from infercanary.judge.origin import Origin
 from infercanary.store.sqlite import SqliteStore
+
+S = ServiceKey("", "s")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +111,7 @@ async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(t
     store = SqliteStore.open(path)
     found = {
         start.boot_id: (start.cold_start, [s.sequence for s in several])
-        for start, several in store.generations("s", "a")
+        for start, several in store.generations(S, "a")
     }
     store.close()
     assert found == {"one": ({"a": {"load": 2.0}}, [1, 2, 3]), "two": ({"a": {"load": 9.0}}, [1])}
@@ -181,9 +183,9 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     store = SqliteStore.open(path)
     found = {
         start.boot_id: (start.image_id, start.started_at, [s.sequence for s in several])
-        for start, several in store.generations("s", "a")
+        for start, several in store.generations(S, "a")
     }
-    started = store.start_of("s", "c", "two")
+    started = store.start_of(S, "c", "two")
     store.close()
     earlier = {"one": ("sha256:1", 5.0, [1, 2, 3])} if is_known else {}
     assert found == {**earlier, "two": ("sha256:2", 9.0, [1])}

@@ -12,12 +12,14 @@ from infercanary.contract.report import Metric, Run
 from infercanary.exporter.judging import findings, queue, silence, thread
 from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import Generation
+from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior
 from infercanary.judge.shift import CHANGED
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
+
+S = ServiceKey("", "s")
 
 LOAD = Metric("infercanary_load_seconds", "gauge", "Load.", ("canary",))
 
@@ -56,19 +58,31 @@ def test_what_is_delivered_twice_is_stored_once(judging: Judging) -> None:
     assert value(judging, "infercanary_store_up") == 1
 
 
+def test_two_namespaces_share_no_history_and_no_verdict(judging: Judging) -> None:
+    prod, test = (msgspec.structs.replace(generation(), namespace=name) for name in ("prod", "test"))
+    judging.submit(prod, [], runs(192))
+    judging.submit(test, [], runs(192, seconds=0.03))
+    judging.submit(
+        msgspec.structs.replace(test, boot_id="b2", image_id="sha256:2"), [], runs(192, seconds=0.05)
+    )
+    judging.turn()
+    states = {str(key): found.judgements["c"].state for key, found in judging.findings.items()}
+    assert states == {"prod/s": "no_baseline", "test/s": "regressed"}
+
+
 def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
     judging.submit(generation(), [], runs(192))
     judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.026))
     judging.turn()
-    before = judging.findings["s"]
+    before = judging.findings[S]
     judging.reconfigure(Policy(smallest_effect=0.5))
-    assert judging.findings["s"] is before
+    assert judging.findings[S] is before
     judging.turn()
-    after = judging.findings["s"]
+    after = judging.findings[S]
     assert (before.judgements["c"].state, after.judgements["c"].state) == ("regressed", "equivalent")
     assert "equivalent" in after.sentences["c"]
     judging.turn()
-    assert judging.findings["s"] is after, "once"
+    assert judging.findings[S] is after, "once"
 
 
 def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
@@ -86,11 +100,11 @@ def test_cold_starts_are_the_reports_gauges(judging: Judging) -> None:
 def test_a_verdict_is_found_as_soon_as_a_look_is_reached(judging: Judging) -> None:
     judging.submit(generation(), [], runs(192))
     judging.turn()
-    assert judging.findings["s"].judgements["c"].state == "no_baseline"
+    assert judging.findings[S].judgements["c"].state == "no_baseline"
     for first in range(0, 192, 4):
         judging.submit(generation("b2", "sha256:2"), [], runs(4, first, seconds=0.03))
         judging.turn()
-        state = judging.findings["s"].judgements["c"].state
+        state = judging.findings[S].judgements["c"].state
         expected = "settling" if first + 4 < 5 else "regressed"
         assert state == expected, first
 
@@ -107,10 +121,10 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     judging.submit(of("b1", 0.0), [], runs(60))
     judging.submit(of("b2", 1000.0, model="file:1", settings="s1"), [], runs(60))
     judging.turn()
-    assert judging.findings["s"].judgements["c"].upgraded_at is None
+    assert judging.findings[S].judgements["c"].upgraded_at is None
     judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), [], runs(60, seconds=0.03))
     judging.turn()
-    found = judging.findings["s"]
+    found = judging.findings[S]
     assert (found.judgements["c"].state, found.judgements["c"].changed) == ("regressed", "model")
     assert "since the new model in the same image" in found.sentences["c"]
     assert [answer.upgraded_at for answer in found.answers["c"]] == [2000.0]
@@ -119,10 +133,10 @@ def test_weights_and_settings_that_were_exchanged_beside_one_image(tmp_path: Pat
     judging = Judging(tmp_path / "judge.sqlite")
     judging.submit(of("b3", 2000.0, model="file:2", settings="s1"), [], runs(1, 60, seconds=0.03))
     judging.turn()
-    assert judging.findings["s"].judgements["c"].changed == "model", "the store has what it was of"
+    assert judging.findings[S].judgements["c"].changed == "model", "the store has what it was of"
     judging.submit(of("b4", 3000.0, model="file:2", settings="s2"), [], runs(20, seconds=0.09))
     judging.turn()
-    found = judging.findings["s"]
+    found = judging.findings[S]
     assert (
         found.judgements["c"].state == "no_baseline" and found.judgements["c"].settings_changed_at == 3000.0
     )
@@ -144,31 +158,31 @@ def test_more_memory_at_equal_latency(tmp_path: Path) -> None:
     for number in range(3):
         judging.submit(generation(f"b{number}"), [], measured(60))
     judging.turn()
-    assert judging.findings["s"].measures == {"c": {}}, "there was no upgrade"
+    assert judging.findings[S].measures == {"c": {}}, "there was no upgrade"
     states = []
     for first in range(0, 24, 4):
         judging.submit(generation("new", "sha256:2"), [], measured(4, first, memory=1.3 * 2.0**29))
         judging.turn()
-        states.append(judging.findings["s"].measures["c"][HOST_MEMORY].state)
+        states.append(judging.findings[S].measures["c"][HOST_MEMORY].state)
     assert states == ["settling"] + 5 * ["regressed"]
-    found = judging.findings["s"]
+    found = judging.findings[S]
     assert found.judgements["c"].state not in CHANGED
     assert judging._store is not None
     judging._store.close()
     judging = Judging(store)
     judging.submit(generation("new", "sha256:2"), [], measured(1, 24, memory=1.3 * 2.0**29))
     judging.turn()
-    after = judging.findings["s"]
+    after = judging.findings[S]
     assert after.measures["c"][HOST_MEMORY].state == "regressed"
     [last] = [answer for answer in after.answers["c"] if answer.measure]
     assert (last.measure, last.state) == (HOST_MEMORY, "regressed")
     assert last.sentence.startswith("host memory regressed +30.0 % [+")
     judging.reconfigure(Policy(smallest_effect=0.5))
     judging.turn()
-    assert judging.findings["s"].measures["c"][HOST_MEMORY].state == "equivalent"
-    answers = {answer.measure: answer.state for answer in judging.findings["s"].answers["c"]}
+    assert judging.findings[S].measures["c"][HOST_MEMORY].state == "equivalent"
+    answers = {answer.measure: answer.state for answer in judging.findings[S].answers["c"]}
     assert answers[HOST_MEMORY] == "equivalent"
-    assert judging.findings["s"].only(["d"]).measures == {}
+    assert judging.findings[S].only(["d"]).measures == {}
 
 
 def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:
@@ -177,7 +191,7 @@ def test_how_far_a_new_start_is_is_shown_run_by_run(judging: Judging) -> None:
     for first in range(5):
         judging.submit(generation("b2", "sha256:2"), [], runs(1, first))
         judging.turn()
-        assert judging.findings["s"].judgements["c"].runs == first + 1
+        assert judging.findings[S].judgements["c"].runs == first + 1
 
 
 def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path: Path) -> None:
@@ -186,11 +200,11 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
     judging.submit(generation(), [], runs(60))
     judging.submit(generation("b2", "sha256:2"), [], runs(60))
     judging.turn()
-    assert "memory" not in judging.findings["s"].sentences["c"]
+    assert "memory" not in judging.findings[S].sentences["c"]
     ended = msgspec.structs.replace(generation("b2", "sha256:2"), memory_kills=(700.0,))
     judging.submit(ended, [], ())
     judging.turn()
-    assert "the new image's server was ended once for memory" in judging.findings["s"].sentences["c"]
+    assert "the new image's server was ended once for memory" in judging.findings[S].sentences["c"]
     judging.stop()
     assert judging._store is not None
     judging._store.close()
@@ -198,7 +212,7 @@ def test_an_end_for_memory_is_judged_though_the_start_never_runs_again(tmp_path:
     after = Judging(path)
     after.submit(generation("b2", "sha256:2"), [], runs(61))
     after.turn()
-    assert "the new image's server was ended once for memory" in after.findings["s"].sentences["c"]
+    assert "the new image's server was ended once for memory" in after.findings[S].sentences["c"]
     assert after._store is not None
     after._store.close()
 
@@ -210,15 +224,15 @@ def test_what_a_new_start_reports_late_counts_at_its_next_run(judging: Judging) 
     judging.turn()
     judging.submit(generation("b2"), [], runs(1))
     judging.turn()
-    assert judging.findings["s"].judgements["c"].state == "no_baseline", "a restart, as far as is known"
+    assert judging.findings[S].judgements["c"].state == "no_baseline", "a restart, as far as is known"
     after = generation("b2", "sha256:2")
     judging.submit(after, [], runs(1, 1))
     judging.turn()
-    assert judging.findings["s"].judgements["c"].state == "settling"
+    assert judging.findings[S].judgements["c"].state == "settling"
     judging.submit(after, [], runs(1, 2))
     judging.submit(msgspec.structs.replace(after, outputs={"c": (1.0, 3.0)}), [], runs(1, 3))
     judging.turn()
-    judgement = judging.findings["s"].judgements["c"]
+    judgement = judging.findings[S].judgements["c"]
     assert judgement.runs == 4 and judgement.causes.output_changed
 
 
@@ -252,7 +266,7 @@ def test_a_rollout_that_was_stopped_half_way_is_withdrawn_and_judged_again_if_it
 
     def state() -> str:
         judging.turn()
-        return judging.findings["s"].judgements["c"].state
+        return judging.findings[S].judgements["c"].state
 
     went_on, upgraded = later(0, runs(700)), later(2400, runs(240, seconds=0.03))
     judging.submit(generation(), [], went_on[:240])
@@ -286,7 +300,7 @@ def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_w
             beside = Generation(service=name, container=name, boot_id="x2", started_at=9000.0, image_id=image)
             judging.submit(beside, [], later(9000, runs(240, seconds=0.03)))
         judging.turn()
-        judgement = judging.findings["s"].judgements["c"]
+        judgement = judging.findings[S].judgements["c"]
         cause.append((judgement.state, judgement.causes.cause))
     assert cause == [("regressed", "host")] * 3
 
@@ -323,15 +337,15 @@ def test_what_was_found_of_a_canary_that_was_removed_is_forgotten(
     def go_on(first: int) -> set[str]:
         judging.submit(generation(), [], runs(1, 100 + first))
         judging.turn()
-        return {*judging.findings["s"].judgements}
+        return {*judging.findings[S].judgements}
 
     assert all(go_on(turn) == {"c", "removed"} for turn in range(20)), "it may only be slow"
     monkeypatch.setattr(silence, "GONE_SECONDS", 0.0)
     assert go_on(20) == {"c"}
-    assert {*judging.findings["s"].trials} == {key[1] for key in judging.findings["s"].drifts} == {"c"}
+    assert {*judging.findings[S].trials} == {key[1] for key in judging.findings[S].drifts} == {"c"}
     judging.submit(generation("b2"), [], [msgspec.structs.replace(run, canary="removed") for run in runs(20)])
     judging.turn()
-    assert {*judging.findings["s"].judgements} == {"c", "removed"}, "it is back"
+    assert {*judging.findings[S].judgements} == {"c", "removed"}, "it is back"
 
 
 def test_a_service_that_stands_still_is_not_removed(
@@ -344,7 +358,7 @@ def test_a_service_that_stands_still_is_not_removed(
     for first in range(30):
         judging.submit(other, [], runs(1, first))
         judging.turn()
-    assert {*judging.findings} == {"s", "other"}
+    assert {*judging.findings} == {S, ServiceKey("", "other")}
 
 
 def test_a_canary_that_cannot_be_judged_costs_no_other(
@@ -364,7 +378,7 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
     ]
     judging.submit(generation(), [], [*bad, *runs(20)])
     judging.turn()
-    assert set(judging.findings["s"].judgements) == {"c"}
+    assert set(judging.findings[S].judgements) == {"c"}
     assert value(judging, "infercanary_store_errors_total") == 1
 
 
@@ -409,10 +423,10 @@ def test_a_service_that_the_store_forgot_is_forgotten(forgetful: Judging) -> Non
         start = Generation(service=name, container=name, boot_id="b", started_at=0.0, image_id="i")
         forgetful.submit(start, [], runs(20))
         forgetful.turn()
-        assert name in forgetful.findings
+        assert start.key in forgetful.findings
         pass_days(forgetful)
-    assert [*forgetful.findings] == ["sad_curie"]
-    assert [*forgetful._seen] == [("sad_curie", "c")]
+    assert [*forgetful.findings] == [start.key]
+    assert [*forgetful._seen] == [(start.key, "c")]
 
 
 def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None:
@@ -421,7 +435,7 @@ def test_a_canary_that_the_store_forgot_is_forgotten(forgetful: Judging) -> None
         forgetful.submit(generation(container=name), [], several)
         forgetful.turn()
         pass_days(forgetful)
-    found = forgetful.findings["s"]
+    found = forgetful.findings[S]
     assert {*found.judgements} == {*found.answers} == {*found.trials} == {"d"}
     assert {*found.drifts} == {("b", "d")}
 
@@ -431,10 +445,10 @@ def test_a_container_that_the_store_forgot_has_no_drift(forgetful: Judging) -> N
         forgetful.submit(generation(container=name), [], runs(20))
         forgetful.turn()
         pass_days(forgetful)
-    assert {*forgetful.findings["s"].drifts} == {("a", "c"), ("b", "c")}, "as at the last look"
+    assert {*forgetful.findings[S].drifts} == {("a", "c"), ("b", "c")}, "as at the last look"
     forgetful.submit(generation(container="b"), [], runs(24))
     forgetful.turn()
-    assert {*forgetful.findings["s"].drifts} == {("b", "c")}
+    assert {*forgetful.findings[S].drifts} == {("b", "c")}
 
 
 def test_the_prior_of_a_new_upgrade_is_shown(tmp_path: Path) -> None:
@@ -454,7 +468,7 @@ def test_the_prior_of_a_new_upgrade_is_shown(tmp_path: Path) -> None:
     }
     prior = Prior(number=3, sd=0.02, df=2.5, services=9)
     store = SqliteStore.open(tmp_path / "judge.sqlite")
-    store.save("", "", "restart_prior", 1.0, msgspec.json.encode(prior))
+    store.save(ServiceKey("", ""), "", "restart_prior", 1.0, msgspec.json.encode(prior))
     store.close()
     judging.turn()
     assert shown()["info"] == (("3", "learned"), 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
-from infercanary.judge.model import Generation, Sample
+from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import LIVE
 from infercanary.judge.shift import Restarts
 from infercanary.store.sqlite import SqliteStore
@@ -16,7 +16,7 @@ HOUR = LEARN_SECONDS
 def taught(sd: float, services: int = 10) -> Learning:
     learning = Learning()
     for number in range(services):
-        learning.teach((f"s{number}", "c"), Restarts(sd * (0.8 + 0.04 * number), 5.0))
+        learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(sd * (0.8 + 0.04 * number), 5.0))
     return learning
 
 
@@ -33,7 +33,7 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
     learning.learn(store, LIVE, 20.0 + 2 * HOUR)
     assert learning.prior(store, None) == first, "nothing changed"
     for number in range(10):
-        learning.teach((f"s{number}", "c"), Restarts(0.005, 5.0))
+        learning.teach((ServiceKey("", f"s{number}"), "c"), Restarts(0.005, 5.0))
     learning.learn(store, LIVE, 30.0 + 3 * HOUR)
     assert learning.prior(store, None).number == 2
     assert learning.prior(store, None).sd < first.sd / 2
@@ -50,13 +50,13 @@ def test_an_upgrade_keeps_the_prior_of_its_time(tmp_path: Path) -> None:
 def test_too_few_services_leave_the_policys_own() -> None:
     store = SqliteStore.open(None)
     learning = taught(0.02, services=7)
-    learning.teach(("s0", "other"), Restarts(0.02, 5.0))
+    learning.teach((ServiceKey("", "s0"), "other"), Restarts(0.02, 5.0))
     for hour in range(4):
         learning.learn(store, LIVE, hour * HOUR)
     assert learning.prior(store, None).number == 0, "canaries of one service are one service"
     learning = taught(0.02)
-    learning.teach(("s0", "c"), None)
-    learning.forget({(f"s{number}", "c") for number in range(5)})
+    learning.teach((ServiceKey("", "s0"), "c"), None)
+    learning.forget({(ServiceKey("", f"s{number}"), "c") for number in range(5)})
     for hour in range(4):
         learning.learn(store, LIVE, hour * HOUR)
     assert learning.prior(store, None).number == 0
@@ -65,7 +65,7 @@ def test_too_few_services_leave_the_policys_own() -> None:
 
 def test_the_store_keeps_it_whatever_services_are_dropped() -> None:
     store = SqliteStore.open(None)
-    store.save("", "", "restart_prior", 1.0, b"not JSON")
+    store.save(ServiceKey("", ""), "", "restart_prior", 1.0, b"not JSON")
     assert Learning().prior(store, None).number == 0
     learning = taught(0.02)
     learning.learn(store, LIVE, 0.0)

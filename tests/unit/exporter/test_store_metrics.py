@@ -10,9 +10,11 @@ import pytest
 
 from infercanary.contract.report import Run
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import Generation
+from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store import database
 from infercanary.store.sqlite import SqliteStore
+
+S = ServiceKey("", "s")
 
 SET_ASIDE = "infercanary_store_set_aside_timestamp_seconds"
 STARTED = Generation(service="s", container="a", boot_id="b1", started_at=0.0, image_id="sha256:1")
@@ -98,6 +100,6 @@ def test_what_is_not_stored_or_not_readable_is_counted() -> None:
     assert isinstance(judging._store, SqliteStore)
     with judging._store.session.work() as db:
         db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = 0")
-    judging._store.generations("s", "c0")
+    judging._store.generations(S, "c0")
     assert value(judging, "infercanary_store_unreadable_rows_total") == 1
     assert value(judging, "infercanary_store_errors_total") == 0

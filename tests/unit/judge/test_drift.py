@@ -7,11 +7,13 @@ import msgspec
 import pytest
 
 from infercanary.judge.drift import Drift, blocks, detect
-from infercanary.judge.model import Generation, Sample, Start, merge
+from infercanary.judge.model import Generation, Sample, ServiceKey, Start, merge
 from infercanary.judge.policy import LIVE
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import prior
 from infercanary.store.sqlite import SqliteStore
+
+S = ServiceKey("", "s")
 
 BLOCK = LIVE.block_runs
 
@@ -107,7 +109,7 @@ def test_the_baseline_of_rare_runs_stays_while_the_store_thins() -> None:
     for day in range(90):
         store.take(before.generation, samples[144 * day : 144 * (day + 1)])
         store.thin(DAY * (day + 1))
-    [(generation, kept)] = store.generations("s", "c")
+    [(generation, kept)] = store.generations(S, "c")
     store.close()
     assert len(kept) < len(samples) / 4, "they were thinned"
     assert seen(Start(generation, kept)).shift == pytest.approx(0.176, abs=0.015)

@@ -19,13 +19,13 @@ STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
 VALUES = {"model", "policy", "shift"}
 """What stages hand to each other, and the numbers that decide."""
 USED = {
-    "upgrade": {"identity"},
+    "upgrade": {"identity", "images"},
     "align": {"host"},
     "estimate": {
         *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),
         *("statistics", "pooling", "persistence", "ranks", "sequential"),
     },
-    "sentence": {"upgrade"},
+    "sentence": {"upgrade", "images"},
 }
 """Modules whose functions a stage calls besides its own; the estimate aligns anew what it adjusted."""
 

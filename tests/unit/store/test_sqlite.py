@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import sqlite3
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Generation, Sample, merge
+from infercanary.judge.model import Generation, Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
 from infercanary.store import database, retention
 from infercanary.store.base import Document, StoreError
 from infercanary.store.records import decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, StartRecord, expired
 from infercanary.store.sqlite import SqliteStore
+
+SEARCH = ServiceKey("", "search")
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 DAY = 86_400.0
 T = 1_790_000_000.0  # a time
@@ -75,7 +79,7 @@ def samples(*bounds: int) -> list[Sample]:
 
 
 def kept(store: SqliteStore, boot_id: str = "boot", canary: str = "resnet18") -> list[Sample]:
-    return next((found for g, found in store.generations("search", canary) if g.boot_id == boot_id), [])
+    return next((found for g, found in store.generations(SEARCH, canary) if g.boot_id == boot_id), [])
 
 
 @pytest.fixture
@@ -105,11 +109,11 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
     store = SqliteStore.open(path)
     assert store.take(given, [failed, whole, other]) == 3
     for _ in range(2):
-        assert store.generations("search", "resnet18") == [(given, [whole, failed])]
-        assert store.generations("search", "bert") == [(given, [other])]
-        assert store.starts("search") == [given]
-        assert store.canaries() == [("search", "bert"), ("search", "resnet18")]
-        assert store.taken("search", "resnet18") == {("search-1", "boot"): 1}
+        assert store.generations(SEARCH, "resnet18") == [(given, [whole, failed])]
+        assert store.generations(SEARCH, "bert") == [(given, [other])]
+        assert store.starts(SEARCH) == [given]
+        assert store.canaries() == [(SEARCH, "bert"), (SEARCH, "resnet18")]
+        assert store.taken(SEARCH, "resnet18") == {("search-1", "boot"): 1}
         assert (store.rows, store.session.errors) == (3, 0) and store.size_bytes > 0
         if path is None:
             break
@@ -127,7 +131,7 @@ def test_what_a_start_reports_of_itself_may_change_and_its_time_does_not(store: 
         cold_start={"resnet18": {"time_to_steady": 3.0}},
     )
     assert store.take(later, samples(1, 3)) == 1
-    assert store.starts("search") == [msgspec.structs.replace(later, started_at=T)]
+    assert store.starts(SEARCH) == [msgspec.structs.replace(later, started_at=T)]
     assert store.take(later, []) == 0
 
 
@@ -164,7 +168,7 @@ def test_the_newest_or_the_oldest_of_certain_images(store: SqliteStore) -> None:
     def found(**limits: object) -> dict[str, list[int]]:
         return {
             g.boot_id: [s.sequence for s in several]
-            for g, several in store.generations("search", "resnet18", **limits)  # type: ignore[arg-type]
+            for g, several in store.generations(SEARCH, "resnet18", **limits)  # type: ignore[arg-type]
         }
 
     everything = list(range(1, 11))
@@ -194,7 +198,7 @@ def test_names_that_cannot_be_written_cost_only_their_own(store: SqliteStore) ->
         with pytest.raises(StoreError):
             store.take(generation("c", container="c"), [*samples(1, 3), sample(2**70)])
         assert store.take(generation("d", container="d"), samples(1, 3)) == 2
-    assert [g.container for g, _ in store.generations("search", "resnet18")] == ["a", "d"]
+    assert [g.container for g, _ in store.generations(SEARCH, "resnet18")] == ["a", "d"]
     assert (store.rows, store.session.errors) == (4, 2)
 
 
@@ -269,7 +273,7 @@ def live(data: st.DataObject, path: Path, opened: ExitStack) -> None:
         assert [s.sequence for s in found] == sorted({s.sequence for s in found})
         assert sum(s.failed for s in found) == min(reached // 50, SMALL.failed)
         assert store.rows == len(found)
-        assert store.taken("search", "resnet18").get(("search-1", "boot"), 0) == succeeded
+        assert store.taken(SEARCH, "resnet18").get(("search-1", "boot"), 0) == succeeded
         check_counts(store)
 
 
@@ -370,7 +374,7 @@ def test_each_model_of_one_image_keeps_its_newest_runs(store: SqliteStore) -> No
         start = generation(model, started_at=begun, environment={"model:resnet18": model})
         store.take(start, [sample(i, started_at=begun + 10 * i) for i in range(runs)])
         store.thin(begun + 10 * runs)
-    for _, found in store.generations("search", "resnet18"):
+    for _, found in store.generations(SEARCH, "resnet18"):
         assert [s.sequence for s in found[-SMALL.raw :]] == [*range(runs - SMALL.raw, runs)]
         assert {s.runs for s in found[-SMALL.raw :]} == {1}
     store.close()
@@ -391,7 +395,7 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(replicas: 
             store.take(given, [sample(i, started_at=now + 10 * i) for i in range(runs)])
         now += DAY
         store.thin(now)
-    found = [(g.boot_id, s) for g, s in store.generations("search", "resnet18") if g.container == "c-0"]
+    found = [(g.boot_id, s) for g, s in store.generations(SEARCH, "resnet18") if g.container == "c-0"]
     assert found[0][0] == "b0" and found[-1][0] == "b39"
     assert sum(s.runs for s in found[0][1]) >= SMALL.raw, (
         "how the image began is what a drift is measured against"
@@ -440,7 +444,7 @@ def test_blocks_do_not_span_starts_and_each_of_the_last_ones_keeps_its_opening(s
     lengths = [700, 1_500, 290, 5, 40, 700, 800, 2_000, 650, 300, 1_100]
     for number, length in enumerate(lengths):
         simulate(store, range(1, length + 1), f"boot-{number}", started_at=T + number)
-    found = store.generations("search", "resnet18")
+    found = store.generations(SEARCH, "resnet18")
     assert [g.boot_id for g, _ in found] == [f"boot-{number}" for number in range(len(lengths))]
     for (_, several), length in zip(found, lengths, strict=True):
         assert sum(s.runs for s in several) == length
@@ -462,7 +466,7 @@ def test_a_crash_loop_is_bounded_and_keeps_how_it_began(store: SqliteStore) -> N
             store.thin(T + number)
     store.take(generation("last", started_at=T + 200), [])
     store.thin(T + 300)
-    boots = [g.boot_id for g in store.starts("search")]
+    boots = [g.boot_id for g in store.starts(SEARCH)]
     assert len(boots) == Retention().starts - 1, "and one that left nothing"
     assert boots[:8] == [f"boot-{number}" for number in range(8)]
     assert boots[-3:] == ["boot-198", "boot-199", "last"], "the last one may still get its runs"
@@ -496,7 +500,7 @@ def test_whatever_a_container_goes_through(
         history.append((f"sha256:{image}", runs))
     store.thin(clock)
     check_counts(store)
-    found = {g.boot_id: several for g, several in store.generations("search", "resnet18")}
+    found = {g.boot_id: several for g, several in store.generations(SEARCH, "resnet18")}
     # The starts of a container are in the order in which they were seen, whatever the clock showed.
     assert [*found] == [boot for boot in (f"boot-{n}" for n in range(len(starts))) if boot in found]
     for of_image in {key for key, _ in history}:
@@ -524,16 +528,16 @@ def test_whatever_a_container_goes_through(
 def test_a_clock_that_jumps_costs_nothing(wrong: float, store: SqliteStore) -> None:
     for image in range(4):
         simulate(store, range(1, 1_000), f"boot-{image}", image_id=f"sha256:{image}", started_at=T + image)
-    before = [(g, several) for g, several in store.generations("search", "resnet18")]
+    before = [(g, several) for g, several in store.generations(SEARCH, "resnet18")]
     for now in (wrong, T + 10_000, wrong, wrong + 1, T + 10_000):
         store.thin(now)
-    assert store.generations("search", "resnet18") == before
+    assert store.generations(SEARCH, "resnet18") == before
     store.take(
         generation("boot-3", image_id="sha256:3"),
         [sample(n, started_at=wrong + n) for n in range(1_000, 3_000)],
     )
     store.thin(wrong)
-    after = store.generations("search", "resnet18")
+    after = store.generations(SEARCH, "resnet18")
     assert after[:3] == before[:3]
     assert sum(s.runs for s in after[3][1]) == 2_999
     assert sum(s.runs for s in after[3][1] if s.runs <= BLOCK) == 2_999, "still of the first 8,640 runs"
@@ -544,14 +548,14 @@ def test_a_host_that_boots_in_1970_keeps_its_order(store: SqliteStore) -> None:
     for number, started_at in enumerate(times):
         given = generation(f"boot-{number}", started_at=started_at, image_id=f"sha256:{number}")
         store.take(given, samples(1, 5))
-    assert [g.started_at for g in store.starts("search")] == times
-    assert [g.started_at for g, _ in store.generations("search", "resnet18")] == times
+    assert [g.started_at for g in store.starts(SEARCH)] == times
+    assert [g.started_at for g, _ in store.generations(SEARCH, "resnet18")] == times
 
 
 def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: SqliteStore) -> None:
     for name, started_at in (("b", T + 50), ("a", T), ("c", T + 20)):
         store.take(generation(container=name, started_at=started_at), [])
-    assert [g.container for g in store.starts("search")] == ["a", "c", "b"]
+    assert [g.container for g in store.starts(SEARCH)] == ["a", "c", "b"]
 
 
 def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
@@ -565,12 +569,12 @@ def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
         store.thin(now)
         store.close()
         store = SqliteStore.open(path)
-    assert len(store.starts("search")) == 4
+    assert len(store.starts(SEARCH)) == 4
     for _ in range(20):
         store.take(generation("boot-1", image_id="sha256:1"), [])  # runs again, or still
         now += DAY
         store.thin(now)
-    assert [g.boot_id for g in store.starts("search")] == ["boot-1", "boot-3"], "90 days; the newest two stay"
+    assert [g.boot_id for g in store.starts(SEARCH)] == ["boot-1", "boot-3"], "90 days; the newest two stay"
     store.close()
 
 
@@ -579,7 +583,7 @@ def test_time_counts_while_an_exporter_watches(tmp_path: Path) -> None:
 
 def starts(*several: tuple[str, str, float]) -> list[StartRecord]:
     """Container, image and when it was seen, oldest first."""
-    return [StartRecord(number, "s", *one) for number, one in enumerate(several)]
+    return [StartRecord(ServiceKey("", "s"), number, *one) for number, one in enumerate(several)]
 
 
 def remaining(several: list[StartRecord], age: float, keep: Retention = SMALL) -> list[str]:
@@ -622,12 +626,12 @@ def test_a_container_is_dropped_with_all_that_is_its_own(store: SqliteStore) -> 
     for number in range(8):
         name = f"c-{number}"
         store.take(generation(service=name, container=name, environment={"n": name}), samples(1, 50))
-        store.save(name, "resnet18", "state", now, b"{}")
+        store.save(ServiceKey("", name), "resnet18", "state", now, b"{}")
         for _ in range(3):
             store.thin(now := now + DAY)
     names = ["c-5", "c-6", "c-7"]
-    assert [service for service, _ in store.canaries()] == names
-    kept = [f"c-{n}" for n in range(8) if store.history(f"c-{n}", "resnet18", "state")]
+    assert [service.name for service, _ in store.canaries()] == names
+    kept = [f"c-{n}" for n in range(8) if store.history(ServiceKey("", f"c-{n}"), "resnet18", "state")]
     assert kept == names
     with store.session.work() as db:
         assert db.execute("SELECT count(*) FROM environment").fetchone() == (3,)
@@ -644,16 +648,16 @@ def test_a_container_is_dropped_with_all_that_is_its_own(store: SqliteStore) -> 
 def test_documents(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     store = SqliteStore.open(path)
-    assert store.history("s", "c", "verdict") == []
+    assert store.history(ServiceKey("", "s"), "c", "verdict") == []
     for number in range(250):
         at = T - number  # the order is that of saving, whatever the clock says
-        store.save("s", "c", "verdict", at, b"%d" % number)
-    store.save("s", "other", "state", T, b"x")
+        store.save(ServiceKey("", "s"), "c", "verdict", at, b"%d" % number)
+    store.save(ServiceKey("", "s"), "other", "state", T, b"x")
     store.close()
     store = SqliteStore.open(path)
-    history = store.history("s", "c", "verdict")
+    history = store.history(ServiceKey("", "s"), "c", "verdict")
     assert len(history) == 100 and history[-1] == Document(T - 249, b"249") and history[0].body == b"150"
-    assert store.history("s", "other", "state") == [Document(T, b"x")]
+    assert store.history(ServiceKey("", "s"), "other", "state") == [Document(T, b"x")]
     store.close()
 
 
@@ -668,10 +672,10 @@ def test_a_transaction_is_kept_as_a_whole_or_not_at_all(store: SqliteStore) -> N
     with suppress(Interrupted), store.transaction():
         store.take(generation(container="c-0"), samples(1, 8))
         store.take(generation(container="new"), samples(1, 8))
-        store.save("search", "resnet18", "state", T, b"")
+        store.save(SEARCH, "resnet18", "state", T, b"")
         raise Interrupted
     assert store.rows == 15
-    assert store.history("search", "resnet18", "state") == []
+    assert store.history(SEARCH, "resnet18", "state") == []
     assert store.take(generation(container="c-0"), samples(1, 8)) == 4
     assert store.take(generation(container="new"), samples(1, 8)) == 7
     check_counts(store)
@@ -686,7 +690,7 @@ def test_a_part_that_fails_costs_only_itself(store: SqliteStore) -> None:
             raise Interrupted
         assert store.take(generation(), samples(4, 6)) == 2
     assert [s.sequence for s in kept(store)] == [1, 2, 3, 4, 5]
-    assert [g.container for g in store.starts("search")] == ["search-1"]
+    assert [g.container for g in store.starts(SEARCH)] == ["search-1"]
     check_counts(store)
 
 
@@ -701,7 +705,7 @@ def test_a_transaction_that_sqlite_gave_up_is_not_half_kept(store: SqliteStore) 
 
     with pytest.raises(StoreError, match="part of it"):
         take()
-    assert (store.rows, store.starts("search")) == (0, [])
+    assert (store.rows, store.starts(SEARCH)) == (0, [])
     assert store.take(generation(), samples(1, 4)) == 3
 
 
@@ -739,7 +743,7 @@ def test_a_newer_schema_is_refused_and_not_touched(tmp_path: Path) -> None:
     db.close()
     before = path.read_bytes()
     with pytest.raises(
-        StoreError, match=r"store\.db: written by a newer InferCanary \(schema 7, this one knows 1\)"
+        StoreError, match=r"store\.db: written by a newer InferCanary \(schema 7, this one knows 2\)"
     ):
         SqliteStore.open(path)
     assert path.read_bytes() == before
@@ -765,17 +769,77 @@ def test_a_file_is_brought_up_to_date_step_by_step(tmp_path: Path, monkeypatch: 
     store.close()
     add = ("ALTER TABLE clock ADD COLUMN zone TEXT", "UPDATE clock SET zone = 'UTC'")
     wrong = ("CREATE TABLE half (done TEXT)", "INSERT INTO nowhere VALUES (1)")
-    monkeypatch.setattr(database, "_STEPS", (database._CREATE, add, wrong))
+    today = database._STEPS
+    monkeypatch.setattr(database, "_STEPS", (*today, add, wrong))
     with pytest.raises(StoreError, match="nowhere"):
         SqliteStore.open(path)
-    assert version(path) == 2, "the step that failed is taken back, the one before is not"
-    monkeypatch.setattr(database, "_STEPS", (database._CREATE, add, wrong[:1]))
+    assert version(path) == len(today) + 1, "the step that failed is taken back, the one before is not"
+    monkeypatch.setattr(database, "_STEPS", (*today, add, wrong[:1]))
     store = SqliteStore.open(path)
     with store.session.work() as db:
         assert db.execute("SELECT zone FROM clock").fetchone() == ("UTC",)
     assert len(kept(store)) == 49
     store.close()
-    assert version(path) == 3
+    assert version(path) == len(today) + 2
+
+
+def test_a_file_without_namespaces_keeps_its_history(tmp_path: Path) -> None:
+    """It is of schema 1: two services with two starts of 200 runs each, and documents."""
+    path = tmp_path / "store.db"
+    path.write_bytes(gzip.decompress((GOLDEN / "store_schema_1.sqlite.gz").read_bytes()))
+    assert version(path) == 1
+    with closing(SqliteStore.open(path)) as store:
+        rank = ServiceKey("", "rank")
+        assert store.canaries() == [(rank, "resnet18"), (SEARCH, "resnet18")]
+        for service in (rank, SEARCH):
+            assert [
+                (g.boot_id, g.key, len(found)) for g, found in store.generations(service, "resnet18")
+            ] == [
+                ("boot-0", service, 200),
+                ("boot-1", service, 200),
+            ]
+            assert store.history(service, "resnet18", "verdict") == [
+                Document(T, b'{"of":"%s"}' % service.name.encode())
+            ]
+        first = store.start_of(SEARCH, "search-1", "boot-0")
+        assert first is not None and first.memory_kills == (T,) and first.environment == {"torch": "2.0"}
+        assert store.history(ServiceKey("", ""), "", "restart_prior") == [Document(T, b"{}")]
+        assert store.take(first, samples(150, 250)) == 50, "what it has is not taken again"
+        check_counts(store)
+        with store.session.work() as db:
+            assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+            db.execute("DELETE FROM generation WHERE service = 'rank'")
+            assert db.execute("SELECT count(*) FROM series").fetchone() == (2,), "rows go with their start"
+    assert version(path) == 2
+
+
+# One name in two namespaces --------------------------------------------------------------------------------------
+
+
+def test_two_namespaces_share_nothing(tmp_path: Path) -> None:
+    prod, test = ServiceKey("prod", "search"), ServiceKey("test", "search")
+    with closing(SqliteStore.open(tmp_path / "store.db", SMALL)) as store:
+        for seconds, service in enumerate((SEARCH, prod, test)):
+            # A probe may claim another's boot id.
+            start = generation(
+                namespace=service.namespace, image=f"search:{seconds}", image_digest="sha256:d"
+            )
+            assert store.take(start, samples(1, 4 + seconds)) == 3 + seconds
+            store.save(service, "resnet18", "verdict", T, service.namespace.encode())
+        assert store.canaries() == [(service, "resnet18") for service in (SEARCH, prod, test)]
+        assert {service for service, _ in store.most_active(9)} == {SEARCH, prod, test}
+        for runs, service in enumerate((SEARCH, prod, test), 3):
+            [(start, found)] = store.generations(service, "resnet18")
+            assert (start.key, len(found), start.image) == (service, runs, f"search:{runs - 3}")
+            assert store.taken(service, "resnet18") == {("search-1", "boot"): runs}
+            assert store.starts(service) == [start] == [store.start_of(service, "search-1", "boot")]
+            assert [d.body.decode() for d in store.history(service, "resnet18", "verdict")] == [
+                service.namespace
+            ]
+        store.take(generation(namespace="prod"), samples(4, 400))
+        store.thin(T)
+        assert store.taken(test, "resnet18") == {("search-1", "boot"): 5}
+        check_counts(store)
 
 
 # Rows that a failing disk made unreadable ------------------------------------------------------------------------
@@ -790,7 +854,7 @@ def test_what_cannot_be_read_is_left_out_and_counted(store: SqliteStore) -> None
             db.execute("UPDATE sample SET body = x'93ff' WHERE sequence = ? AND series = 1", (sequence,))
         db.execute("UPDATE generation SET details = x'c1' WHERE boot_id = 'other'")
     assert len(kept(store)) == 2_499
-    assert [g.boot_id for g in store.starts("search")] == ["boot"]
+    assert [g.boot_id for g in store.starts(SEARCH)] == ["boot"]
     assert (store.unreadable, store.session.errors) == (502, 0)
     store.thin(T)
     assert sum(s.runs for s in kept(store)) == 2_499
@@ -815,8 +879,10 @@ def test_the_most_active_services_are_those_that_were_seen_last() -> None:
                     image_id="" if name == "static" else "sha256:1",
                 )
                 store.take(given, [sample(100 * hour + i, started_at=T + 3600 * hour + i) for i in range(3)])
-    assert store.most_active(9) == [("lively", "resnet18"), ("quiet", "resnet18"), ("a-gone", "resnet18")]
-    assert store.most_active(1) == [("lively", "resnet18")]
+    assert store.most_active(9) == [
+        (ServiceKey("", name), "resnet18") for name in ("lively", "quiet", "a-gone")
+    ]
+    assert store.most_active(1) == [(ServiceKey("", "lively"), "resnet18")]
 
 
 def test_where_an_image_came_from_is_kept_and_an_older_row_has_none(tmp_path: Path) -> None:
@@ -829,5 +895,5 @@ def test_where_an_image_came_from_is_kept_and_an_older_row_has_none(tmp_path: Pa
             "UPDATE generation SET details = ? WHERE boot_id = 'older'", (msgspec.msgpack.encode(({}, {})),)
         )
     with closing(SqliteStore.open(tmp_path / "s.sqlite")) as store:
-        found = [store.start_of("search", "search-1", boot) for boot in ("boot", "older")]
+        found = [store.start_of(SEARCH, "search-1", boot) for boot in ("boot", "older")]
     assert [start and start.origin for start in found] == [origin, Origin()]

@@ -16,7 +16,7 @@ import msgspec
 
 from infercanary.client.limits import Limits
 from infercanary.contract.report import Family, Metric
-from infercanary.judge.model import ImageForm
+from infercanary.judge.model import ImageForm, ServiceKey
 from infercanary.judge.origin import NOWHERE, Origin
 
 S = TypeVar("S")
@@ -77,6 +77,11 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     def replica(self) -> str:
         """What tells it from others of its service: its name, in Kubernetes with its pod's."""
         return f"{self.pod}/{self.name}" if self.pod else self.name
+
+    @property
+    def service_key(self) -> ServiceKey:
+        """What tells its service from all others."""
+        return ServiceKey(self.namespace, self.service)
 
     @property
     def key(self) -> Key:

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import Judgement, State
+from infercanary.judge.model import Judgement, ServiceKey, State
 from infercanary.judge.shift import CHANGED
 from infercanary.store.base import Store
 
@@ -39,7 +39,7 @@ _decoder = msgspec.json.Decoder(PastVerdict)
 
 def record(
     store: Store,
-    service: str,
+    service: ServiceKey,
     canary: str,
     judgement: Judgement,
     sentence: str,
@@ -65,7 +65,9 @@ def record(
         try:
             answer = _decoder.decode(document.body)
         except msgspec.DecodeError as error:
-            log.warning("an earlier verdict cannot be read", service=service, canary=canary, error=str(error))
+            log.warning(
+                "an earlier verdict cannot be read", service=str(service), canary=canary, error=str(error)
+            )
         else:
             answers[answer.upgraded_at, answer.measure] = answer
     if judgement.upgraded_at is None:

@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from infercanary.exporter.judging.silence import Canary
+from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.judge.priors import Prior, has_moved, learned
 from infercanary.judge.shift import Restarts
@@ -21,7 +22,7 @@ LEARN_SECONDS = 3600.0
 """A prior is learned so often at most, and not before an exporter has run for so long: then all were judged."""
 
 _KIND = "restart_prior"
-_OF_THE_STORE = ""  # no service has this name
+_OF_THE_STORE = ServiceKey("", "")  # no service has this name
 _decoder = msgspec.json.Decoder(Prior)
 
 
@@ -100,7 +101,7 @@ class Learning:
 
     def _by_service(self) -> list[Restarts]:
         """One for each service: its canaries share the starts."""
-        services: dict[str, list[Restarts]] = {}
+        services: dict[ServiceKey, list[Restarts]] = {}
         for (service, _), taught in self._taught.items():
             services.setdefault(service, []).append(taught)
         return [

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 
-Canary = tuple[str, str]  # service, canary
+from infercanary.judge.model import ServiceKey
+
+Canary = tuple[ServiceKey, str]  # and its name
 
 GONE_SECONDS, GONE_TURNS = 7200.0, 12  # both: a canary may be slow, and a host may stand still
 
@@ -16,7 +18,7 @@ class Silence:
     def __init__(self) -> None:
         self._since: dict[Canary, tuple[float, int]] = {}  # and for how many turns of its service
 
-    def note(self, ran: Collection[Canary], judged: Mapping[str, Collection[str]]) -> None:
+    def note(self, ran: Collection[Canary], judged: Mapping[ServiceKey, Collection[str]]) -> None:
         """Of the canaries that are ``judged`` (service → names), these ``ran`` since the last turn.
 
         Args:
@@ -45,7 +47,7 @@ class Silence:
             if turns >= GONE_TURNS and now - since >= GONE_SECONDS
         }
 
-    def forget(self, known: Mapping[str, Collection[str]]) -> None:
+    def forget(self, known: Mapping[ServiceKey, Collection[str]]) -> None:
         """Forget all but those that are known.
 
         Args:

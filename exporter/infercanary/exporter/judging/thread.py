@@ -35,7 +35,7 @@ from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.judge.identity import identified
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import Generation, Start, State, kept
+from infercanary.judge.model import Generation, ServiceKey, Start, State, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
 from infercanary.judge.shift import CHANGED
@@ -57,7 +57,7 @@ class Judging:
     """
 
     def __init__(self, location: str | os.PathLike[str] | None, policy: Policy = LIVE) -> None:
-        self.findings: dict[str, Findings] = {}
+        self.findings: dict[ServiceKey, Findings] = {}
         """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
         self._location = location
         self._policy = self._wanted_policy = policy
@@ -75,7 +75,9 @@ class Judging:
         self._complaint = ""
         self._due: set[Canary] = set()  # to be looked at though they did not run
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
-        self._reported: dict[str, dict[str, Generation]] = {}  # by service and container: its newest start
+        self._reported: dict[
+            ServiceKey, dict[str, Generation]
+        ] = {}  # by service and container: its newest start
         self._thinned_at = -math.inf
         self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
 
@@ -114,16 +116,22 @@ class Judging:
         generation = msgspec.structs.replace(generation, cold_start=cold_starts(families))
         self._queue.put(StartReport(generation, runs))
 
-    def submit_found(self, service: str, container: str, boot_id: str, runs: Sequence[Run]) -> None:
+    def submit_found(self, service: ServiceKey, container: str, boot_id: str, runs: Sequence[Run]) -> None:
         """Hand over runs of an earlier start that this exporter did not see: taken if the store knows the start.
 
         Args:
-            service: The name.
+            service: Its key.
             container: The stable name.
             boot_id: As the judge names the start (:meth:`PolledProbe.start_id`).
             runs: In order, each once.
         """
-        start = Generation(service=service, container=container, boot_id=boot_id, started_at=0.0)
+        start = Generation(
+            namespace=service.namespace,
+            service=service.name,
+            container=container,
+            boot_id=boot_id,
+            started_at=0.0,
+        )
         self._queue.put(StartReport(start, runs, is_found=True))
 
     def families(self) -> list[Family]:
@@ -214,15 +222,15 @@ class Judging:
                         self._errors += 1
                         log.error(
                             "runs not stored",
-                            service=start.service, container=start.container, error=str(error),
+                            service=str(start.key), container=start.container, error=str(error),
                         )  # fmt: skip
                         continue
                     if new is not None:
                         stored += new
-                        ran |= {(start.service, run.canary) for run in report.runs}
+                        ran |= {(start.key, run.canary) for run in report.runs}
                         if not report.runs:  # it says how the start ended
-                            judged = self.findings.get(start.service, NOTHING).judgements
-                            self._due |= {(start.service, canary) for canary in judged}
+                            judged = self.findings.get(start.key, NOTHING).judgements
+                            self._due |= {(start.key, canary) for canary in judged}
         self._stored += stored
         self._queue.done(reports)
         return ran
@@ -231,13 +239,13 @@ class Judging:
         """Store the runs of one report; how many of them are new, or None where their start is not known."""
         start = report.generation
         if not report.is_found:
-            self._reported.setdefault(start.service, {})[start.container] = start
+            self._reported.setdefault(start.key, {})[start.container] = start
             return store.take(start, map(kept, report.runs))
-        known = store.start_of(start.service, start.container, start.boot_id)
+        known = store.start_of(start.key, start.container, start.boot_id)
         if known is None:
             log.info(
                 "runs of an earlier start are left out: its image is not known",
-                service=start.service, container=start.container, runs=len(report.runs),
+                service=str(start.key), container=start.container, runs=len(report.runs),
             )  # fmt: skip
             return None
         return store.take(known, map(kept, report.runs))
@@ -279,7 +287,9 @@ class Judging:
             elif action is not NextAction.NOTHING:
                 self._judge(store, service, canary, view, drift_alone=action is NextAction.DRIFT)
 
-    def _judge(self, store: Store, service: str, canary: str, view: View, *, drift_alone: bool) -> None:
+    def _judge(
+        self, store: Store, service: ServiceKey, canary: str, view: View, *, drift_alone: bool
+    ) -> None:
         """Judge a canary, and record a verdict that is new."""
         starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
         self._seen[service, canary] = seen_now(starts, view, self._policy)
@@ -296,11 +306,11 @@ class Judging:
             was = (known.state, known.upgraded_at) if known is not None else None
             is_new = was != (judgement.state, judgement.upgraded_at)
             if is_new:
-                log.info("verdict", service=service, canary=canary, verdict=words)
+                log.info("verdict", service=str(service), canary=canary, verdict=words)
             changed = _changed(before.measures.get(canary, {}), measures)
             for name in changed:
                 said = measure_words(name, measures[name])
-                log.info("verdict on a measure", service=service, canary=canary, verdict=said)
+                log.info("verdict on a measure", service=str(service), canary=canary, verdict=said)
             if is_new or changed or canary not in before.measures:  # then one may take back what is recorded
                 answers = record(store, service, canary, judgement, words, time.time(), measures)
                 after = after.answered(canary, answers)
@@ -311,7 +321,7 @@ class Judging:
         except Exception:
             # A fault of ours: until it is fixed it must cost this canary only.
             self._errors += 1
-            log.exception("not judged by a fault of the exporter", service=service, canary=canary)
+            log.exception("not judged by a fault of the exporter", service=str(service), canary=canary)
 
     def _thin(self, store: Store) -> None:
         if time.monotonic() - self._thinned_at > _THIN_SECONDS:
@@ -327,7 +337,7 @@ class Judging:
         Names may come and go for years, and what was found of a removed one must not stay on dashboards for ever.
         """
         removed = self._silence.removed()
-        known: dict[str, set[str]] = defaultdict(set)
+        known: dict[ServiceKey, set[str]] = defaultdict(set)
         for service, canary in store.canaries():
             if (service, canary) not in removed:
                 known[service].add(canary)
@@ -352,7 +362,7 @@ def _changed(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVe
     return [name for name in after if old.get(name) != new.get(name)]
 
 
-def _runs_of_new_image(store: Store, service: str, canary: str, view: View) -> int:
+def _runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View) -> int:
     """Runs that count of the start of the last image that has most; those of the last judgement where it has none."""
     assert view.judgement is not None
     assert view.judgement.upgraded_at is not None
