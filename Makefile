@@ -72,7 +72,7 @@ dashboards-page: .venv/dev grafana/check/node_modules ## docs/dashboards.md: wha
 	.venv/bin/python -m grafana.check.page
 
 pictures: .venv/dev ## docs/img: the exporter's status page after an upgrade, by Chromium (apt-get install chromium)
-	.venv/bin/python docs/pictures.py
+	.venv/bin/python -m docs.pictures
 
 images: ## the images of the Compose file, which test-stack builds otherwise
 	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers

@@ -13,16 +13,12 @@ from unittest.mock import patch
 
 import structlog
 
+from grafana.situations.history import exporters
+from grafana.situations.worlds import END, SITUATIONS
 from infercanary.exporter import status
 from infercanary.exporter.app import VERSION
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # grafana/ is no part of the package
-
-from grafana.situations.history import exporters  # noqa: E402
-from grafana.situations.worlds import END, SITUATIONS  # noqa: E402
-
-TARGET = ROOT / "docs/img/status.png"
+TARGET = Path(__file__).parent / "img/status.png"
 SITUATION = "upgraded"
 WINDOW = (1000, 760)  # pixels: the two containers that were upgraded
 

@@ -13,10 +13,10 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import yaml
 
@@ -50,11 +50,14 @@ def missing() -> list[str]:
 
 
 @contextmanager
-def prometheus(situation: Situation) -> Iterator[Prometheus]:
+def prometheus(
+    situation: Situation, write: Callable[[Situation, BinaryIO], None] = history.write
+) -> Iterator[Prometheus]:
     """A Prometheus on a free port of loopback, that has the situation.
 
     Args:
         situation: Which.
+        write: Writes what is scraped.
 
     Yields:
         It, until the end of the block.
@@ -63,7 +66,7 @@ def prometheus(situation: Situation) -> Iterator[Prometheus]:
         folder = Path(name)
         scraped = folder / "scraped.om"
         with scraped.open("wb") as file:
-            history.write(situation, file)
+            write(situation, file)
         _blocks(scraped, folder)
         for ready in _rounds(rules()):
             evaluated = folder / "evaluated.om"

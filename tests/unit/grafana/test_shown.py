@@ -1,0 +1,108 @@
+"""What the check of the boards says for people, and what it is made of without Grafana's library."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from grafana.check import page, tables
+from grafana.queries import Query, dashboards, panels, queries
+from grafana.situations.backfill import Rule, _firing, _rounds
+from tests.for_each import for_each
+
+ROOT = Path(__file__).parents[3]
+
+
+def text(**shows: object) -> list[str]:
+    return [*tables.lines(shows)]
+
+
+def test_a_table_is_aligned_and_its_end_is_counted() -> None:
+    rows = [[{"text": "classify"}, {"text": f"{n} %"}] for n in range(tables.ROWS + 2)]
+    first, second, *_, last = text(columns=[{"name": "Service"}, {"name": "Shift"}], rows=rows)
+    assert (first, second, last) == ("Service   Shift", "classify  0 %", "… and 2 more")
+
+
+def test_each_kind_of_panel_is_text() -> None:
+    assert text(message="No run failed") == ["(No run failed)"]
+    assert text(values=[{"name": "shift", "text": "34%"}]) == ["shift  34%"]
+    assert text(
+        states=[{"name": "settling"}, {"name": "regressed"}], rows_=[{"name": "a", "last": "regressed"}]
+    ) == [
+        "a  now regressed",
+        "states: settling, regressed",
+    ]
+    hidden = {"name": "low", "last": "1", "hidden": True}
+    assert text(axes=[{"shown": ["0 s", "1 s"]}], series=[{"name": "a", "last": "0.5 s"}, hidden]) == [
+        "axis from 0 s to 1 s",
+        "a  0.5 s",
+    ]
+    assert text(buckets=3, bounds=["1 ms", "2 ms", "+Inf"], scale=["1", "9"]) == [
+        "3 buckets up to 2 ms",
+        "colours from 1 to 9",
+    ]
+    assert text(buckets=2, ends=["1 ms", "3 ms"], series=[]) == ["2 buckets from 1 ms to 3 ms"]
+    assert text(points=1, fields=[{"name": "batch", "texts": ["1"]}]) == ["batch", "1"]
+
+
+def test_the_page_has_each_panel_of_each_board() -> None:
+    _, _, made = page.PAGE.read_text(encoding="utf-8").partition(page.MARKER)
+    shown = {
+        heading: re.findall(r"^(.+)\n-+$", block, re.MULTILINE)
+        for heading, block in re.findall(
+            r"^### (.+?)\n\n```text\n(.*?)\n```$", made, re.MULTILINE | re.DOTALL
+        )
+    }
+    expected = {
+        board["title"]: [panel["title"] for panel in panels(board)] for board in dashboards().values()
+    }
+    assert shown == expected, "it is stale: run `make dashboards-page`"
+
+
+def test_rules_are_evaluated_after_what_they_read() -> None:
+    first = Rule("a:b:c", "up", {}, None)
+    second = Rule("d:e:f", "a:b:c / 2", {}, None)
+    alert = Rule("Alert", 'absent({__name__=~"a:.*"})', {}, 60.0)
+    assert [*_rounds([alert, second, first])] == [[first], [alert, second]]
+
+
+def test_an_alert_fires_once_it_has_held() -> None:
+    points = [(at, 1.0) for at in (0.0, 30.0, 60.0, 150.0, 180.0, 210.0)]
+    assert [at for at, _ in _firing(points, 60.0, 30.0)] == [60.0, 210.0]
+
+
+def _recorded() -> dict[str, set[str]]:
+    """Buckets of which rates are recorded → the labels that are left of them."""
+    groups = yaml.safe_load((ROOT / "prometheus/rules/recording.yml").read_text(encoding="utf-8"))["groups"]
+    pattern = re.compile(r"sum by \((.+?)\) \(rate\((\w+_bucket)\[")
+    found = [
+        pattern.fullmatch(rule["expr"].split("[")[0] + "[") for group in groups for rule in group["rules"]
+    ]
+    return {match[2]: {*match[1].split(", ")} for match in found if match}
+
+
+RECORDED = _recorded()
+
+
+def recorded_buckets(query: str) -> list[str]:
+    """The buckets that a query reads although their rates are recorded by all labels that it needs."""
+    by = {label for group in re.findall(r"by \((.*?)\)", query) for label in group.split(", ")}
+    return [
+        metric
+        for metric, kept in RECORDED.items()
+        for selector in re.findall(rf"{metric}(?:\{{(.*?)\}})?\[", query)
+        if {*re.findall(r"(\w+)\s*[=!]", selector)} | by <= kept
+    ]
+
+
+def test_buckets_that_are_recorded_are_found() -> None:
+    name = "infercanary_latency_seconds_bucket"
+    assert recorded_buckets(f'sum by (service, le) (rate({name}{{service=~"$service"}}[5m]))') == [name]
+    assert recorded_buckets(f'sum by (le) (rate({name}{{service="a", container="b"}}[5m]))') == []
+
+
+@for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")
+def test_no_query_reads_raw_buckets_that_are_recorded(query: Query) -> None:
+    assert recorded_buckets(query.raw) == [], "take the recording rule's series"
