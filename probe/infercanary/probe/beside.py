@@ -18,6 +18,10 @@ from pathlib import Path
 import click
 
 from infercanary.command.settings import UsageError
+from infercanary.probe.samplers import Unavailable
+from infercanary.probe.samplers.cgroup.hierarchy import own_cgroup
+from infercanary.probe.samplers.cgroup.metrics import MEMORY_LIMIT, OOM_KILLS
+from infercanary.probe.shortage import readable
 
 log = logging.getLogger("infercanary.beside")
 
@@ -31,6 +35,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _WELL_SECONDS = 60.0  # a probe that ran for so long had started well
 _END_SECONDS = 5.0
 _USAGE = 2
+_KILLED = 128 + signal.SIGKILL
 _BY_THE_KERNEL = 0x80  # SI_KERNEL, sigaction(2)
 
 
@@ -44,10 +49,12 @@ class _Probe:
         self._command = [sys.executable, "-m", "infercanary", "probe", "--config", path]
         self._pause = _FIRST_PAUSE
         self._started = 0.0
+        self._kills = 0.0
 
     def start(self) -> None:
         """In a process group of its own: a terminal's Ctrl-C is the server's."""
         self.restart_at, self._started = None, time.monotonic()
+        self._kills, _ = _memory()
         try:
             self.pid = _spawn(self._command, own_group=True)
         except OSError as error:  # no process or no memory is left for it, and the server needs both
@@ -60,6 +67,12 @@ class _Probe:
     def ended(self, code: int) -> None:
         """Plan the next start, after it ended with this exit code."""
         self.pid = None
+        kills, whose = _memory() if code == _KILLED else (self._kills, "")
+        if kills > self._kills:
+            # By all that is known it takes as much again, and each time the server's page cache goes first.
+            self._pause = _LONGEST_PAUSE
+            self._again(f"the kernel ended the probe: {whose} was used up")
+            return
         if code == _USAGE:
             # It will most likely fail again; but a model, a secret or a GPU may still arrive.
             self._pause = _LONGEST_PAUSE
@@ -132,6 +145,17 @@ def command(path: str, server: tuple[str, ...]) -> int:
             probe.start()
     probe.stop()
     return code
+
+
+def _memory() -> tuple[float, str]:
+    """How many processes of this container the kernel has ended for memory, and what ran out."""
+    try:
+        facts = own_cgroup(Path("/sys/fs/cgroup"), Path("/proc/self")).facts()
+    except Unavailable:
+        return 0.0, ""
+    limit = facts[MEMORY_LIMIT]
+    whose = "the host's memory" if limit is None else f"the container's memory (limit {readable(limit)})"
+    return facts[OOM_KILLS] or 0.0, whose
 
 
 def _spawn(command: list[str], *, own_group: bool = False) -> int:

@@ -184,6 +184,34 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group: Group, tmp_p
     assert found is not None and 100 < int(found[1]) < 240, logged
 
 
+def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
+    group: Group, tmp_path: Path
+) -> None:
+    """It takes all in an instant, in C code that keeps the interpreter's lock: nobody could look meanwhile."""
+    (tmp_path / "probe.yaml").write_text(
+        "listen: 127.0.0.1:0\ncanaries: {leaps: {target: growing:Leaping, options: {mib: 900}}}\n"
+    )
+    log, served = tmp_path / "log", tmp_path / "served"
+    command = [sys.executable, "-m", "infercanary", "beside", "--config", str(tmp_path / "probe.yaml"), "--"]
+    server = ["sh", "-c", f"trap 'exit 7' TERM; touch {served}; while :; do sleep 0.1; done"]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(group.folder / "cgroup.procs"), *command, *server],
+            cwd=MODULES, stdout=output, stderr=output,
+        )  # fmt: skip
+    try:
+        until(lambda: "it is started again" in log.read_text(), "the probe was not ended", seconds=60)
+        assert served.exists() and process.poll() is None
+    finally:
+        process.terminate()
+        assert process.wait(30) == 7
+    assert group.kills() == 1
+    assert (
+        "the kernel ended the probe: the container's memory (limit 300 MiB) was used up; it is started again in 300 s, "
+        "and the server goes on"
+    ) in log.read_text()
+
+
 class Tenant:
     """A server in the same control group, which takes memory when the test says so."""
 

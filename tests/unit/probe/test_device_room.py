@@ -82,7 +82,7 @@ def test_the_controls_take_no_more_than_is_asked_for_them() -> None:
 
 
 class Target:
-    """On a GPU of the stand-in; it takes what it is told, and asks for what it knows."""
+    """On a GPU of the stand-in; it takes ``takes`` bytes of it, and asks for what it knows."""
 
     clock = HostClock()
     device = "cuda:1"
