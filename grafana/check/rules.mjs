@@ -1,7 +1,7 @@
 // What a panel must not show. Each rule takes what `shown.mjs` says of one panel and gives a line for each fault.
 
 const TOO_FAR = 100; // an axis' end over what is drawn
-const NEAR = 8; // colours closer than this (CIE76) are one colour to people: @grafana/data's shades lie at 5
+const NEAR = 10; // CIE76: shades of a colour lie 5 apart, the first twelve of the classic palette at least 10.4
 const SENTENCE = 4; // words
 const LARGE = 24; // pixels of a font, from which on a sentence shouts
 const FEW = 3; // examples of a fault
@@ -109,16 +109,15 @@ function unitOnText({ columns = [], fields = [] }) {
 }
 
 function farAxis({ axes = [] }) {
-  return axes.flatMap(({ log, high, limited, drawn, shown, shownDrawn }) => {
+  return axes.flatMap(({ log, high, limited, drawn, shown, shownDrawn, now, shownNow }) => {
     if (log || drawn.length === 0) {
       return [];
     }
-    const most = Math.max(Math.abs(drawn[0]), Math.abs(drawn[2]));
+    const most = Math.max(...drawn.map(Math.abs));
     if (most === 0 ? !limited : high > TOO_FAR * most) {
       return [`its axis goes to ${shown[1]}, and what is drawn to ${shownDrawn[1]}`];
     }
-    const typical = Math.abs(drawn[1]);
-    return typical > 0 && high > TOO_FAR * typical ? [`its axis goes to ${shown[1]}, and half of what is drawn is a hundredth of that`] : [];
+    return now > 0 && high > TOO_FAR * now ? [`its axis goes to ${shown[1]}, which flattens what is drawn now, ${shownNow}`] : [];
   });
 }
 

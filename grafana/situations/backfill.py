@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import yaml
+from prometheus_client.utils import floatToGoString
 
 from grafana.prometheus import Prometheus
 from grafana.situations import history
@@ -141,9 +142,7 @@ def _firing(
 def _lines(name: str, labels: Mapping[str, str], points: Iterable[tuple[float, float]]) -> Iterator[str]:
     inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
     series = f"{name}{{{inner}}}" if inner else name
-    yield from (
-        f"{series} {value!r} {at}\n".replace("inf", "Inf").replace(" nan ", " NaN ") for at, value in points
-    )
+    yield from (f"{series} {floatToGoString(value)} {at}\n" for at, value in points)
 
 
 def _escaped(text: str) -> str:

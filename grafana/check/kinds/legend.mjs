@@ -4,7 +4,8 @@ import { textWidth } from '../layout.mjs';
 const ICON = 14 + 8;
 const GAP = 10;
 const SIZE = 12;
-const LINE = 22;
+const LINE = 23;
+const PADDING = 8;
 const SHARE = { bottom: 0.35, right: 1 }; // of the panel's height, which it has at most; the rest has to be scrolled
 
 /** Of `entries` with a `name`: these, the height they take and the height there is; null where none is shown. */
@@ -15,7 +16,7 @@ export function legend({ options = {} }, entries, room) {
   }
   const inLines = displayMode === 'table' || placement === 'right';
   const lines = inLines ? entries.length + (displayMode === 'table' ? 1 : 0) : linesOf(entries, room.width - 2 * GAP);
-  return { placement, height: lines * LINE, room: Math.round(room.height * SHARE[placement]) };
+  return { placement, height: lines * LINE + PADDING, room: Math.round(room.height * SHARE[placement]) };
 }
 
 function linesOf(entries, width) {

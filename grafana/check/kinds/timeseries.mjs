@@ -25,7 +25,7 @@ function numbers({ fields }) {
 }
 
 function series_(data, theme, field) {
-  const last = [...field.values].reverse().find((value) => Number.isFinite(value));
+  const last = lastOf(field);
   const { lineStyle, hideFrom } = field.config.custom ?? {};
   return {
     name: field.shownAs(),
@@ -37,6 +37,10 @@ function series_(data, theme, field) {
     points: field.values.filter((value) => Number.isFinite(value)).length,
     hidden: Boolean(hideFrom?.legend),
   };
+}
+
+function lastOf({ values }) {
+  return [...values].reverse().find((value) => Number.isFinite(value));
 }
 
 /** Fields with the same unit and the same limits share an axis. */
@@ -65,14 +69,16 @@ function axes(data, fields) {
       ...(values.length > 0 ? [values[0], values[values.length - 1]] : [null, null]),
     );
     const text = (value) => (value === null || value === undefined ? '' : data.formattedValueToString(display(value)));
-    const typical = values.length > 0 ? values[Math.floor(values.length / 2)] : null;
+    const now = Math.max(...sharing.map((field) => Math.abs(lastOf(field) ?? 0)));
     return {
       unit: config.unit ?? '',
       log: scale.type === 'log',
       low,
       high,
       limited: config.max != null || custom.axisSoftMax != null,
-      drawn: values.length > 0 ? [values[0], typical, values[values.length - 1]] : [],
+      drawn: values.length > 0 ? [values[0], values[values.length - 1]] : [],
+      now,
+      shownNow: text(now),
       shown: [text(low), text(high)],
       shownDrawn: values.length > 0 ? [text(values[0]), text(values[values.length - 1])] : [],
     };

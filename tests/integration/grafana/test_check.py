@@ -164,6 +164,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         lines([0.0, 0.0], defaults={"unit": "percentunit"}),
         lines([0.0, 0.0], defaults={"unit": "percentunit", "custom": {"axisSoftMax": 0.05}}),
     ),
+    "farAxis: what is drawn now is flat": (
+        lines([250.0, 0.34, 0.33], defaults={"unit": "percentunit"}),
+        lines([5.0, 0.34, 0.33], defaults={"unit": "percentunit"}),
+    ),
     "longLegend": (lines(*[[float(n)] for n in range(60)]), lines([1.0], [2.0])),
     "labelsOverEachOther": (panel("heatmap", buckets(40)), panel("heatmap", buckets(12))),
     "missingField": (panel("state-timeline", matrix()), panel("state-timeline", matrix((ONE, [1.0])))),
@@ -173,12 +177,12 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "error": (panel("piechart", vector((ONE, 1.0))), panel("stat", vector((ONE, 1.0)), options=NAMED)),
 }  # fmt: skip
-"""Rule → a panel that it finds fault with, and one that is right."""
+"""Rule, and maybe what of it → a panel that it finds fault with, and one that is right."""
 
 
 @pytest.fixture(scope="module", params=node.VERSIONS)
 def found(request: pytest.FixtureRequest) -> Mapping[str, tuple[Any, Any]]:
-    """Rule → what is shown of its two panels."""
+    """Case → what is shown of its two panels."""
     shown = node.shown([each for pair in RULES.values() for each in pair], request.param)
     return dict(zip(RULES, zip(shown[::2], shown[1::2], strict=True), strict=True))
 
@@ -187,8 +191,9 @@ def test_each_rule_finds_its_fault_and_nothing_where_there_is_none(
     found: Mapping[str, tuple[Any, Any]],
 ) -> None:
     @for_each(RULES, str)
-    def check(rule: str) -> None:
-        wrong, right = ({fault["rule"]: fault["line"] for fault in each["faults"]} for each in found[rule])
+    def check(case: str) -> None:
+        wrong, right = ({fault["rule"]: fault["line"] for fault in each["faults"]} for each in found[case])
+        rule = case.partition(":")[0]
         assert rule in wrong, wrong
         assert rule not in right, right[rule]
 
