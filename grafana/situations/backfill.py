@@ -28,6 +28,7 @@ from grafana.situations.worlds import END, Situation
 RULES = Path(__file__).parents[2] / "prometheus/rules"
 PROGRAMS = ("prometheus", "promtool")
 _READY_SECONDS = 30.0
+_number: Callable[[float], str] = floatToGoString  # prometheus_client leaves it untyped
 _NAME = re.compile(r"[a-zA-Z_][\w:]*")
 
 
@@ -142,7 +143,7 @@ def _firing(
 def _lines(name: str, labels: Mapping[str, str], points: Iterable[tuple[float, float]]) -> Iterator[str]:
     inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
     series = f"{name}{{{inner}}}" if inner else name
-    yield from (f"{series} {floatToGoString(value)} {at}\n" for at, value in points)
+    yield from (f"{series} {_number(value)} {at}\n" for at, value in points)
 
 
 def _escaped(text: str) -> str:
