@@ -333,14 +333,35 @@ def _label(metric: str, name: str) -> str:
 
 # Numbers of the policy in texts that people write -------------------------------------------------------------------
 
+THRESHOLDS: Mapping[str, str] = {
+    "shift_ratio": "effect_ratio",
+    "severe_shift_ratio": "severe_effect",
+    "output_error_ratio": "other_output",
+    "cold_start_ratio": "cold_start_ratio",
+    "finding_age_seconds": "finding_seconds",
+    "drift_ratio": "effect_ratio",
+    "host_share_ratio": "host_share",
+    "replica_spread_ratio": "replicas_apart",
+    "gpu_throttled_ratio": "gpu_throttled",
+    "cpu_throttled_ratio": "cpu_throttled",
+    "waiting_ratio": "waiting_ratio",
+    "oversubscription_ratio": "threads_per_cpu",
+    "failed_runs_ratio": "failed_share",
+    "failing_runs": "failing_half",
+    "failed_runs": "failed_half",
+    "stale_interval_seconds": "stale_interval",
+    "event_loop_lag_seconds": "event_loop_late",
+}
+"""A threshold of the rules → the number in ``numbers`` that it is."""
+
 _WORDS = ("none", "one", "two", "three", "four", "five", "six")
 STATEMENTS: Mapping[str, Sequence[str]] = {
     "prometheus/rules/thresholds.yml": (
         "nothing smaller than its own smallest effect, {effect} %",
-        "record: infercanary:threshold:shift_ratio expr: vector({effect_ratio})",
-        "record: infercanary:threshold:drift_ratio expr: vector({effect_ratio})",
-        "record: infercanary:threshold:cold_start_ratio expr: vector({cold_start_ratio})",
-        "record: infercanary:threshold:waiting_ratio expr: vector({waiting_ratio})",
+        *(
+            f"record: infercanary:threshold:{name} expr: vector({{{field}}})"
+            for name, field in THRESHOLDS.items()
+        ),
     ),
     "prometheus/rules/alerts.yml": (
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
@@ -388,6 +409,11 @@ def numbers(policy: Policy) -> dict[str, str]:
     """Name in ``STATEMENTS`` → the number as it is written."""
     *looks, last = policy.looks
     return {
+        **{
+            name: f"{getattr(policy, name):.12g}"
+            for name in THRESHOLDS.values()
+            if name in Policy.__dataclass_fields__
+        },
         "effect_ratio": f"{policy.smallest_effect:g}",
         "effect": f"{100 * policy.smallest_effect:g}",
         "measure_effect": f"{100 * policy.measure_effect:g}",
@@ -412,6 +438,9 @@ def numbers(policy: Policy) -> dict[str, str]:
         "gone_minutes": f"{policy.gone_seconds / 60:g}",
         "block_runs": str(policy.block_runs),
         "drift_blocks": str(policy.drift_baseline_blocks),
+        # `increase` extrapolates, hence the halves.
+        "failing_half": f"{policy.failing_runs - 0.5:g}",
+        "failed_half": f"{policy.fewest_failed - 0.5:g}",
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
 from infercanary.exporter import expose, polled, reload, runbooks, scrape, status
 from infercanary.exporter.collect import Collector
+from infercanary.exporter.conditions import Condition, impaired
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery import base, kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
@@ -26,6 +28,7 @@ from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
+from infercanary.exporter.signals import OWN, Signals
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +108,7 @@ class Exporter:
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._lines: dict[tuple[str, tuple[str, ...]], expose.Lines] = {}
         self._process = ProcessCollector(registry=None)
+        self._own = Signals(OWN)
         self._ready = False
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
@@ -143,7 +147,9 @@ class Exporter:
             Parts of the exposition; the last one is of the exporter's own process.
         """
         self.collector.refresh_ages()
-        for family in self._families():
+        own = self._families()
+        self._own.take(own, time.monotonic())
+        for family in own:
             before = self._lines.get((family.name, family.labels))
             lines = self._lines[family.name, family.labels] = expose.write(family, {}, before)
             self.exposition.put((*_SELF, *family.labels), lines)
@@ -152,6 +158,15 @@ class Exporter:
             last += b"# EOF\n"
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         yield Pieces([last], len(last))
+
+    def impaired(self) -> list[Condition]:
+        """What is wrong with the exporter itself, as it is now.
+
+        Returns:
+            One for each reason of the alert.
+        """
+        self._own.take(self._families(), time.monotonic())
+        return impaired(self._own, self.live.current.judge.policy(), time.time())
 
     def _families(self) -> list[Family]:
         links = self.live.current.links
@@ -233,7 +248,12 @@ async def page(request: web.Request) -> web.Response:
     silent = [discovery.source for discovery in exporter.discoveries.values() if not discovery.up]
     collector = exporter.collector
     text = await status.page(
-        collector.probes.values(), silent=silent, version=VERSION, ended=collector.kills.last()
+        collector.probes.values(),
+        silent=silent,
+        version=VERSION,
+        ended=collector.kills.last(),
+        impaired=exporter.impaired(),
+        policy=exporter.live.current.judge.policy(),
     )
     return web.Response(text=text, content_type="text/html")
 

@@ -149,7 +149,7 @@ class Collector:
             log.exception("probe not shown by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
             self._exposition.forget(probe.key)
-            probe.lines, probe.vitals, probe.findings = {}, {}, None
+            probe.lines, probe.vitals, probe.findings, probe.judged = {}, {}, None, []
             with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
                 self._show(probe)
 
@@ -167,9 +167,13 @@ class Collector:
         vitals = probe.vitals
         found = self.judging.findings.get(probe.container.service_key, NOTHING)
         families = probe.families(now)
-        if found is not probe.findings:
-            families += metrics.families(found, probe.container.replica)
+        changed = found is not probe.findings
+        if changed:
+            probe.judged = metrics.families(found, probe.container.replica)
             probe.findings = found
+        probe.own.take([*families, *probe.judged], now)
+        if changed:
+            families += probe.judged
         for family in families:
             vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
         reported = probe.lines.values() if probe.up else ()
@@ -231,6 +235,7 @@ class Collector:
         probe.cursor = report.cursor
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
+        probe.reported.take(accepted.families, time.monotonic())
         probe.lines = lines
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)

@@ -10,14 +10,16 @@ from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
+from infercanary.exporter.conditions import Condition, Known, conditions
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare, SeenGpu
+from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
-from infercanary.judge.policy import LIVE
+from infercanary.judge.policy import LIVE, Policy
 
 UP = Metric(
     "infercanary_up",
@@ -163,6 +165,9 @@ class PolledProbe:
         self.kills: tuple[float, ...] = ()
         # What the judge had found when that was last shown.
         self.findings: Findings | None = None
+        # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
+        self.reported, self.own = Signals(REPORTED), Signals(OWN)
+        self.judged: list[Family] = []
         # What it showed last, so that the next report only fills in values.
         self.lines: dict[str, Lines] = {}
         self.vitals: dict[str, Lines] = {}
@@ -238,6 +243,20 @@ class PolledProbe:
         generation = msgspec.structs.replace(generation, memory_kills=self.kills)
         self.generations[boot_id] = generation, cold_start
         return generation, cold_start
+
+    def conditions(self, policy: Policy, now: float, ended_at: float | None) -> list[Condition]:
+        """What alerts are about, as it is now.
+
+        Args:
+            policy: The numbers that decide.
+            now: A Unix time.
+            ended_at: When the kernel last ended it for memory, a Unix time; None where it never did.
+
+        Returns:
+            The worst first.
+        """
+        reported = self.reported if self.up else Signals(REPORTED)
+        return conditions(Known(reported, self.own, policy, now, ended_at))
 
     def families(self, now: float) -> list[Family]:
         """What the exporter itself measures of it; ``now`` is of the monotonic clock.

@@ -7,12 +7,13 @@ import html
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import NamedTuple
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.contract.vocabulary import NOBODY
+from infercanary.exporter.conditions import CRITICAL, Condition
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
@@ -22,6 +23,7 @@ from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement
 from infercanary.judge.origin import Origin, changed, link
+from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
 
 Ended = tuple[int, float, str]
@@ -49,6 +51,7 @@ _LINKS = (
     '<a href="/-/healthy">healthy</a><a href="/-/ready">ready</a></nav>'
 )
 _SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
+_IMPAIRED = '<div class="note">{}</div>'
 _GONE = '<p class="note"><span class="trouble">{} ({}) does not run: {}.</span></p>'
 _EMPTY = """<article class="empty"><h2>No canaries yet</h2>
 <p>Put a probe into a container, label the container, and it appears here within seconds.
@@ -66,6 +69,8 @@ async def page(
     silent: Iterable[str],
     version: str,
     ended: Mapping[Key, Ended] | None = None,
+    impaired: Iterable[Condition] = (),
+    policy: Policy = LIVE,
 ) -> str:
     """The whole page; it yields to the event loop between cards.
 
@@ -74,11 +79,20 @@ async def page(
         silent: The discoveries that do not answer now, by their names.
         version: The exporter's.
         ended: Of each container that the kernel ended for memory, also of one that is gone.
+        impaired: What is wrong with the exporter itself.
+        policy: The numbers by which conditions of alerts hold.
     """
     now = time.monotonic()
     ended = ended or {}
-    ordered = sorted(probes, key=lambda probe: (_state(probe), probe.key))
-    parts = [_HEAD, _top(ordered), *(_SILENT.format(_text(source)) for source in silent)]
+    found = {
+        probe.key: probe.conditions(policy, time.time(), ended[probe.key][1] if probe.key in ended else None)
+        for probe in probes
+    }
+    states = {probe.key: _state(probe, found[probe.key]) for probe in probes}
+    ordered = sorted(probes, key=lambda probe: (states[probe.key], probe.key))
+    parts = [_HEAD, _top(states.values()), *(_SILENT.format(_text(source)) for source in silent)]
+    # Of discoveries the lines above say which.
+    parts += [_IMPAIRED.format(_condition(each)) for each in impaired if each.labels["reason"] != "discovery"]
     here = {probe.key for probe in ordered}
     parts += [
         _GONE.format(_text(key[2]), _text(key[1]), _ended(how))
@@ -87,7 +101,7 @@ async def page(
     ]
     parts.append("<main>")
     for index, probe in enumerate(ordered):
-        parts.append(card(probe, now, ended.get(probe.key)))
+        parts.append(card(probe, now, ended.get(probe.key), found[probe.key]))
         if index % _CARDS_PER_TURN == 0:
             await asyncio.sleep(0)
     footer = (
@@ -96,13 +110,16 @@ async def page(
     return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, "</body></html>\n"])
 
 
-def card(probe: PolledProbe, now: float, ended: Ended | None = None) -> str:
+def card(
+    probe: PolledProbe, now: float, ended: Ended | None = None, conditions: Sequence[Condition] = ()
+) -> str:
     """One container; ``now`` is of the monotonic clock.
 
     Args:
         probe: One that is followed.
         now: Seconds, of the monotonic clock.
         ended: How often the kernel ended it for memory; None where it never did.
+        conditions: Of alerts, that hold.
     """
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
@@ -111,6 +128,7 @@ def card(probe: PolledProbe, now: float, ended: Ended | None = None) -> str:
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
     if ended is not None:
         trouble += f'<p class="trouble">{_ended(ended)}</p>'
+    trouble += "".join(map(_condition, _to_show(conditions, ended)))
     if _MOVING_TAG.fullmatch(container.image):
         trouble += (
             f'<p class="note">runs {_text(container.image)}, a tag that may be another image tomorrow</p>'
@@ -125,8 +143,9 @@ def card(probe: PolledProbe, now: float, ended: Ended | None = None) -> str:
         + _earlier(findings.answers.get(name, ()), findings.judgements.get(name))
         for name, runs in sorted(probe.history.canaries.items())
     )
+    style = _STATES[_state(probe, conditions)].style
     return (
-        f'<article class="{_STATES[_state(probe)].style}"><header class="name"><h2>{_text(container.replica)}</h2>'
+        f'<article class="{style}"><header class="name"><h2>{_text(container.replica)}</h2>'
         f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"
@@ -148,31 +167,54 @@ class _State(NamedTuple):
 _STATES = (  # the worst first
     _State("down", "down"),
     _State("down", "without address"),
+    _State("critical", "to act on now"),
     _State("failing", "with a failing canary"),
+    _State("failing", "in trouble"),
     _State("failing", "slower since an upgrade"),
     _State("up", "up"),
 )
 
 
-def _state(probe: PolledProbe) -> int:
+def _state(probe: PolledProbe, conditions: Sequence[Condition]) -> int:
     """Which of the states it is in."""
     if probe.container.url is None:
         return 1
     if not probe.up:
         return 0
-    if not all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()):
+    if any(condition.severity == CRITICAL for condition in conditions):
         return 2
+    if not all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()):
+        return 3
+    if conditions:
+        return 4
     judged = probe.findings.judgements.values() if probe.findings is not None else ()
-    return 3 if any(judgement.state == "regressed" for judgement in judged) else 4
+    return 5 if any(judgement.state == "regressed" for judgement in judged) else 6
 
 
-def _top(probes: Iterable[PolledProbe]) -> str:
-    counts = Counter(map(_state, probes))
+def _top(states: Iterable[int]) -> str:
+    counts = Counter(states)
     tally = " · ".join(
         f'<span class="{_STATES[state].style}"><b>{count}</b> {_STATES[state].words}</span>'
         for state, count in sorted(counts.items())
     )
     return f'<header class="top"><h1>InferCanary</h1><p class="tally soft">{tally}</p>{_LINKS}</header>'
+
+
+def _to_show(conditions: Sequence[Condition], ended: Ended | None) -> Iterator[Condition]:
+    """Without those that a line beside them says in more words, and of two severities for one thing the worse."""
+    worse = {(each.alert, each.labels.get("canary")) for each in conditions if each.severity == CRITICAL}
+    for each in conditions:
+        said = each.alert == "InferCanaryProbeDown" or (
+            ended is not None and each.labels.get("reason") == "killed"
+        )
+        if not said and (each.severity == CRITICAL or (each.alert, each.labels.get("canary")) not in worse):
+            yield each
+
+
+def _condition(condition: Condition) -> str:
+    """A line, in its colour, that leads to what to do."""
+    link = f'<a href="/runbooks#{condition.anchor}">{_text(condition.words, 400)}</a>'
+    return f'<p class="condition {condition.severity}">{link}</p>'
 
 
 def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Findings) -> str:

@@ -192,7 +192,7 @@ class Canary:
         else:
             self._take(opened)
         if self.device != "cpu":
-            self._record.failing.cuda(self.cuda_missing)
+            self._record.failing.cuda(self.cuda_missing, self.is_open)
         self._runner.rest()
         self._opening_since = None
 

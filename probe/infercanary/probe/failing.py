@@ -1,7 +1,8 @@
-"""Why a canary fails: counted by reason, and shown in its own words."""
+"""Why a canary fails: counted by reason, and shown in its own words; and what is wrong with one that runs."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable
 
@@ -9,6 +10,9 @@ from infercanary.contract.report import Metric
 from infercanary.probe.histogram import Tally
 from infercanary.probe.round import Round
 from infercanary.probe.targets import REASONS, Reason
+from infercanary.probe.targets.matmul import ADVICE, UNUSED
+
+log = logging.getLogger("infercanary.probe")
 
 FAILURES = Metric(
     "infercanary_run_failures_total",
@@ -65,17 +69,20 @@ class Failing:
         self._name = name
         self._tally = tally
         self._kind: tuple[Reason, str] | None = None  # of the failure that is shown
+        self._noticed: set[str] = set()
         named = {*_ANY, *reasons}
         for reason in REASONS:  # at 0, so that the first one is an increase
             if reason in named:
                 tally.add(FAILURES, 0, name, reason)
 
-    def cuda(self, missing: str) -> None:
+    def cuda(self, missing: str, runs: bool) -> None:
         """Set why its engine has no CUDA; empty where it has.
 
         Args:
             missing: One of ``CUDA_MISSING_REASONS``, or empty.
+            runs: Whether it runs, on the CPU then. One that does not says why itself.
         """
+        self._notice(f"is to run on CUDA, and runs on the CPU instead: {missing}", bool(missing) and runs)
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
@@ -88,6 +95,8 @@ class Failing:
         if done.outcome == "busy":
             return
         reason = done.failure
+        self._notice("gives another answer to the same input than after its start", reason == "wrong_answer")
+        self._notice(ADVICE, any(reading.metric is UNUSED and reading.value for reading in done.readings))
         if reason is not None:
             self._tally.add(FAILURES, 1, self._name, reason)
         # A text that differs in numbers only would be a series of each failure.
@@ -99,3 +108,9 @@ class Failing:
         if reason is not None:
             detail = done.detail.encode()[:_DETAIL_BYTES].decode(errors="ignore")
             self._tally.set(DETAIL, 1, self._name, reason, detail)
+
+    def _notice(self, words: str, holds: bool) -> None:
+        """Warn of what is no failure and has an alert, once when it begins."""
+        if holds and words not in self._noticed:
+            log.warning("canary %s: %s", self._name, words)
+        (self._noticed.add if holds else self._noticed.discard)(words)

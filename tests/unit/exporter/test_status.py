@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from infercanary.exporter.status import _MOVING_TAG, _measures, _verdict, before_and_after
+from infercanary.contract.report import Family, Point
+from infercanary.exporter.conditions import Condition
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.status import _MOVING_TAG, _measures, _verdict, before_and_after, page
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.origin import Origin
@@ -75,3 +81,49 @@ def test_measures_have_one_line_with_what_changed_first() -> None:
 )
 def test_tags_that_move_and_those_that_do_not(image: str, moves: bool) -> None:
     assert bool(_MOVING_TAG.fullmatch(image)) == moves
+
+
+class Reported:
+    """A probe that is up, by what it reports."""
+
+    def __init__(self, *families: Family) -> None:
+        self.probe = PolledProbe(Container(service="search", name="search-1", url="http://127.0.0.1:9798"))
+        self.probe.up, self.probe.trouble = True, ""
+        self.probe.reported.take(families, 0.0)
+        self.probe.own.take(self.probe.families(0.0), 0.0)
+
+    def page(self) -> str:
+        return asyncio.run(page([self.probe], silent=(), version="1"))
+
+
+def family(name: str, **labels: str) -> Family:
+    return Family(name, "gauge", "", tuple(labels), (Point(tuple(labels.values()), 1.0),))
+
+
+def test_what_pages_is_red_and_leads_to_its_runbook() -> None:
+    shown = Reported(family("infercanary_cuda_missing", canary="resnet", reason="cpu_only_build")).page()
+    assert '<article class="critical">' in shown
+    assert "<b>1</b> to act on now" in shown
+    assert (
+        '<p class="condition critical"><a href="/runbooks#infercanarycudamissing">resnet is to run on a GPU, and its '
+        "engine has no CUDA: cpu_only_build</a></p>"
+    ) in shown
+
+
+def test_what_waits_is_in_the_colour_of_doubt_and_what_is_well_is_green() -> None:
+    shown = Reported(family("infercanary_nvml_state", state="version_mismatch")).page()
+    assert '<article class="failing">' in shown and "<b>1</b> in trouble" in shown
+    assert 'class="condition warning"><a href="/runbooks#infercanarygpufailing">' in shown
+    well = Reported(family("infercanary_nvml_state", state="ok")).page()
+    assert '<article class="up">' in well and "condition" not in well.partition("</style>")[2]
+
+
+def test_what_a_probe_names_is_escaped_there_too() -> None:
+    shown = Reported(family("infercanary_matmul_tensorcores_unused", canary="<script>")).page()
+    assert "&lt;script&gt;: Tensor Cores are not in use" in shown
+
+
+def test_trouble_of_the_exporter_is_above_the_cards() -> None:
+    trouble = Condition("InferCanaryMonitoringImpaired", "warning", "the store fails", {"reason": "store"})
+    shown = asyncio.run(page([], silent=(), version="1", impaired=[trouble]))
+    assert shown.index("the store fails") < shown.index("<main>")

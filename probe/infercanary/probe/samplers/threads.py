@@ -12,6 +12,7 @@ thread did after it was last read is lost when it ends.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import resource
@@ -26,6 +27,8 @@ from typing import Any, NamedTuple
 from infercanary.contract.report import Family, Metric
 from infercanary.probe.samplers import SamplerContext, Unavailable, register
 from infercanary.probe.samplers.cgroup import granted_cpus
+
+log = logging.getLogger("infercanary.probe")
 
 THREADS = Metric(
     "infercanary_process_threads",
@@ -277,6 +280,7 @@ class ThreadSampler:
         self._seen: dict[str, _Seen] = {}  # the one read longest ago comes first
         self._queued_ns = 0
         self._moves = 0
+        self._warned = False
 
     @classmethod
     def for_probe(cls, context: SamplerContext) -> ThreadSampler:
@@ -333,7 +337,11 @@ class ThreadSampler:
         if granted is not None:
             yield GRANTED.family(granted)
             if computing := self._compute_threads():
-                yield OVERSUBSCRIPTION.family(computing / max(1.0, granted))  # one alone waits for no other
+                ratio = computing / max(1.0, granted)  # one alone waits for no other
+                if ratio > 1 and not self._warned:
+                    log.warning("%g computing threads share %g CPUs; set OMP_NUM_THREADS", computing, granted)
+                self._warned = ratio > 1
+                yield OVERSUBSCRIPTION.family(ratio)
 
     def _look(self, tids: Iterable[str], *, with_last_cpu: bool) -> None:
         """Read those threads whose turn it is, and add what they did meanwhile to the counters.
