@@ -167,10 +167,34 @@ def of_each(
     waits: list[float | None] = []
     crowds: list[float | None] = []
     why = []
-    for (before, now), wall in zip(pairwise([ThreadUsage(), *used]), walls, strict=True):
+    for (before, now), wall, own in zip(
+        pairwise([ThreadUsage(), *used]), walls, _helped_in_each(helped, walls), strict=True
+    ):
         waited, crowded = divided(now - before, wall * batch, inside)
         waits.append(None if waited is None else waited / batch)
         crowds.append(None if crowded is None else crowded / batch)
-        reasons = off_cpu(now - before, wall * batch, helped)
+        reasons = off_cpu(now - before, wall * batch, own)
         why.append({reason: seconds / batch for reason, seconds in reasons.items()})
     return waits, crowds, why
+
+
+def _helped_in_each(helped: Helped | None, walls: Sequence[float]) -> list[Helped | None]:
+    """How the other threads fared in each repeat: what they waited is counted over all repeats together.
+
+    They waited where repeats took longer than the fastest one, and only what is more than that did each of them wait:
+    a neighbour that stops one of 50 repeats has not slowed the others.
+    """
+    if helped is None or not walls:
+        return [helped] * len(walls)
+    waited, queued = (_spread(ratio, walls) for ratio in (helped.waited, helped.queued))
+    return [Helped(helped.computed, *each) for each in zip(waited, queued, strict=True)]
+
+
+def _spread(ratio: float, walls: Sequence[float]) -> list[float]:
+    """A ratio of the time of all repeats as one of each."""
+    fastest = min(walls)
+    longer = sum(walls) - fastest * len(walls)
+    total = ratio * sum(walls)
+    of_longer = min(1.0, total / longer) if longer > 0 else 0.0
+    rest = max(0.0, total - longer) / len(walls)
+    return [(of_longer * (wall - fastest) + rest) / wall if wall > 0 else 0.0 for wall in walls]
