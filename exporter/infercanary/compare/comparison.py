@@ -336,9 +336,10 @@ def _with_failures(text: str, failed: str) -> str:
 
 def _reasons(candidate: RecordedRuns, failing: bool | None) -> list[str]:
     """Return next actions for what more runs would not answer."""
-    if failing:
+    if failing or (candidate.failure and not candidate.points):
+        last = f"; of the last one it says: {candidate.failure}" if candidate.failure else ""
         return [
-            "find out why its runs fail: see the log of the candidate's probe, and `detail` in its journal"
+            f"find out why its runs fail: see the log of the candidate's probe, and `detail` in its journal{last}"
         ]
     if not candidate.points and not candidate.left_out:
         return [

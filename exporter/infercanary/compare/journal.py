@@ -16,6 +16,8 @@ from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, Sample, Start, kept
 
+_DETAIL = 400  # characters, as a probe writes at most
+
 
 def is_journal(data: bytes) -> bool:
     """Return whether the first line is one of a journal, complete or truncated.
@@ -89,6 +91,7 @@ def recording(
         UsageError: There is no run, or none with these ids, or a latency that cannot be one.
     """
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}
+    said: dict[str, str] = {}
     components: dict[str, dict[str, str]] = {}
     outputs: dict[str, dict[str, tuple[float, ...]]] = {}
     known: Counter[str] = Counter()
@@ -104,7 +107,10 @@ def recording(
         if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
             continue
         runs = samples.setdefault((entry.run.canary, boot_id), {})
-        runs[entry.run.sequence] = sample_of(where, entry.run), entry.environment
+        sample = sample_of(where, entry.run)
+        runs[entry.run.sequence] = sample, entry.environment
+        if sample.failed and entry.run.detail:
+            said[sample.canary] = shown(entry.run.detail, _DETAIL)
     place = " and ".join(places)
     if not known:
         raise UsageError(f"{place}: a journal without a run; wait for some, or name another")
@@ -113,7 +119,7 @@ def recording(
             f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         )
     canaries = {
-        name: _series(name, samples, components, outputs)
+        name: _series(name, samples, components, outputs)._replace(failure=said.get(name, ""))
         for name in dict.fromkeys(name for name, _ in samples)
     }
     return Recording(places, True, canaries, components, notes)

@@ -35,6 +35,8 @@ class RecordedRuns(NamedTuple):
     """Reason → the number of runs that do not count for it."""
     attempts: Attempts | None = None
     """Of a journal: all runs, also those that do not count."""
+    failure: str = ""
+    """Of a journal: what was said of the last run that failed."""
 
     @property
     def runs(self) -> int:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
+_ROUNDS_UP = 0.9995  # from here on three digits are those of the next unit: 1 GB, and not 1e+03 MB
+_PLAIN = 1e6  # what `:g` would write with an exponent
+
 
 def value(number: float | None, unit: str | None) -> str:
     """Return a latency in four digits.
@@ -32,10 +35,10 @@ def measured(number: float, unit: str) -> str:
     if unit == "bytes":
         return size(number)
     if unit == "joules":
-        return f"{number / 1e3:.3g} kJ" if number >= 1e3 else f"{number:.3g} J"
+        return f"{_three(number / 1e3)} kJ" if number >= _ROUNDS_UP * 1e3 else f"{_three(number)} J"
     if not unit:
-        return f"{100 * number:.3g} %"
-    return f"{number:,.0f} {unit}" if number >= 1000 else f"{number:.3g} {unit}"
+        return f"{_three(100 * number)} %"
+    return f"{_three(number)} {unit}"
 
 
 def size(number: float) -> str:
@@ -44,7 +47,8 @@ def size(number: float) -> str:
     Args:
         number: Bytes.
     """
-    return f"{number / 1e9:.3g} GB" if number >= 1e9 else f"{number / 1e6:.3g} MB"
+    factor, name = (1e9, "GB") if number >= _ROUNDS_UP * 1e9 else (1e6, "MB")
+    return f"{_three(number / factor)} {name}"
 
 
 def short(number: float, digits: int = 2) -> str:
@@ -54,7 +58,8 @@ def short(number: float, digits: int = 2) -> str:
         number: Finite or not.
         digits: 1 or more.
     """
-    return f"{float(f'{number:.{digits}g}'):g}"
+    rounded = float(f"{number:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= _PLAIN else f"{rounded:g}"
 
 
 def count(number: int, noun: str) -> str:
@@ -77,6 +82,10 @@ def when(seconds: float) -> str:
         return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):
         return "at an unknown time"
+
+
+def _three(number: float) -> str:
+    return f"{number:,.0f}" if number >= 999.5 else f"{number:.3g}"
 
 
 def _digits(number: float) -> str:

@@ -214,6 +214,9 @@ def test_a_canary_that_never_opened_in_the_candidate_does_not_pass(run, journal)
     journal("new", [0.02], count=2, canaries=("y",), outcome="raised", latencies=(), tags=("failing",))
     out = run("compare", "old", "new", code=3)
     assert "\ny: inconclusive: no runs that count in the candidate (120 and 0 in starts of" in out
+    said = "out of memory (host): 1.00 GiB in use"
+    journal("new", [0.02], count=1, boot="b", canaries=("y",), outcome="raised", latencies=(), detail=said)
+    assert f"of the last one it says: {said}" in " ".join(run("compare", "old", "new", code=3).split())
 
 
 def test_a_candidate_that_fails_does_not_pass(run, journal, tmp_path):
