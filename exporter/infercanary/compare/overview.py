@@ -16,9 +16,13 @@ import msgspec
 
 from infercanary.compare import stores
 from infercanary.compare.efficiency import Efficiency, efficiency
+from infercanary.compare.recording import shown
+from infercanary.judge.identity import identified, redrawn
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
 from infercanary.judge.upgrade import image_name
+
+_SHOWN = 24  # characters of a digest that tell two apart
 
 
 class _Engine(NamedTuple):
@@ -42,7 +46,7 @@ _ENGINES = (
 
 
 class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The starts of one canary with the same host, service, image, engine and device. Times are in seconds."""
+    """The starts of one canary with the same host, service, image, engine, device, model and settings; in seconds."""
 
     canary: str
     host: str
@@ -67,6 +71,10 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     medians: tuple[float, ...]
     """Of each start, in order of time."""
     efficiency: Efficiency
+    model: str = ""
+    """What identifies it; empty where that is not known, or each start has weights of its own."""
+    settings: str = ""
+    """The digest of the canary's settings; empty where it is not known."""
 
 
 def overview(
@@ -89,11 +97,18 @@ def overview(
     Raises:
         UsageError: A file cannot be read as a store.
     """
-    groups: dict[tuple[str, ...], list[Start]] = {}
+    histories: dict[tuple[str, str, str], list[Start]] = {}
     for host, path in hosts.items():
         for each, generation, samples in stores.starts(path, canary, service):
-            key = (each, host, str(generation.key), *_kind(generation))
-            groups.setdefault(key, []).append(Start.of(generation, samples))
+            history = histories.setdefault((each, host, str(generation.key)), [])
+            history.append(Start.of(generation, samples))
+    groups: dict[tuple[str, ...], list[Start]] = {}
+    for of, history in histories.items():
+        starts = identified(sorted(history, key=lambda start: start.generation.started_at))
+        without_seed = redrawn(starts)
+        for start in starts:
+            what = "" if without_seed else start.model, start.settings
+            groups.setdefault((*of, *_kind(start.generation), *what), []).append(start)
     kinds = [
         found
         for key, starts in groups.items()
@@ -104,6 +119,30 @@ def overview(
         fastest[kind.canary] = min(kind.median, fastest.get(kind.canary, kind.median))
     compared = [msgspec.structs.replace(k, slower=k.median / fastest[k.canary] - 1) for k in kinds]
     return sorted(compared, key=lambda k: (k.canary, k.median, k.host, k.service))
+
+
+def apart(rows: Sequence[OverviewRow]) -> list[str]:
+    """Return what tells rows of one image from each other, in the order of the rows.
+
+    Args:
+        rows: Of one or more canaries.
+
+    Returns:
+        Such as ``model file-sha256:3f2a…, settings 9c1b…``; empty where there is no other row of the image.
+    """
+    seen: dict[tuple[str, ...], list[OverviewRow]] = {}
+    for row in rows:
+        seen.setdefault((row.canary, row.host, row.service, row.image), []).append(row)
+
+    def words(row: OverviewRow) -> str:
+        beside = seen[row.canary, row.host, row.service, row.image]
+        models, settings = {other.model for other in beside}, {other.settings for other in beside}
+        each = (("model", row.model, models), ("settings", row.settings, settings))
+        return ", ".join(
+            f"{name} {shown(own, _SHOWN) or 'unknown'}" for name, own, several in each if len(several) > 1
+        )
+
+    return [words(row) for row in rows]
 
 
 def _kind(generation: Generation) -> tuple[str, str, str]:
@@ -126,7 +165,7 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start], price: float | None) 
     counted = [[s.median for s in start.samples if s.median] for start in kept]
     if not kept:
         return None
-    canary, host, service, image, engine, device = key
+    canary, host, service, image, engine, device, model, settings = key
     levels = [median(medians) for medians in counted]
     every = [value for medians in counted for value in medians]
     return OverviewRow(
@@ -147,6 +186,8 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start], price: float | None) 
         slower=0.0,
         medians=tuple(levels),
         efficiency=efficiency((s for start in kept for s in start.samples), price),
+        model=model,
+        settings=settings,
     )
 
 

@@ -19,7 +19,7 @@ from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
 from infercanary.compare.efficiency import in_words
 from infercanary.compare.measured import MeasureShift
-from infercanary.compare.overview import OverviewRow
+from infercanary.compare.overview import OverviewRow, apart
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, value, when
@@ -126,12 +126,12 @@ def overview(each: Sequence[OverviewRow]) -> str:
     """
     most = max(max(kind.medians) for kind in each) * 1.02
     rows = []
-    for kind in each:
+    for kind, what in zip(each, apart(each), strict=True):
         dots = "".join(f"M{200 * x / most:.1f} 5h0" for x in kind.medians)
         deviation = "" if kind.deviation is None else f" <small>±{100 * kind.deviation:.1f} %</small>"
         cells = (
             _safe(kind.canary), _safe(kind.host), _safe(kind.service),
-            _safe(" · ".join(filter(None, (kind.image, kind.origin)))), _safe(kind.engine),
+            _safe(" · ".join(filter(None, (kind.image, kind.origin, what)))), _safe(kind.engine),
             _safe(kind.device), _safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
             f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", _safe(value(kind.load, "s")),
             _safe(in_words(kind.efficiency)),

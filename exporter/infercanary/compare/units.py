@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime, timezone
 
 _ROUNDS_UP = 0.9995  # from here on three digits are those of the next unit: 1 GB, and not 1e+03 MB
-_PLAIN = 1e6  # what `:g` would write with an exponent
+_SMALL, _LARGE = 1e-4, 1e6  # beyond these `:g` writes an exponent
 
 
 def value(number: float | None, unit: str | None) -> str:
@@ -59,7 +60,9 @@ def short(number: float, digits: int = 2) -> str:
         digits: 1 or more.
     """
     rounded = float(f"{number:.{digits}g}")
-    return f"{rounded:,.0f}" if abs(rounded) >= _PLAIN else f"{rounded:g}"
+    if 0 < abs(rounded) < _SMALL:
+        return f"{rounded:.{digits - 1 - math.floor(math.log10(abs(rounded)))}f}".rstrip("0")
+    return f"{rounded:,.0f}" if abs(rounded) >= _LARGE else f"{rounded:g}"
 
 
 def count(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median, median_low
-from typing import Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -47,6 +47,10 @@ class ServiceKey(NamedTuple):
 ImageForm = Literal["", "registry", "docker", "config"]
 """Of what a Kubernetes node's image identity is the digest: of what a registry serves, of that as Docker says it, or of
 the image's own config, where it was loaded. Empty where both id and digest are known, as Docker itself says them."""
+
+
+ENVIRONMENT: Final = "environment"
+"""Stands before the digest that tells images apart where Docker does not know the container."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +94,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
         if self.is_known:
             return self.image_id or self.image_digest
         own = {n: value for n, value in self.environment.items() if not (is_given(n) or is_setting(n))}
-        return f"environment:{hashlib.sha256(_canonical(own)).hexdigest()[:16]}"
+        return f"{ENVIRONMENT}:{hashlib.sha256(_canonical(own)).hexdigest()[:16]}"
 
     @property
     def work_key(self) -> str:

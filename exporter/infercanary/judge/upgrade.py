@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from infercanary.judge.identity import SettingsChange, comparable, identified
-from infercanary.judge.model import Generation, Start, Upgrade
+from infercanary.judge.model import ENVIRONMENT, Generation, Start, Upgrade
 from infercanary.judge.policy import LIVE, Policy
 
 
@@ -130,6 +130,9 @@ def image_name(generation: Generation | None) -> str:
     """
     if generation is None:
         return ""
+    kind, _, rest = generation.image_key.partition(":")
+    if kind == ENVIRONMENT:
+        return f"{kind} {rest[:12]}"
     short = generation.image_key.removeprefix("sha256:")[:12]
     named = generation.image and not generation.image.startswith("sha256:")
     return f"{generation.image} ({short})" if named else short

@@ -7,6 +7,7 @@ import random
 import re
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,20 +38,25 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def take(
-    store: SqliteStore, image: str, levels: list[float], canary: str = "resnet18", **environment: str
+    store: SqliteStore,
+    image: str,
+    levels: list[float],
+    canary: str = "resnet18",
+    at: float = 0.0,
+    **environment: str,
 ) -> None:
     """A start for each level, of 40 steady runs and one that was warming."""
     rng = random.Random(image)
     for number, level in enumerate(levels):
         generation = Generation(
-            service="classify", container=f"{image}-{canary}-1", boot_id=f"{image}-{canary}-{number}",
-            image=image, image_id=image, started_at=1.7e9 + 1e4 * number,
+            service="classify", container=f"{image}-{canary}-1", boot_id=f"{image}-{canary}-{number}-{at}",
+            image=image, image_id=image, started_at=1.7e9 + at + 1e4 * number,
             environment={"torch": "2.7.0", "cpu_model": "EPYC", **environment},
             cold_start={canary: {"load": 2.0, "first_run": 0.5}},
         )  # fmt: skip
         samples = [
             Sample(
-                sequence=i, canary=canary, started_at=1.7e9 + 1e4 * number + 10 * i, outcome="ok",
+                sequence=i, canary=canary, started_at=1.7e9 + at + 1e4 * number + 10 * i, outcome="ok",
                 median=level * (9 if i == 0 else rng.lognormvariate(0, 0.002)), tags=("warming",) if i == 0 else (),
             )
             for i in range(41)
@@ -114,6 +120,36 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     assert (
         "H100" in page and page.count('<td class="bar"><svg') == 4 and "http" not in page.split("</style>")[1]
     )
+
+
+def test_two_models_of_one_image_are_two_rows(run: Run, tmp_path: Path) -> None:
+    """New weights are an upgrade as a new image is: their latencies were one row, ±47.8 %."""
+    with closing(SqliteStore.open(tmp_path / "one.sqlite")) as store:
+        for number, (model, level) in enumerate([("file:1", 0.010), ("file:2", 0.020), ("", 0.0202)]):
+            known = {"model:resnet18": model, "settings:resnet18": "s1"} if model else {}
+            take(store, "search:1", [level], at=1e5 * number, **known)
+    rows = json.loads(run("one.sqlite", "--json"))
+    assert [(row["model"], row["settings"], row["starts"]) for row in rows] == [
+        ("file:1", "s1", 1),
+        ("file:2", "s1", 2),
+    ]
+    text = run("one.sqlite", "--html", "report.html")
+    assert "classify · search:1 (search:1) · model file:2 · torch 2.7.0 · EPYC" in text
+    assert "model file:1" in (tmp_path / "report.html").read_text()
+    assert run("one.sqlite", "--format", "csv").splitlines()[1].endswith(",file:1,s1")
+
+
+def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:
+    with closing(SqliteStore.open(tmp_path / "one.sqlite")) as store:
+        for number in range(4):
+            take(
+                store,
+                "search:1",
+                [0.010],
+                at=1e5 * number,
+                **{"model:resnet18": f"weights-{number}.{number}"},
+            )
+    assert [row["starts"] for row in json.loads(run("one.sqlite", "--json"))] == [4]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from infercanary.compare.units import measured, short, size
         (measured(12_345.6, "samples/s"), "12,346 samples/s"),
         (measured(99.97, ""), "9,997 %"),
         (short(1_234_567.0, 3), "1,230,000"),
+        (short(0.00009271, 3), "0.0000927"),
+        (short(0.00009, 3), "0.00009"),
     ],
 )
 def test_a_number_for_people_has_no_exponent(shown: str, expected: str) -> None:

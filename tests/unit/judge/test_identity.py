@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Sequence
 
@@ -19,7 +20,7 @@ from infercanary.judge.sentence import listed, sentence
 from infercanary.judge.shift import Shift
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
-from infercanary.judge.upgrade import last_upgrade
+from infercanary.judge.upgrade import image_name, last_upgrade
 
 HOUR = 3600.0
 
@@ -187,6 +188,13 @@ def test_without_dockers_word_the_environment_is_the_image_and_what_is_given_is_
     assert last_upgrade([*before, after]) is None
     upgrade = last_upgrade([*before, after, start(4 * HOUR, "file:2", "s1", image="")])
     assert upgrade is not None and upgrade.changed == "model"
+
+
+def test_two_images_that_docker_does_not_know_have_two_names() -> None:
+    names = {
+        image_name(start(0.0, image="", environment={"torch": version}).generation) for version in ("1", "2")
+    }
+    assert len(names) == 2 and all(re.fullmatch(r"environment [0-9a-f]{12}", name) for name in names)
 
 
 def test_other_settings_end_what_can_be_compared_and_no_image_is_blamed() -> None:

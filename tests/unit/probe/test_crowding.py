@@ -272,7 +272,9 @@ def test_one_repeat_that_waited_for_its_helpers_has_not_slowed_the_others() -> N
     assert [each["queued"] for each in why[:49]] == pytest.approx([0.0] * 49)
     assert why[49]["queued"] == pytest.approx(0.5)
     _, _, alike = of_each(used[:49], walls[:49], 1, None, Helped(0.6, 0.4, 0.4))
-    assert [each["queued"] for each in alike] == pytest.approx([0.0004] * 49), "where all take as long, all waited"
+    assert [each["queued"] for each in alike] == pytest.approx([0.0004] * 49), (
+        "where all take as long, all waited"
+    )
 
 
 def approx(queued: float, blocked: float = 0.0, reading: float = 0.0) -> object:

@@ -18,7 +18,7 @@ from infercanary.compare import options, page, runs, spreadsheet, stores
 from infercanary.compare.content import STANDARD_INPUT, content, named
 from infercanary.compare.efficiency import in_words, prices
 from infercanary.compare.journal import is_journal
-from infercanary.compare.overview import OverviewRow, overview
+from infercanary.compare.overview import OverviewRow, apart, overview
 from infercanary.compare.read import journal_lines
 from infercanary.compare.recording import shown
 from infercanary.compare.runs import RunRow
@@ -27,11 +27,12 @@ from infercanary.compare.text import wrapped
 from infercanary.compare.units import count, value
 
 _BAR = 24  # columns
+_LONGEST = 400  # characters of what a row is of
 _COLUMNS = (
     "canary", "host", "service", "image", "origin", "engine", "device", "starts", "runs", "latency_median_seconds",
     "latency_deviation_ratio", "latency_p90_seconds", "latency_above_fastest_ratio", "load_seconds",
     "first_run_seconds", "throughput_samples_per_second", "throughput_from", "best_load", "host_memory_bytes",
-    "device_memory_bytes", "energy_per_1000_joules", "cost_per_1000",
+    "device_memory_bytes", "energy_per_1000_joules", "cost_per_1000", "model", "settings",
 )  # fmt: skip
 
 
@@ -120,7 +121,7 @@ def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
         each = list(group)
         slowest = max(kind.median for kind in each)
         lines = [shown(canary)]
-        for kind in each:
+        for kind, what in zip(each, apart(each), strict=True):
             bar = "█" * max(1, round(_BAR * kind.median / slowest))
             deviation = "" if kind.deviation is None else f" ±{100 * kind.deviation:.1f} %"
             slower = f"+{100 * kind.slower:.1f} %" if kind.slower else "fastest"
@@ -130,10 +131,11 @@ def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
                 kind.service,
                 kind.image,
                 kind.origin,
+                what,
                 kind.engine,
                 kind.device,
             ]
-            lines.append("    " + shown(" · ".join(filter(None, where)), columns - 4))
+            lines += wrapped(shown(" · ".join(filter(None, where)), _LONGEST), columns, "    ", "    ")
             cold = f"; load {value(kind.load, 's')}" if kind.load is not None else ""
             first = f"; first run {value(kind.first_run, 's')}" if kind.first_run is not None else ""
             rests = f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}"
@@ -158,6 +160,7 @@ def cells(kind: OverviewRow) -> list[spreadsheet.Cell]:
         kind.canary, kind.host, kind.service, kind.image, kind.origin, kind.engine, kind.device, kind.starts, kind.runs,
         kind.median, kind.deviation, kind.p90, kind.slower, kind.load, kind.first_run, of.throughput,
         of.throughput_from, of.best_load, of.host_memory, of.device_memory, of.energy_per_1000, of.cost_per_1000,
+        kind.model, kind.settings,
     ]  # fmt: skip
 
 
