@@ -13,6 +13,7 @@ from grafana.situations.worlds import END, Situation
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600)
 """Seconds to which Grafana rounds a step (rangeutil.roundInterval)."""
 _UNITS = {"s": 1, "m": 60, "h": 3600}
+_ALL = ("$__all", ["$__all"])
 POINTS = 600
 """Of a panel that is half as wide as the screen: one for each pixel."""
 
@@ -56,7 +57,8 @@ def _chosen(board: Mapping[str, Any], situation: Situation) -> dict[str, str]:
     values = {}
     for variable in board["templating"]["list"]:
         if variable["type"] == "custom":
-            values[variable["name"]] = variable["current"]["value"]
+            value = variable["current"]["value"]
+            values[variable["name"]] = variable.get("allValue") or ".*" if value in _ALL else value
         elif variable["type"] == "query" and not variable.get("multi"):
             values[variable["name"]] = situation.chosen.get(variable["name"], "")
     return values

@@ -68,7 +68,7 @@ function emptyColumn({ columns = [], rows = [] }) {
 }
 
 function noValueBesideValues({ rows = [], values = [], states = [] }) {
-  const found = [...rows.flat(), ...values, ...states].filter(({ noValue }) => noValue).map(({ text, name }) => text ?? name);
+  const found = [...rows.flat(), ...values, ...(states.length > 1 ? states : [])].filter(({ noValue }) => noValue).map(({ text, name }) => text ?? name);
   return some(found, (which, count) => `writes the text for an empty panel beside values, ${count} times: ${which}`);
 }
 

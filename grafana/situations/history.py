@@ -70,8 +70,8 @@ async def exporters(situation: Situation, take: Callable[[bytes], object]) -> li
     hosts = [_Host(name, [s for s in situation.servers if s.host == name], situation) for name in names]
     since = END - situation.seconds - situation.step
     for at in times(situation):
-        # The judge asks for the time, to record a verdict and to thin out what is old.
-        with patch("time.time", lambda at=at: at):
+        # The exporter and its judge ask for the time: how old a report is, when neighbours are compared.
+        with patch("time.time", lambda at=at: at), patch("time.monotonic", lambda at=at: at):
             for host in hosts:
                 await host.poll(at, since)
                 take(host.scraped(at))

@@ -1,4 +1,5 @@
-// States over time: rows, and the legend, which has an entry for each state that is met, also for none at all. How the
+// States over time: rows, and the legend, which has an entry for each state that is met. Where there is none, Grafana takes what `noValue` says
+// as a number if it can (an empty text is 0 to it), else it writes that text. How the
 // blocks are drawn is Grafana's app's own code (public/app/core/components/TimelineChart), which is in no package.
 import { legend } from './legend.mjs';
 import { nothing } from './table.mjs';
@@ -20,8 +21,7 @@ export function show({ data, theme }, panel, { frames, range }, room) {
     for (const value of field.values) {
       const { text, color } = field.display(value);
       if (color && text) {
-        const missing = value === null || value === undefined;
-        states.set(text, { name: text, colour: color, noValue: missing && text === field.config.noValue });
+        states.set(text, { name: text, colour: color, noValue: text === panel.fieldConfig?.defaults?.noValue });
       }
     }
   }

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from grafana import empty
 from grafana.check import asking, node
 from grafana.prometheus import Prometheus
 from grafana.queries import dashboards
@@ -87,9 +88,24 @@ def test_it_is_what_it_is_called(scene: Scene) -> None:
         assert firing == {"InferCanaryImageRegressed", "InferCanaryMeasureRegressed"}
 
 
+def _may_be_empty(place: str, situation: str) -> bool:
+    """Whether a panel may have nothing to show (grafana/empty.py), in a situation in which everything else has."""
+    board, _, title = place.partition(": ")
+    why = empty.why(f"{board}: panel {title}")
+    if situation in ("fresh", "one-image", "one-image-gpu", "many"):
+        return True
+    return why is not None and not (why == empty.NO_GPU and situation.endswith("-gpu"))
+
+
 @pytest.mark.parametrize("library", node.VERSIONS)
 def test_no_panel_has_a_fault(scene: Scene, library: str) -> None:
     shown = node.shown(scene.panels, library)
+    empty_ones = [
+        f"{place}: {shows['message']}"
+        for place, shows in zip(scene.places, shown, strict=True)
+        if "message" in shows and not _may_be_empty(place, scene.name)
+    ]
+    assert not empty_ones, "\n".join(["these are empty, and not in grafana/empty.py:", *empty_ones])
     faults = [
         f"{place}: {fault['line']} [{fault['rule']}]"
         for place, shows in zip(scene.places, shown, strict=True)

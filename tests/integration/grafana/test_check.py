@@ -104,10 +104,19 @@ def dashed(name: str, *dash: int) -> dict[str, Any]:
     return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
 
 
+def no_value(text: str) -> dict[str, Any]:
+    return {
+        "matcher": {"id": "byType", "options": "number"},
+        "properties": [{"id": "noValue", "value": text}],
+    }
+
+
 ONE = {"name": "search"}
 NAMED = {"textMode": "value_and_name"}
 SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
-STATE = {"type": "value", "options": {"1": {"text": "regressed", "color": "#D55E00"}}}
+STATES = [
+    {"type": "value", "options": {"0": {"text": EMPTY}, "1": {"text": "regressed", "color": "#D55E00"}}}
+]
 TWO_TABLES = (vector((ONE, 0.2)), vector(({"name": "chat"}, 0.1)))
 BUCKETS = [*range(1, 41)]
 
@@ -140,6 +149,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "emptyColumn": (table(vector(({"name": "a", "gpu": ""}, 0.2))), table(vector(({"name": "a", "gpu": "0"}, 0.2)))),
     "noValueBesideValues": (table(*TWO_TABLES), table(*TWO_TABLES, defaults={"noValue": ""})),
+    "noValueBesideValues: an empty text is 0": (
+        panel("state-timeline", matrix((ONE, [1.0, 1.0])), defaults={"mappings": STATES}, overrides=[no_value("")]),
+        panel("state-timeline", matrix((ONE, [1.0, 1.0])), defaults={"mappings": STATES, "noValue": None}),
+    ),
     "sentenceInLarge": (
         panel("stat", vector(), defaults={"noValue": "No GPU in these containers"}),
         panel("stat", vector(), defaults={"noValue": "none"}),
