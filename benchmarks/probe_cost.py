@@ -8,6 +8,8 @@ cpu     settings as they are by default; goal: at most 0.5 % of a core for sampl
 memory  runs one after another, without controls and with few threads; goal: resident memory over the last fifth of
         them is no more than 1 MiB above the second fifth's, when the ring of runs is full. Medians of twice a second:
         a report under way takes some of its own for a moment.
+asking  how often what is left of the memory is read, and when; goal: while it is opened, and in no run. The watcher's
+        looks are counted apart: it begins none in the first second of a run.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from typing import Any
 
 import psutil
 
-from infercanary.probe import HostClock, Phase, Probe
+from infercanary.probe import HostClock, Phase, Probe, room
+from infercanary.probe.anew import Carried
 
 CPU_GOAL = 0.005
 """Of a core."""
@@ -185,6 +188,56 @@ def memory(runs: int, port: int) -> bool:
     return growth <= MEMORY_GOAL
 
 
+class Reads:
+    """Counts how often what is left of the memory is read, by whom and when, in a probe that begins to run."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.counts = {"while it opened": 0, "between runs": 0, "in a run": 0, "by the watcher": 0}
+        self.seconds: list[float] = []
+        self.is_open = False
+        self._probe = probe
+        self._bounds = room.bounds
+
+    def __call__(self, *arguments: Path) -> list[room.Bound]:
+        """In place of :func:`infercanary.probe.room.bounds`."""
+        when = "in a run" if self._probe._rounds.running_since is not None else "between runs"
+        if threading.current_thread().name == "infercanary-memory":
+            when = "by the watcher"
+        elif not self.is_open:
+            when = "while it opened"
+        self.counts[when] += 1
+        begin = time.perf_counter()
+        found = self._bounds(*arguments)
+        self.seconds.append(time.perf_counter() - begin)
+        return found
+
+
+def asking(seconds: float, port: int) -> bool:
+    """Whether the goal was met."""
+    probe = Probe(
+        {"idle": Idle()}, listen=f"127.0.0.1:{port}", interval_seconds=0.01, duty_cap=1.0, controls=False
+    )
+    reads = Reads(probe)
+    room.bounds = reads  # type: ignore[assignment]
+    probe.watch_memory(Carried())
+    probe.serve()
+    probe.open()
+    reads.is_open = True
+    work = threading.Thread(target=probe.run)
+    work.start()
+    time.sleep(seconds)
+    probe.stop()
+    work.join()
+    reports = Reports(f"http://127.0.0.1:{port}/report")
+    reports.poll()
+    probe.close()
+    room.bounds = reads._bounds
+    counts = ", ".join(f"{count} {when}" for when, count in reads.counts.items())
+    print(f"{reports.runs} runs in {seconds:.0f} s: what is left was read {counts} (goal: none in a run)")
+    print(f"one read takes {1e3 * statistics.median(reads.seconds):.2f} ms (median of {len(reads.seconds)})")
+    return not reads.counts["in a run"] and reads.counts["while it opened"] > 0
+
+
 def _fifth(readings: Sequence[tuple[int, int]], nth: int) -> list[int]:
     """The sizes while the ``nth`` fifth of the runs, from 0, was made."""
     fifth = readings[-1][0] / 5
@@ -197,7 +250,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Measure both, one after the other."""
+    """Measure all, one after the other."""
     if sys.argv[1:2] == ["without-pauses"]:
         run_without_pauses(int(sys.argv[2]), sys.argv[3])
     parser = argparse.ArgumentParser(
@@ -211,6 +264,7 @@ def main() -> None:
     args = parser.parse_args()
     good = cpu(args.seconds, args.port)
     good &= memory(args.runs, args.port)
+    good &= asking(min(60.0, args.seconds), args.port)
     sys.exit(0 if good else 1)
 
 

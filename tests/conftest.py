@@ -1,19 +1,29 @@
-"""Which tests run side by side (pytest-xdist), in which order, and which need an idle machine: see docs/testing.md."""
+"""Which tests run side by side (pytest-xdist), in which order, which need an idle machine, and what memory they take.
+
+See docs/testing.md.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import resource
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from infercanary.probe.measures import peak, reset_peak, resident
+from infercanary.probe.shortage import readable
+
 # Never a timed test: machines are shared, and a slow moment is no mistake.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+MOST_MEMORY = 1 << 30
+"""Bytes that a test may take: suites run on small machines, some of which never refuse an allocation."""
 
 # One Compose stack a session, one Kubernetes: the tests of each run in one process. Those of the stack in this order:
 # what only reads goes first, what restarts and replaces containers after it.
@@ -69,6 +79,38 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         pass
     with _lock(item, "room", fcntl.LOCK_SH):
         return (yield)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--peaks", type=int, default=0, help="print so many tests that took most memory")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A test that takes more than 1 GiB fails: of its process above what that had, or a child's that it waited for."""
+    with suppress(OSError):  # a kernel that cannot: the peak is then that of earlier tests too
+        reset_peak()
+    before, children = resident(), _children()
+    yield
+    most = max(peak() - before, found if (found := _children()) > children else 0)
+    item.user_properties.append(("peak", most))
+    assert most <= MOST_MEMORY, f"it took {readable(most)}, and a test may take {readable(MOST_MEMORY)}"
+
+
+def _children() -> int:
+    """The most bytes that any child had."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    peaks = {
+        report.nodeid: int(str(dict(report.user_properties).get("peak", 0)))
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if isinstance(report, pytest.TestReport)
+    }
+    for name in sorted(peaks, key=peaks.__getitem__, reverse=True)[: config.option.peaks]:
+        terminalreporter.write_line(f"{readable(peaks[name]):>10} {name}")
 
 
 @pytest.hookimpl(optionalhook=True)

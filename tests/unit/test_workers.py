@@ -1,8 +1,9 @@
-"""The run of the tests itself: a process that is killed fails it soon, and no other one is waited for."""
+"""The run of the tests itself: a process that is killed fails it soon, and a test that takes too much memory fails."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,20 +39,60 @@ def test_long(resource):
     time.sleep(300)
 """
 
+GREEDY = """
+import subprocess, sys
 
-@pytest.mark.takes(8)
-def test_a_killed_worker_fails_the_run_within_a_minute(tmp_path: Path) -> None:
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    quiet\n    takes\n")
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    shutil.copy(Path(__file__).parents[1] / "conftest.py", tests)
-    (tests / "test_killed.py").write_text(KILLED)
-    (tests / "test_long.py").write_text(LONG)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:asyncio", "-n", "2", "tests"], cwd=tmp_path, timeout=60,
+CODE = "bytes(b'x' * (200 << 20))"
+
+def test_frugal():
+    bytes(b"x" * (10 << 20))
+
+def test_greedy():
+    exec(CODE)
+
+def test_greedy_child():
+    subprocess.run([sys.executable, "-c", CODE], check=True)
+
+def test_frugal_after_it():
+    subprocess.run([sys.executable, "-c", ""], check=True)
+"""
+CONFTEST = Path(__file__).parents[1] / "conftest.py"
+
+
+def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """The tests of a folder, as a suite of its own."""
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    quiet\n    takes\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, "tests"], cwd=folder, timeout=60,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_a_test_that_takes_too_much_memory_fails(tmp_path: Path) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    text = CONFTEST.read_text()
+    assert text.count("MOST_MEMORY = 1 << 30\n") == 1
+    (tests / "conftest.py").write_text(text.replace("MOST_MEMORY = 1 << 30\n", "MOST_MEMORY = 100 << 20\n"))
+    (tests / "test_memory.py").write_text(GREEDY)
+    done = run(tmp_path, "--peaks=1")
+    assert "2 failed, 2 passed" in done.stdout
+    for name in ("test_greedy", "test_greedy_child"):
+        assert f"FAILED tests/test_memory.py::{name} - AssertionError: it took 2" in done.stdout
+    assert re.search(r"^ +2\d\d MiB tests/test_memory.py::test_greedy", done.stdout, re.MULTILINE), (
+        done.stdout
+    )
+
+
+@pytest.mark.takes(8)
+def test_a_killed_worker_fails_the_run_within_a_minute(tmp_path: Path) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    shutil.copy(CONFTEST, tests)
+    (tests / "test_killed.py").write_text(KILLED)
+    (tests / "test_long.py").write_text(LONG)
+    done = run(tmp_path, "-n", "2")
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "FAILED tests/test_killed.py::test_that_takes_too_much - worker" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
