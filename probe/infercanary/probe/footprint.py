@@ -10,7 +10,8 @@ from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.load import Load
 from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.room import Room
-from infercanary.probe.targets import CountsMemory, Need, Target
+from infercanary.probe.shortage import readable
+from infercanary.probe.targets import CountsMemory, Failure, Need, Target
 from infercanary.probe.watcher import Watcher
 
 _PROC = Path("/proc/self")
@@ -67,6 +68,23 @@ class Footprint:
                 reset_peak(self._proc)
             self._before = resident(self._proc)
         return nullcontext() if self._watcher is None else self._watcher.growing(self._canary, load)
+
+    def look(self, load: Load) -> None:
+        """In a server's process, where no watcher looks, give a point up once nothing but the reserve is left.
+
+        Args:
+            load: What is run.
+
+        Raises:
+            Failure: `out_of_memory`.
+        """
+        if not self.is_guest or self._room is None or (room := self._room.left()) is None or room.size > 0:
+            return
+        raise Failure(
+            "out_of_memory",
+            f"canaries.{self._canary}.sweep: {load.words} was given up, with nothing left of {room.whose} but the "
+            f"{readable(room.reserve)} in reserve; {_FIX}, or grant more memory",
+        )
 
     def end(self, load: Load) -> None:
         """Keep what a point took; not called for one that gave no numbers.

@@ -322,7 +322,12 @@ class Sweeping:
         found: Measured | Missing
         begin = perf_counter()
         measurement = self._measurement = Measurement(
-            self._canary.name, self._target, load, self._share, self._pool
+            self._canary.name,
+            self._target,
+            load,
+            self._share,
+            self._pool,
+            lambda: self._footprint.look(load),
         )
         try:
             self._on_device.begin(load)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +382,26 @@ def test_in_a_servers_process_the_peak_is_not_reset(tmp_path: Path) -> None:
     assert footprint.expected(Load(1, 4)) == (800 * MIB, Load(1, 1))
 
 
+def test_in_a_servers_process_a_point_is_given_up_where_the_server_takes_what_was_left(
+    tmp_path: Path,
+) -> None:
+    root, proc = container(tmp_path, 1000, 400)
+    target, sweep = Taking(root), Sweep(batches=(1,), seconds=30)
+    canary = Canary("a", target, tally := Tally(), 30, 300)
+    canary.open(300)
+    openings = Openings(Room(None, root, proc), {})
+    sweeping = Sweeping(canary, target, sweep, 1e-6, 30.0, tally, openings=openings)
+    sweeping.be_a_guest()
+    sweeping.step(sweeping.next_at + 1)
+    [(load, missing)] = sweeping._too_much.items()
+    assert (load, missing.reason, missing.was_tried) == (Load(1, 1), "out_of_memory", False)
+    assert missing.detail == (
+        "canaries.a.sweep: batch 1 was given up, with nothing left of the container's limit of 1000 MiB but the 64 MiB "
+        "in reserve; name fewer or smaller loads, or grant more memory"
+    )
+    assert points(tally, MISSING)["a", "out_of_memory"] == 1
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 64), st.integers(1, 8)), min_size=1, max_size=6),
     st.integers(0, 1 << 40),
@@ -422,6 +443,23 @@ class Growing:
 
     def close(self) -> None:
         pass
+
+
+class Taking(Growing):
+    """While it is swept its server takes more and more."""
+
+    def __init__(self, root: Path, is_swept: bool = False) -> None:
+        self._root, self._is_swept, self._used = root, is_swept, 400
+
+    def sized(self, batch: int) -> Growing:
+        return Taking(self._root, True)
+
+    def run(self, phase: Any) -> int:
+        if self._is_swept:
+            self._used += 10
+            (self._root / "memory.current").write_text(str(self._used * MIB))
+            time.sleep(0.01)
+        return 0
 
 
 def test_a_sweep_stops_before_the_point_that_does_not_fit(
