@@ -88,7 +88,7 @@ class Follower:
         await asyncio.wait_for(comes(), 10)
 
     async def finds(self, *names: str) -> None:
-        await self.until(lambda: [c.pod for c in self.discovery.containers] == [*names])
+        await self.until(lambda: sorted(c.pod for c in self.discovery.containers) == [*names])
 
     def metric(self, name: str) -> dict[str, float]:
         [family] = [f for f in self.discovery.families() if f.name == f"infercanary_{name}"]
@@ -251,6 +251,19 @@ async def test_a_server_that_is_gone_for_a_while(api: Api, follow: Follow) -> No
     await follower.discovery.stop()
     again.stream.put_nowait(None)
     await again.server.close()
+
+
+async def test_after_an_outage_a_version_that_expired_costs_no_wait(
+    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    api.status = [503] * 4 + [410]
+    api.stream.put_nowait(None)
+    await follower.until(lambda: follower.metric("kubernetes_watches_ended_total").get("refused") == 4)
+    monkeypatch.setattr(kubernetes, "_BACKOFF_SECONDS", 60.0)
+    api.pods = [pod("1", 1)]
+    await follower.finds("1")
 
 
 async def test_a_token_that_is_not_there(api: Api, follow: Follow) -> None:

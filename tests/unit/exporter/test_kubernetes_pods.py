@@ -238,17 +238,16 @@ def test_every_form_of_an_image_id(image_id: str, identity: tuple[str, str, str]
 def test_an_address_belongs_to_the_newer_pod() -> None:
     """The end of the older one is not known yet."""
     older, newer = containers(pod(name="a")), containers(pod(name="b"))
-    found = {each.pod: each for each in reachable([older, newer])}
+    for both in ([(1.0, older), (2.0, newer)], [(2.0, newer), (1.0, older)]):
+        assert [(c.pod, c.url is None) for c in reachable(both)] == [
+            (of_pod[0].pod, created == 1.0) for created, of_pod in both
+        ]
+    found = {each.pod: each for each in reachable([(1.0, older), (2.0, newer)])}
     assert found["a"].url is None and found["a"].url_missing == "its address is that of the newer pod b"
     assert found["b"].url == "http://10.244.1.2:9798"
     elsewhere = containers(pod(name="c", annotations={"infercanary.io/port": "9102"}))
-    both = reachable([newer, elsewhere])
-    assert all(each.url for each in both), "pods on the host's network share its address"
-
-
-def test_a_pod_that_was_made_again_is_found_once() -> None:
-    first, again = containers(pod(status(number=1))), containers(pod(status(number=2), address="10.244.1.3"))
-    assert [each.id for each in reachable([first, again])] == [f"{2:064}"]
+    shared = reachable([(2.0, newer), (3.0, elsewhere)])
+    assert all(each.url for each in shared), "pods on the host's network share its address"
 
 
 def test_what_the_kernel_ended_for_memory() -> None:

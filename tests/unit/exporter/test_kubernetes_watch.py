@@ -111,6 +111,14 @@ def test_events_change_what_is_known() -> None:
     assert (known.changed, known.version) == (False, "9")
 
 
+def test_a_pod_that_was_made_again_is_found_once() -> None:
+    known = listed(pod("1", 1))
+    again = pod("1", 5, uid="another")
+    again["status"]["containerStatuses"][0]["containerID"] = "containerd://new"
+    known.take_event(event("ADDED", again))
+    assert [container.id for container in known.containers()] == ["new"]
+
+
 def test_an_error_that_says_gone_asks_for_a_list() -> None:
     known = listed(pod("1", 1))
     with pytest.raises(ExpiredError, match="too old"):
@@ -125,7 +133,7 @@ def test_an_error_that_says_gone_asks_for_a_list() -> None:
 def test_a_pod_that_cannot_be_read_costs_itself() -> None:
     known = listed(pod("1", 1), {"metadata": {"name": 7}}, pod("2", 1))
     assert names(known) == ["1", "2"]
-    known.take_event(event("MODIFIED", {"metadata": {"uid": [], "resourceVersion": "8"}}))
+    known.take_event(event("MODIFIED", {"metadata": {"name": [], "resourceVersion": "8"}}))
     assert known.left_out == {"malformed": 2} and known.version == "8"
 
 

@@ -223,7 +223,8 @@ class KubernetesDiscovery:
             except Exception as error:  # whatever the API server answers must not end the search for ever
                 self._lost(error)
             lasted = time.monotonic() - self._answered_at >= _SHORT_SECONDS
-            failures = 0 if lasted or self._pods.version not in ("", version) else failures + 1
+            # One that expired is no failure, unless it is that of a list that was just made.
+            failures = 0 if lasted or self._pods.version != version else failures + 1
             await asyncio.sleep(_delay(failures))
 
     async def _list(self, session: aiohttp.ClientSession) -> None:

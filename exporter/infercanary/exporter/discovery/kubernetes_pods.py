@@ -36,7 +36,6 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str
     namespace: str = ""
-    uid: str = ""
     resource_version: str = ""
     creation_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
@@ -105,6 +104,11 @@ class Pod(msgspec.Struct):
     metadata: _Metadata
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _PodStatus = msgspec.field(default_factory=_PodStatus)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name: no two pods have the same at a time."""
+        return self.metadata.namespace, self.metadata.name
 
     @property
     def created(self) -> float:
@@ -271,28 +275,36 @@ def image_identity(image_id: str) -> tuple[str, str, ImageForm]:
     return (label_text(digest), "", "config") if digest else ("", "", "")
 
 
-def reachable(found: Iterable[Sequence[Container]]) -> list[Container]:
+def reachable(found: Iterable[tuple[float, Sequence[Container]]]) -> list[Container]:
     """All containers of a node, of which no two are polled at one address.
 
     An address is given to another pod as soon as one has ended, and that may be known late: the newer pod has it.
 
     Args:
-        found: Of each pod; the oldest pod first.
+        found: When a pod was created (Unix seconds), and its containers.
 
     Returns:
-        In order of namespace, service and replica.
+        In the same order; without an address where a newer pod has it.
     """
-    kept: dict[tuple[str, str, str], Container] = {}
-    holders: dict[str, Container] = {}
-    for container in (each for of_pod in found for each in of_pod):
-        kept[container.key] = container
-        if container.url is not None:
-            before = holders.get(container.url)
-            if before is not None and before.key != container.key and kept.get(before.key) is before:
-                gone = f"its address is that of the newer pod {container.pod}"
-                kept[before.key] = msgspec.structs.replace(before, url=None, url_missing=gone)
-            holders[container.url] = container
-    return [kept[key] for key in sorted(kept)]
+    every: list[Container] = []
+    holders: dict[str, tuple[float, int]] = {}
+    for created, of_pod in found:
+        for container in of_pod:
+            loser = None
+            if container.url is not None:
+                holder = holders.get(container.url)
+                if holder is None or every[holder[1]].pod == container.pod or holder[0] <= created:
+                    holders[container.url] = created, len(every)
+                    loser = holder
+                else:
+                    loser = created, len(every)
+            every.append(container)
+            if loser is not None and container.url is not None:
+                newer = every[holders[container.url][1]].pod
+                every[loser[1]] = msgspec.structs.replace(
+                    every[loser[1]], url=None, url_missing=f"its address is that of the newer pod {newer}"
+                )
+    return every
 
 
 def memory_kills(pod: Pod, found: Sequence[Container]) -> list[MemoryKill]:

@@ -125,7 +125,7 @@ class _Known(msgspec.Struct):
 
 
 class NodePods:
-    """The pods of one node that ask for it, by uid, up to a resource version.
+    """The pods of one node that ask for it, by namespace and name, up to a resource version.
 
     Args:
         since: What the kernel ended before is no news, a Unix time.
@@ -141,8 +141,8 @@ class NodePods:
         self.kills: list[MemoryKill] = []
         """Those that are new; who reads them empties the list."""
         self._since = since
-        self._pods: dict[str, _Known] = {}
-        self._listed: dict[str, _Known] = {}
+        self._pods: dict[tuple[str, str], _Known] = {}
+        self._listed: dict[tuple[str, str], _Known] = {}
 
     @property
     def count(self) -> int:
@@ -155,8 +155,7 @@ class NodePods:
         Returns:
             No two with one address.
         """
-        in_order = sorted(self._pods.values(), key=lambda known: known.created)
-        return reachable(known.containers for known in in_order)
+        return reachable((known.created, known.containers) for known in self._pods.values())
 
     def begin_list(self) -> None:
         """A list begins, from its first page."""
@@ -178,14 +177,13 @@ class NodePods:
         for raw in page.items or ():
             if (pod := self._decoded(raw)) is not None and is_enabled(pod):
                 if len(self._listed) < MAX_PODS:
-                    uid = pod.metadata.uid
-                    self._listed[uid] = self._known(pod, self._pods.get(uid))
+                    self._listed[pod.key] = self._known(pod, self._pods.get(pod.key))
                 else:
                     self.left_out["too_many"] += 1
         if page.metadata.continue_:
             return page.metadata.continue_
-        before = {uid: known.containers for uid, known in self._pods.items()}
-        after = {uid: known.containers for uid, known in self._listed.items()}
+        before = {key: known.containers for key, known in self._pods.items()}
+        after = {key: known.containers for key, known in self._listed.items()}
         self.changed = self.changed or before != after
         self._pods, self._listed = self._listed, {}
         self.version = page.metadata.resource_version
@@ -209,26 +207,26 @@ class NodePods:
             if failure.code == _GONE:
                 raise ExpiredError(failure.message)
             raise WatchError(f"{failure.code}: {failure.message}")
-        version = _versioned.decode(event.object).metadata.resource_version
+        pod = None
         if event.type in ("ADDED", "MODIFIED", "DELETED"):
             self.events[event.type.lower()] += 1
             if (pod := self._decoded(event.object)) is not None:
                 self._take(pod, is_gone=event.type == "DELETED")
         else:
             self.events["bookmark" if event.type == "BOOKMARK" else "unknown"] += 1
-        self.version = version or self.version
+        metadata = pod.metadata if pod is not None else _versioned.decode(event.object).metadata
+        self.version = metadata.resource_version or self.version
 
     def _take(self, pod: Pod, *, is_gone: bool) -> None:
-        uid = pod.metadata.uid
-        before = self._pods.get(uid)
+        before = self._pods.get(pod.key)
         if is_gone or not is_enabled(pod):
             if before is not None:
-                del self._pods[uid]
+                del self._pods[pod.key]
                 self.changed = self.changed or bool(before.containers)
         elif before is None and len(self._pods) >= MAX_PODS:
             self.left_out["too_many"] += 1
         else:
-            after = self._pods[uid] = self._known(pod, before)
+            after = self._pods[pod.key] = self._known(pod, before)
             self.changed = self.changed or after.containers != (before.containers if before else ())
 
     def _known(self, pod: Pod, before: _Known | None) -> _Known:
