@@ -291,7 +291,9 @@ class KubernetesDiscovery:
             RefusedError: It is no success.
         """
         try:
-            headers, context = await asyncio.to_thread(_credentials, self._settings)
+            headers, context = await asyncio.to_thread(
+                _credentials, self._settings, self._url.startswith("https:")
+            )
         except OSError as error:
             raise _CredentialsError(f"{error}; see kubernetes.token_file and kubernetes.ca_file") from None
         query = {"fieldSelector": f"spec.nodeName={self._node}", **query}
@@ -347,12 +349,12 @@ class KubernetesDiscovery:
         self._changed()
 
 
-def _credentials(settings: KubernetesSettings) -> tuple[dict[str, str], ssl.SSLContext]:
+def _credentials(settings: KubernetesSettings, secure: bool) -> tuple[dict[str, str], ssl.SSLContext | bool]:
     """The headers with the token of now, and whom to trust."""
     headers = {"Accept": "application/json"}
     if settings.token_file:
         headers["Authorization"] = f"Bearer {Path(settings.token_file).read_text().strip()}"
-    return headers, ssl.create_default_context(cafile=settings.ca_file or None)
+    return headers, ssl.create_default_context(cafile=settings.ca_file or None) if secure else True
 
 
 def _reason(error: Exception) -> Reason:
