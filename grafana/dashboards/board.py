@@ -78,12 +78,14 @@ class Board(NamedTuple):
         return built
 
 
-def link(name: str, *fields: str) -> str:
-    """The address of another dashboard from a table's row: its fields as that dashboard's variables.
+def link(name: str, *fields: str, also: str = "") -> str:
+    """The address of another dashboard: from a table's row with its fields as that dashboard's variables.
 
     Args:
         name: The other board's ``name``.
         fields: Names of the row's fields, which are names of variables too.
+        also: Further parameters, as they are in an address.
     """
     chosen = "".join(f"&var-{field}=${{__data.fields.{field}}}" for field in fields)
-    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}{chosen}&${{__url_time_range}}"
+    more = f"&{also}" if also else ""
+    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}{chosen}{more}&${{__url_time_range}}"

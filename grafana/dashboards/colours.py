@@ -1,7 +1,8 @@
 """The colours: those of Okabe and Ito, which people of all kinds of colour vision can distinguish.
 
 No meaning hangs on red against green: what is well is blue, trouble is vermillion, and a word or a number says it too.
-A panel has a hue for each query, and shades of it for that query's series.
+Names that are known here have one of these on every panel; those of services and containers have the hue that Grafana
+finds for the name, which is the same on every panel too. What made a change is neither good nor bad: it has no colour.
 """
 
 from __future__ import annotations
@@ -15,24 +16,26 @@ VERMILLION = "#D55E00"
 PURPLE = "#CC79A7"
 GREY = "#999999"
 
-HUES = (BLUE, ORANGE, PURPLE, GREEN, SKY, VERMILLION, YELLOW, GREY)
-
 WELL, DOUBT, TROUBLE, NEUTRAL = BLUE, ORANGE, VERMILLION, GREY
 
 HEAT = "Cividis"  # one of Grafana's schemes for heatmaps, made for the same purpose
 
+OLD, NEW = GREY, BLUE
+"""The image before the last upgrade, and the one since: left and right on every panel that compares them."""
+
 VERDICTS = {
-    "settling": GREY,
     "no_baseline": GREY,
-    "inconclusive": YELLOW,
+    "settling": GREY,
     "equivalent": BLUE,
-    "confirming": ORANGE,
     "improved": SKY,
+    "inconclusive": YELLOW,
+    "confirming": ORANGE,
     "regressed": VERMILLION,
 }
-"""In the order of how much they ask of the reader, which is also the number of each on a time line, from 1 on."""
+"""In the order of how much they ask of the reader, which is also the number of each, from 1 on: on a time line, and in
+the rule that records it."""
 
-CAUSES = {"image": ORANGE, "host": PURPLE, "both": VERMILLION, "load": BLUE, "unknown": GREY}
+SEVERITIES = {"warning": ORANGE, "critical": VERMILLION}
 
 PHASES = {"h2d": SKY, "compute": BLUE, "d2h": GREEN, "launch": ORANGE, "queue": PURPLE}
 

@@ -1,20 +1,27 @@
-"""*Fleet*: which service changed. Verdicts first, then what is in trouble, then all latencies."""
+"""*Fleet*: which service changed. Counts first, then the worst, then what is in trouble, then all latencies.
+
+Its queries read what the rules record, once for each service and canary of a host, so that they are as cheap with
+thousands of containers.
+"""
 
 from __future__ import annotations
 
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
-from grafana.dashboards.panels import About, Column, Panel, Query, lines, rows, tiles
-from grafana.dashboards.promql import SCRAPED, how_many, increase, series
-from grafana.dashboards.variables import INSTANCE, SERVICES
-from grafana.dashboards.verdicts import CANARY
+from grafana.dashboards.charts import lines, timeline
+from grafana.dashboards.panels import About, Panel, Query
+from grafana.dashboards.promql import SCRAPED, TOP, ever, how_many, newest, series, states, worst
+from grafana.dashboards.tables import Column, rows, tiles
+from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES
+from grafana.dashboards.verdicts import BY
 
 UP = f"infercanary_up{{{INSTANCE}, {SERVICES}}}"
-SERVICE = "service, canary"  # over its hosts
-EACH = "{{service}} {{canary}}"
 _FAILING = 'state=~"failing|out_of_memory"'
 _OTHER = "scalar(infercanary:threshold:output_error_ratio)"
 _NVML = 'state!~"ok|no_driver"'
+_VERDICT = "instance_service_canary_verdict:infercanary_verdict:max"
+_NUMBER = "instance_service_canary:infercanary_verdict:number"
+_LATENCY = "instance_service_canary:infercanary_run_median_seconds:p50"
 
 
 def board() -> Board:
@@ -27,32 +34,60 @@ def board() -> Board:
         "fleet",
         "Fleet",
         "Which service changed with its last image, by how much, and why.",
-        [variables.datasource(), variables.instance(), variables.service(), variables.canary()],
-        [marks.upgrades(CANARY), marks.images(SERVICES)],
         [
-            Row(
-                "Which service changed",
-                [verdicts.count(), _troubles(), verdicts.table(), verdicts.over_time()],
-            ),
-            Row("Latency of all services", [_latency(), _shift(), _relative(), _drift()]),
-            Row("Trouble", [_containers(), _alerts(), _failures(), _starts()]),
+            variables.datasource(),
+            variables.instance(),
+            variables.service(),
+            variables.canary(),
+            variables.verdict(),
         ],
+        [marks.upgrades(JUDGED), marks.images(SERVICES)],
+        [
+            Row("Which service changed", [_counts(), _troubles(), _table()]),
+            Row("In trouble now", [_alerts(), _containers()]),
+            Row("Over time", [_verdicts(), _latency()]),
+        ],
+    )
+
+
+def _counts() -> Panel:
+    about = About(
+        "Verdicts",
+        "Services and canaries by the verdict on their last image, the worst first. Equivalent is as good an answer as "
+        "improved; confirming, inconclusive and settling ask for more runs; no baseline has seen one image only.",
+        "Click on a count: the table below shows those services.",
+        "none",
+        width=14,
+        height=4,
+    )
+    words = {name: name.replace("_", " ") for name in reversed(colours.VERDICTS)}
+    chosen = "&".join(f"${{{name}:queryparam}}" for name in ("instance", "service", "canary"))
+
+    def count(verdict: str) -> str:
+        selected = series(_VERDICT, JUDGED, f'verdict="{verdict}"')
+        return how_many(f"{selected} == 1", UP)
+
+    return tiles(
+        about,
+        *(Query(count(name), word) for name, word in words.items()),
+        named={word: colours.VERDICTS[name] for name, word in words.items()},
+        links={word: link("fleet", also=f"{chosen}&var-verdict={name}") for name, word in words.items()},
     )
 
 
 def _troubles() -> Panel:
     about = About(
         "In trouble now",
-        "Probes that do not answer (what they say is missing meanwhile), canaries that fail, GPU models that run on "
-        "the CPU since an upgrade, upgrades that changed the answers; and exporters that cannot be scraped, of whose "
-        "hosts nothing is known.",
+        "Exporters that cannot be scraped, of whose hosts nothing is known; probes that do not answer (what they say "
+        "is missing meanwhile), canaries that fail, GPU models that run on the CPU since an upgrade, and upgrades that "
+        "changed the answers.",
+        "See the row *In trouble now* for which containers, and docs/runbooks.md for each alert. Exporters: click.",
         "none",
         width=10,
         height=4,
-        empty="No exporter is scraped",
     )
     each = "instance, service, container, canary"
-    failing = f"max by ({each}) ({series('infercanary_canary_state', CANARY, _FAILING)}) == 1"
+    failing = f"max by ({each}) ({series('infercanary_canary_state', JUDGED, _FAILING)}) == 1"
     fallback = f"{verdicts.of('infercanary_cpu_fallback')} == 1"
     other = f"{verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}"
     return tiles(
@@ -60,73 +95,126 @@ def _troubles() -> Panel:
         Query(how_many(f"{SCRAPED} == 0", SCRAPED), "exporters down"),
         Query(how_many(f"{UP} == 0", UP), "probes down"),
         Query(how_many(failing, UP), "canaries failing"),
-        Query(how_many(fallback, UP), "CPU fallback"),
+        Query(how_many(fallback, UP), "on the CPU"),
         Query(how_many(other, UP), "other answers"),
+        links={"exporters down": link("self")},
         bad_from=1,
     )
 
 
-def _latency() -> Panel:
+def _table() -> Panel:
     about = About(
-        "Latency of each service",
-        "Median over a service's containers of the last run's median: exact, where a histogram would interpolate.",
-        "s",
-        empty="No canary has run in this time range",
+        "What the last upgrade did",
+        "New latency over old, minus 1, with its interval: +5 % is slower. What is within "
+        f"±{verdicts.EFFECT} is not a change. The worst verdict is first. Drift is a "
+        "change without an upgrade. The image is that of the newest start: its whole name and id are shown beside the "
+        "pointer.",
+        "Follow the verdict to the two images side by side, the service to its replicas.",
+        "short",
+        width=24,
+        height=10,
+        empty="No verdict yet. Is a container labelled infercanary.enable=true, and the exporter up?",
     )
-    query = f"quantile by ({SERVICE}) (0.5, {series('infercanary_run_median_seconds', CANARY)})"
-    return lines(about, Query(query, EACH))
+    verdicts_chosen = series(_VERDICT, JUDGED, 'verdict=~"$verdict"')
+    chosen = f"and on ({BY}) ({verdicts_chosen} == 1)"
+
+    def recorded(name: str) -> Query:
+        return Query(f"max by ({BY}) ({series(name, JUDGED)}) {chosen}")
+
+    image = (
+        f"topk by ({BY}) (1, ({series('infercanary_canary_state', JUDGED)} == 1) "
+        "* on (instance, service, container) group_left () infercanary_probe_start_timestamp_seconds) "
+        f"* on (instance, service, container) group_left (image, image_id) "
+        f"{newest('infercanary_container_info', SERVICES)}"
+    )
+    # The last part of the name, and all of it with its id, so that a column shows what differs.
+    named = f'label_replace({image}, "tag", "$1", "image", "(?:.*/)?([^/@]+)(?:@.*)?")'
+    whole = f'label_join({named}, "whole", "  ", "image", "image_id")'
+    upgraded = series("infercanary_upgrade_timestamp_seconds", JUDGED)
+    queries = [
+        recorded(_NUMBER),
+        *(
+            recorded(f"instance_service_canary:infercanary_shift_{end}ratio:max")
+            for end in ("", "low_", "high_")
+        ),
+        Query(f"max by ({BY}, cause) ({series(_CAUSE, JUDGED)} == 1) {chosen}"),
+        recorded(_LATENCY),
+        recorded("instance_service_canary:infercanary_drift_ratio:max"),
+        Query(f"max by ({BY}) ({upgraded}) * 1000 {chosen}"),
+        Query(f"max by ({BY}, tag, whole) ({whole}) {chosen}"),
+    ]
+    to_service, to_upgrade = (
+        link(board, "service", "instance", "canary") for board in ("service", "upgrade")
+    )
+    words = {str(i): (name, hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
+    columns = [
+        Column("service", "Service", link=to_service),
+        Column("Value #A", "Verdict", words=words, link=to_upgrade, width=115),
+        Column("Value #B", "Shift", "percentunit", width=80, decimals=1),
+        Column("Value #C", "At least", "percentunit", width=80, decimals=1),
+        Column("Value #D", "At most", "percentunit", width=80, decimals=1),
+        Column("cause", "Cause", width=80),
+        Column("Value #F", "Latency", "s", width=90),
+        Column("Value #G", "Drift", "percentunit", width=80, decimals=1),
+        Column("Value #H", "Upgraded", "dateTimeFromNow", width=130),
+        Column("tag", "Image", tip="Whole image"),
+        Column("canary", "Canary", width=120),
+        Column("instance", "Host", width=140),
+        Column("whole", "Whole image", hidden=True),
+    ]
+    return rows(about, columns, *queries, sort=("-Verdict", "-Shift"), paged=True)
 
 
-def _shift() -> Panel:
+_CAUSE = "instance_service_canary_cause:infercanary_shift_cause:max"
+
+
+def _alerts() -> Panel:
     about = About(
-        "Shift of each service's last upgrade",
-        "New latency over old, minus 1, at the judge's last look; of several hosts the worst. What is within "
-        f"±{verdicts.EFFECT} is not a change.",
-        "percentunit",
-        empty=verdicts.NO_VERDICT,
+        "Alerts that fire",
+        "InferCanary's alerts of these services, and those of no service (the exporter's own).",
+        "Each has its heading in docs/runbooks.md, which the exporter shows too: what it means, and what to do.",
+        "none",
+        width=24,
+        height=6,
+        empty="No alert fires",
     )
-    return lines(about, Query(verdicts.of("infercanary_shift_ratio", SERVICE), EACH), steps=True)
-
-
-def _relative() -> Panel:
-    about = About(
-        "Latency of each service, over its own mean",
-        "1 is the mean of the time range shown. Services that move together at one moment share a host, and the host "
-        "is then the suspect; one that moves alone has an image of its own to ask.",
-        "percentunit",
-        empty="No canary has run in this time range",
-    )
-    median = series("infercanary_run_median_seconds", CANARY)
-    mean = f"quantile by ({SERVICE}) (0.5, avg_over_time({median}[$__range] @ end()))"
-    query = f"quantile by ({SERVICE}) (0.5, {median}) / {mean}"
-    return lines(about, Query(query, EACH))
-
-
-def _drift() -> Panel:
-    about = About(
-        "Drift without an upgrade",
-        "Latency now over that of the image's first day in the container, minus 1, where it has left it; else 0. The "
-        "worst container of each service.",
-        "percentunit",
-        empty="Nothing is judged yet",
-    )
-    return lines(about, Query(verdicts.of("infercanary_drift_ratio", SERVICE), EACH), steps=True)
+    by = "alertname, severity, instance, service, container, canary"
+    firing = 'ALERTS{{alertname=~"InferCanary.*", alertstate="firing", severity="{}", service=~"$service|"}}'
+    queries = [
+        Query(f"max by ({by}) ({firing.format(severity)})") for severity in reversed(colours.SEVERITIES)
+    ]
+    columns = [
+        Column("alertname", "Alert"),
+        Column("severity", "Severity", named=colours.SEVERITIES, width=90),
+        Column("service", "Service", link=link("service", "service", "instance", "canary")),
+        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
+        Column("canary", "Canary", width=120),
+        Column("instance", "Host", width=140),
+    ]
+    return rows(about, columns, *queries, paged=True)
 
 
 def _containers() -> Panel:
     about = About(
         "Containers in trouble",
-        "A row for each trouble of each container, while it lasts.",
+        "A row for each trouble of each container, while it lasts. The number is what the trouble is known by: a "
+        "share, or how many.",
+        "Follow the container to what it runs on. Few clean runs: its tags on *Service* say what disturbs them.",
         "none",
+        width=24,
         empty="No container is in trouble",
     )
-    clean = series("infercanary_eligible_ratio", CANARY)
+    clean = series("infercanary_eligible_ratio", JUDGED)
+    failed = "instance_service_container_canary:infercanary_failed_runs:ratio_rate30m"
+    starts = series("infercanary_probe_start_timestamp_seconds", INSTANCE, SERVICES)
     kinds = {
-        "probe does not answer": f"{series('infercanary_up', SERVICES)} == 0",
-        "canary fails": f"{series('infercanary_canary_state', CANARY, _FAILING)} == 1",
-        "other output than at first": f"{series('infercanary_output_error_ratio', CANARY)} > {_OTHER}",
-        "no CUDA": f"{series('infercanary_cuda_missing', CANARY)} == 1",
-        "NVML in trouble": f"{series('infercanary_nvml_state', SERVICES, _NVML)} == 1",
+        "probe does not answer": f"{UP} == 0",
+        "canary fails": f"{series('infercanary_canary_state', JUDGED, _FAILING)} == 1",
+        "runs fail": f"{series(failed, JUDGED)} > 0",
+        "other output than at first": f"{series('infercanary_output_error_ratio', JUDGED)} > {_OTHER}",
+        "no CUDA": f"{series('infercanary_cuda_missing', JUDGED)} == 1",
+        "NVML in trouble": f"{series('infercanary_nvml_state', INSTANCE, SERVICES, _NVML)} == 1",
+        "starts again and again": f"changes({starts}[1h]) > 2",
         # None is clean right after a start.
         "few clean runs": f"max_over_time({clean}[5m]) < 0.5 and {clean}",
     }
@@ -134,62 +222,52 @@ def _containers() -> Panel:
         f'label_replace({selector}, "trouble", "{kind}", "", "")' for kind, selector in kinds.items()
     )
     columns = [
-        Column("service", "service", link=link("service", "service", "instance")),
-        Column("container", "container", link=link("gpu-host", "instance", "service", "container")),
-        Column("canary", "canary"),
-        Column("trouble", "Trouble"),
-        Column("Value", "Value", "short"),
-        Column("instance", "Host"),
+        Column("service", "Service", link=link("service", "service", "instance", "canary")),
+        Column("trouble", "Trouble", width=190),
+        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
+        Column("Value", "Number", "short", width=90),
+        Column("canary", "Canary", width=120),
+        Column("instance", "Host", width=140),
     ]
-    return rows(about, columns, Query(f"max by (instance, service, container, canary, trouble) ({query})"))
+    by = "instance, service, container, canary, trouble"
+    return rows(about, columns, Query(f"max by ({by}) ({query})"), sort=("Service",), paged=True)
 
 
-def _alerts() -> Panel:
+def _verdicts() -> Panel:
     about = About(
-        "Alerts that fire",
-        "InferCanary's alerts of these services, and those of no service (the exporter's own). What each means and "
-        "what to do is in docs/runbooks.md.",
+        "Verdicts over time",
+        f"The verdict that held at each moment, of services that had an upgrade in this time range, the worst {TOP}. "
+        "It falls back to settling when an image changes.",
+        "What was called and is now inconclusive again has a new image: see the table.",
         "none",
-        empty="No alert fires",
+        width=24,
+        height=7,
+        empty="No service was upgraded in this time range",
     )
-    query = 'max by (alertname, severity, instance, service, container, canary) (ALERTS{alertname=~"InferCanary.*", '
-    query += 'alertstate="firing", service=~"$service|"})'
-    columns = [
-        Column("alertname", "Alert"),
-        Column(
-            "severity",
-            "Severity",
-            named={"critical": colours.VERMILLION, "warning": colours.ORANGE, "info": colours.SKY},
-        ),
-        Column("service", "service", link=link("service", "service")),
-        Column("container", "container"),
-        Column("canary", "canary"),
-        Column("instance", "Host"),
-    ]
-    return rows(about, columns, Query(query))
+    number = series(_NUMBER, JUDGED)
+    most = f"max_over_time({number}[$__range] @ end())"
+    upgraded = f"{number} and topk({TOP}, {most} > 1)"
+    query = states(upgraded, ever(number, "> 1"), "service")
+    return timeline(about, Query(query, "{{service}} {{canary}}"), colours.VERDICTS)
 
 
-def _failures() -> Panel:
+def _latency() -> Panel:
     about = About(
-        "Runs that failed",
-        "Runs that raised, hung or returned NaN. Healthy is none; the probe's log has the reason.",
-        "short",
-        empty="No run failed",
+        "Latency of each service, over its own mean",
+        f"1 is the mean of the time range shown; the {TOP} that moved most. Services that move together at one moment "
+        "share a host; one that moves alone has an image of its own to ask.",
+        "Moved together: see *GPU and host*. Moved alone: see *Upgrade*, or *Service* where there was none.",
+        "percentunit",
+        width=24,
+        height=10,
+        empty="No canary has run in this time range",
     )
-    failed = increase("infercanary_runs_total", CANARY, 'outcome!~"ok|busy"')
+    number = series(_LATENCY, JUDGED)
+    mean = f"avg_over_time({number}[$__range] @ end())"
+    moved = f"stddev_over_time({number}[$__range] @ end()) / {mean}"
     return lines(
-        about, Query(f"sum by (service, outcome) ({failed}) > 0", "{{service}} {{outcome}}"), minimum=0
+        about,
+        Query(worst(f"{number} / {mean}", BY, moved), "{{service}} {{canary}}"),
+        doubling=True,
+        apart=True,
     )
-
-
-def _starts() -> Panel:
-    about = About(
-        "Starts of containers",
-        "How often each service's probes started: after each start counters begin anew, and the judge has one "
-        "replicate more.",
-        "short",
-        empty="No container started",
-    )
-    starts = series("infercanary_probe_start_timestamp_seconds", SERVICES)
-    query = f"sum by (service) (changes({starts}[$__rate_interval]))"
-    return lines(about, Query(query, "{{service}}"), minimum=0, steps=True)

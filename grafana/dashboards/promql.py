@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from grafana.dashboards.variables import JUDGED
+
 CONTAINER = "instance, service, container"
 """What identifies a container: its name is unique on its host, and `instance` is the host's exporter."""
 
@@ -64,7 +66,37 @@ def steady_of_range(name: str, *matchers: str) -> str:
     return f"{now} / {usual}"
 
 
-def states(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
+def states(numbers: str, some: str, label: str) -> str:
+    """States as numbers, and a series of 0 where there is none in the whole time range: a time line needs one.
+
+    Args:
+        numbers: An expression that gives them.
+        some: One that gives something at each moment of a time range in which there are any.
+        label: What the series of 0 has in place of the names, which is one word.
+
+    Returns:
+        An expression.
+    """
+    none = f'label_replace(vector(0), "{label}", "none", "", "")'
+    return f"{numbers} or ({none} unless on () ({some}))"
+
+
+def ever(selector: str, bound: str = "") -> str:
+    """What gives something at each moment of a time range in which the series ever was.
+
+    What came within the last step does not count: no point of the time line may have it yet.
+
+    Args:
+        selector: Of series.
+        bound: What the highest value has to be, such as ``> 1``; empty for any.
+
+    Returns:
+        An expression.
+    """
+    return f"max_over_time({selector}[$__range] @ end() offset $__interval) {bound}".rstrip()
+
+
+def numbered(name: str, label: str, values: Iterable[str], by: str, *matchers: str) -> str:
     """A state set as one number for each ``by``: the place, from 1 on, of the state that holds.
 
     Args:
@@ -73,16 +105,49 @@ def states(name: str, label: str, values: Iterable[str], by: str, *matchers: str
         by: Labels, with commas between them.
     """
     holds = [series(name, *matchers, f'{label}="{value}"') for value in values]
-    numbered = " or ".join(f"({selector} == 1) * {i}" for i, selector in enumerate(holds, 1))
-    return f"max by ({by}) ({numbered})"
+    return f"max by ({by}) ({' or '.join(f'({selector} == 1) * {i}' for i, selector in enumerate(holds, 1))})"
 
 
-def newest(name: str, *matchers: str) -> str:
+TOP = 20
+"""How many lines a panel of a fleet has: more are a carpet, and their names need more room than the lines."""
+
+
+def worst(expression: str, by: str, rank: str) -> str:
+    """The series of an expression that are first by a number of the whole time range: the same ones at each moment.
+
+    Args:
+        expression: Of many series.
+        by: Labels that identify one, with commas between them.
+        rank: What is highest for the worst: one number for each, which no step of the time range changes.
+    """
+    return f"({expression}) and on ({by}) topk({TOP}, {rank})"
+
+
+def worst_gauges(name: str, *matchers: str) -> str:
+    """The series of a gauge with the highest peaks in the time range."""
+    selected = series(name, *matchers)
+    return f"{selected} and topk({TOP}, max_over_time({selected}[$__range] @ end()))"
+
+
+def worst_rates(name: str, *matchers: str) -> str:
+    """Rates of a counter, of the series that grew most in the time range.
+
+    Returns:
+        An expression.
+    """
+    most = f"topk({TOP}, increase({series(name, *matchers)}[$__range] @ end()))"
+    return f"{rate(name, *matchers)} and {most}"
+
+
+def newest(name: str, *matchers: str, by: str = CONTAINER) -> str:
     """An info metric as 1, once for each container: where its labels changed and the old series lingers, the new one.
 
     Prometheus looks back five minutes where it has not seen a series end, and a join with both would fail.
+
+    Args:
+        by: What has one series, where that is not a container.
     """
-    return f"topk by ({CONTAINER}) (1, timestamp({series(name, *matchers)})) ^ 0"
+    return f"topk by ({by}) (1, timestamp({series(name, *matchers)})) ^ 0"
 
 
 def by_image(expression: str, *matchers: str) -> str:
@@ -95,24 +160,53 @@ def by_image(expression: str, *matchers: str) -> str:
     return f"({expression}) * on ({CONTAINER}) group_left (image, image_id) {info}"
 
 
-def current_image(*matchers: str) -> str:
-    """The images that run at the end of the time range, with the same labels."""
-    return _short_id(f"{series('infercanary_container_info', *matchers)} @ end()")
-
-
 def _short_id(info: str) -> str:
     return f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
 
 
-def of_each_image(expression: str, by: str, *matchers: str, how: str = "avg") -> str:
-    """One value an image, out of the range shown: also of an image that is gone by now.
+_UPGRADED = f"max by (instance, service) ({series('infercanary_upgrade_timestamp_seconds', JUDGED)} @ end())"
+
+
+def _compared(which: str) -> str:
+    """Ids of the images that the judge compares at the end of the time range: it writes `name (id)`, or the id."""
+    images = f"max by (instance, service, {which}) ({series('infercanary_upgrade_info', JUDGED)} @ end())"
+    return f'label_replace({images}, "image_id", "$1", "{which}", "(?:.*[(])?([^()]*)[)]?")'
+
+
+def of_new(expression: str, *matchers: str) -> str:
+    """The expression since the last upgrade, of containers with the new image. It gets the labels of `by_image`.
+
+    An image may have run before, and is new again after a rollback; where only the model was exchanged, it is the same.
 
     Args:
         expression: One with the labels of a container.
-        by: Further labels, with commas between them; empty for none.
-        how: How values are joined, over time and over containers: ``avg``, ``min`` or ``max``.
     """
-    return (
-        f"{how} by (image, image_id{', ' + by if by else ''}) "
-        f"({how}_over_time(({by_image(expression, *matchers)})[$__range:$__interval]))"
-    )
+    on = "on (instance, service, image_id)"
+    return f"({by_image(expression, *matchers)}) and {on} {_compared('candidate_image')} and {_SINCE}"
+
+
+_SINCE = f"on (instance, service) ({_UPGRADED} <= time())"
+
+
+def of_old(expression: str, *matchers: str) -> str:
+    """The expression with the image before the last upgrade, the one that the judge compares with. As `of_new`.
+
+    Args:
+        expression: One with the labels of a container.
+    """
+    on = "on (instance, service, image_id)"
+    new = f"({_compared('candidate_image')} and {_SINCE})"
+    return f"({by_image(expression, *matchers)}) and {on} {_compared('baseline_image')} unless {on} {new}"
+
+
+OLD_AND_NEW = {"old": of_old, "new": of_new}
+
+
+def over_range(expression: str, by: str) -> str:
+    """Its mean over the time range, also of containers that are gone by now.
+
+    Args:
+        expression: One that `of_old` or `of_new` gives.
+        by: Labels that are left, with commas between them; empty for none.
+    """
+    return f"avg by ({by}) (avg_over_time(({expression})[$__range:$__interval]))"

@@ -1,28 +1,28 @@
-"""*Service*: one service's latency: where it lies, what it is made of, and what happened to it."""
+"""*Service*: one service's latency: the verdict, where it lies, its replicas, what it is made of, and its runs."""
 
 from __future__ import annotations
 
-from grafana.dashboards import colours, marks, variables, verdicts
+from grafana.dashboards import colours, marks, rare, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
-from grafana.dashboards.panels import (
-    About,
-    Column,
-    Panel,
-    Query,
-    against,
-    heat,
-    lines,
-    matrix,
-    rows,
-    tiles,
-    timeline,
+from grafana.dashboards.charts import heat, lines, timeline
+from grafana.dashboards.panels import About, Panel, Query
+from grafana.dashboards.promql import (
+    ever,
+    newest,
+    numbered,
+    rate,
+    series,
+    states,
+    worst_gauges,
 )
-from grafana.dashboards.promql import newest, rate, series, states
-from grafana.dashboards.variables import CANARIES, CONTAINERS
+from grafana.dashboards.tables import Column, rows
+from grafana.dashboards.variables import CANARIES, CONTAINERS, JUDGED
+from infercanary.contract.report import LADDER
 
 NO_RUN = "The canary has not run in this time range"
-BUCKETS = "infercanary_latency_seconds_bucket"
-NO_SWEEP = "No canary is swept: its `sweep` is off by default"
+BUCKETS = "service_canary_le:infercanary_latency_seconds_bucket:rate5m"
+OF_ALL_HOSTS = 'service=~"$service", canary=~"$canary"'
+"""What is recorded of a service on all hosts together."""
 
 
 def board() -> Board:
@@ -34,7 +34,7 @@ def board() -> Board:
     return Board(
         "service",
         "Service",
-        "One service: latency and its phases, before and after each upgrade, replicas side by side.",
+        "One service: did it change, where does its latency lie, do its replicas agree, and what is it made of.",
         [
             variables.datasource(),
             variables.service(multi=False),
@@ -43,132 +43,111 @@ def board() -> Board:
             variables.canary(multi=False),
             variables.ceiling(),
         ],
+        [marks.upgrades(JUDGED), marks.images(CONTAINERS), marks.environment(CONTAINERS)],
         [
-            marks.upgrades(verdicts.CANARY),
-            marks.images(CONTAINERS),
-            marks.environment(CONTAINERS),
+            Row(
+                "Did it change",
+                [
+                    verdicts.sentence(),
+                    verdicts.numbers(14),
+                    verdicts.rests_on(10),
+                    verdicts.shift(),
+                    verdicts.before_and_after(),
+                ],
+            ),
+            Row(
+                "Replicas side by side",
+                [_replicas(), _by_container(), _disturbed(), _states(), _differences()],
+            ),
+            Row("Latency of all repeats", [_heatmap(), _quantiles()]),
+            Row("What it is made of", [_phases(), _phase_shares(), _bottlenecks()]),
+            Row("Runs", [_outcomes(), _tags(), _intended(), _output()]),
+            Row("Cold start", [rare.cold_start(), rare.time_to_steady()], collapsed=True),
+            Row(
+                "Streamed completions of a language model",
+                [rare.first_token(), rare.tokens()],
+                collapsed=True,
+            ),
+            Row("Sweeps: throughput against latency", [rare.trade_off(), rare.points()], collapsed=True),
         ],
-        [
-            Row("Now", [_verdict(), _numbers(), _replicas()]),
-            Row("Latency", [_heatmap(), _quantiles(), verdicts.before_and_after(), verdicts.shift()]),
-            Row("What it is made of", [_phases(), _phase_shares(), _bottlenecks(), _intended(), _scatter()]),
-            Row("Replicas side by side", [_by_container(), _minimum(), _differences(), _states()]),
-            Row("Runs", [_outcomes(), _tags(), _eligible(), _output()]),
-            Row("Cold start", [_cold_start(), _time_to_steady()]),
-            Row("Sweeps", [_trade_off(), _points()]),
-        ],
-    )
-
-
-def _verdict() -> Panel:
-    about = About(
-        "Verdict on the last image",
-        "Whether the last image changed the latency, and who made the change: image, host, both, or unknown.",
-        "none",
-        width=8,
-        height=4,
-        empty=verdicts.NO_VERDICT,
-    )
-    verdict = f"{verdicts.of('infercanary_verdict', 'verdict')} == 1"
-    cause = f"{verdicts.of('infercanary_shift_cause', 'cause')} == 1"
-    return tiles(
-        about,
-        Query(verdict, "{{verdict}}"),
-        Query(cause, "made by: {{cause}}"),
-        named=colours.VERDICTS | {f"made by: {cause}": colour for cause, colour in colours.CAUSES.items()},
-        text=verdicts.NAME_ONLY,
-    )
-
-
-def _numbers() -> Panel:
-    about = About(
-        "In numbers",
-        "The shift and the two ends of its interval, and the drift since the image's first day.",
-        "percentunit",
-        width=16,
-        height=4,
-        empty=verdicts.NO_VERDICT,
-    )
-    return tiles(
-        about,
-        Query(f"max({verdicts.of('infercanary_shift_ratio')})", "shift"),
-        Query(f"max({verdicts.of('infercanary_shift_low_ratio')})", "at least"),
-        Query(f"max({verdicts.of('infercanary_shift_high_ratio')})", "at most"),
-        Query(f"max({verdicts.of('infercanary_drift_ratio')})", "drift"),
-        decimals=1,
     )
 
 
 def _replicas() -> Panel:
-    by = "service, container, canary"
+    by = "instance, service, container, canary"
+    state = series("infercanary_canary_state", CANARIES)
     queries = [
-        Query(f"max by ({by}, state) ({series('infercanary_canary_state', CANARIES)} == 1)"),
+        Query(f"max by ({by}, state) ({state} == 1)"),
         Query(f"max by ({by}) ({series('infercanary_run_median_seconds', CANARIES)})"),
         Query(f"max by ({by}) ({series('infercanary_eligible_ratio', CANARIES)})"),
         Query(
-            f"max by ({by}, image) ({series('infercanary_canary_state', CANARIES)} "
-            "* on (instance, service, container) group_left (image) "
+            f"max by ({by}, image) ({state} * on (instance, service, container) group_left (image) "
             f"{newest('infercanary_container_info', CONTAINERS)})"
         ),
         Query(
-            f"max by ({by}) ({series('infercanary_canary_state', CANARIES)} * 0 + on (instance, service, container) "
+            f"max by ({by}) ({state} * 0 + on (instance, service, container) "
             "group_left () infercanary_probe_start_timestamp_seconds) * 1000"
         ),
     ]
     columns = [
-        Column("container", "container", link=link("gpu-host", "service", "container")),
-        Column("canary", "canary", link=link("upgrade", "service", "canary")),
-        Column("state", "State", named=colours.CANARY_STATES),
-        Column("Value #B", "Latency", "s"),
-        Column("Value #C", "Clean runs", "percentunit", decimals=0),
-        Column("Value #E", "Started", "dateTimeFromNow"),
+        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
+        Column("state", "State", named=colours.CANARY_STATES, width=110),
+        Column("Value #B", "Latency", "s", width=90),
+        Column("Value #C", "Clean runs", "percentunit", decimals=0, width=100),
+        Column("Value #E", "Started", "dateTimeFromNow", width=130),
         Column("image", "Image"),
-        Column("service", "service"),
+        Column("canary", "Canary", link=link("upgrade", "instance", "service", "canary"), width=120),
+        Column("service", "Service", hidden=True),
+        Column("instance", "Host", hidden=True),
     ]
     about = About(
         "Replicas",
         "Each container of the service: its state, the last run's median, the share of its last 100 runs that nothing "
         "disturbed, when its probe started, and its image.",
-        "short",
+        "failing: the probe's log says why. Few clean runs: see the tags below. Follow the container to what it runs "
+        "on.",
+        "none",
         width=24,
         height=6,
         empty="No container of the service reports",
     )
-    return rows(about, columns, *queries)
+    return rows(about, columns, *queries, sort=("Container",), paged=True)
+
+
+_COARSE = "|".join(f"{bound!r}".replace(".", "[.]") for bound in LADDER[::2])
+"""Every second bound of the ladder: more rows than there is room for their labels."""
 
 
 def _heatmap() -> Panel:
     about = About(
         "Latency heatmap",
-        "How many repeats a second took how long, on the ladder that all canaries share. Two bands are two states: "
-        "clocks, replicas, or disturbed and undisturbed runs. Rows end at 'Heatmap up to'.",
+        "How many repeats a second took how long, in the last five minutes, of the service on all hosts. Rows end at "
+        "'Heatmap up to'.",
+        "Two bands are two states (clocks, replicas, or disturbed and undisturbed runs): see the replicas above.",
         "s",
-        height=9,
+        height=10,
         empty=NO_RUN,
     )
-    selected = rate(BUCKETS, CANARIES, 'le=~"$ceiling"')
+    selected = series(BUCKETS, OF_ALL_HOSTS, 'le=~"$ceiling"', f'le=~"{_COARSE}|[+]Inf"')
     return heat(about, Query(f"sum by (le) ({selected}) > 0", "{{le}}"))
 
 
 def _quantiles() -> Panel:
     about = About(
         "Quantiles",
-        "Of all repeats, interpolated within buckets that are 19 % wide: for trends, not for verdicts. A p90 needs 64 "
-        "repeats and a p99 662, so choose a long time range for it.",
+        "Of all repeats of the service on all hosts, interpolated within buckets that are 19 % wide: for trends, not "
+        "for verdicts. p50 and p90 of five minutes, p99 of an hour, and only of enough repeats: 64 and 640.",
+        "Only the high ones rise: some repeats are disturbed, see the tags. All rise: see what it is made of.",
         "s",
-        height=9,
-        empty=NO_RUN,
+        height=10,
+        empty="Too few repeats: a p50 needs five minutes of them",
     )
+    name = "service_canary:infercanary_latency_seconds:p{}_rate{}"
+    windows = {50: "5m", 90: "5m", 99: "1h"}
     return lines(
         about,
-        *(
-            Query(
-                f"histogram_quantile({q}, sum by (service, canary, le) ({rate(BUCKETS, CANARIES)}))",
-                f"p{round(q * 100)}",
-            )
-            for q in (0.5, 0.9, 0.99)
-        ),
-        every="5m",
+        *(Query(series(name.format(q, window), OF_ALL_HOSTS), f"p{q}") for q, window in windows.items()),
+        named={"p50": colours.BLUE, "p90": colours.ORANGE, "p99": colours.PURPLE},
     )
 
 
@@ -176,8 +155,9 @@ def _phases() -> Panel:
     about = About(
         "Phases, stacked",
         "Median of each phase over the last run's repeats, mean over the containers. h2d, compute and d2h are by the "
-        "device's clock, launch and queue by the host's. Phases overlap, so their sum is not the latency: see which "
-        "one grew.",
+        "device's clock, launch and queue by the host's. Phases overlap, so their sum is not the latency.",
+        "compute grew: clocks, kernels, a neighbour on the device. launch: threads and CPU quota. h2d, d2h: the bus. "
+        "queue: a device that was busy. wait, first_token: the server.",
         "s",
         width=8,
         empty=NO_RUN,
@@ -190,6 +170,7 @@ def _phase_shares() -> Panel:
     about = About(
         "Each phase over its own mean",
         "1 is the mean of the time range shown: the phase that grew stands out, however small it is.",
+        "The one that steps up with the latency is where it grew; its part of the whole is in *Phases, stacked*.",
         "percentunit",
         width=8,
         empty=NO_RUN,
@@ -197,7 +178,7 @@ def _phase_shares() -> Panel:
     name = "infercanary_run_phase_median_seconds"
     mean = f"avg by (phase) (avg_over_time({series(name, CANARIES)}[$__range] @ end()))"
     query = f"avg by (phase) ({series(name, CANARIES)}) / ({mean} > 0)"
-    return lines(about, Query(query, "{{phase}}"), named=colours.PHASES)
+    return lines(about, Query(query, "{{phase}}"), named=colours.PHASES, doubling=True)
 
 
 def _bottlenecks() -> Panel:
@@ -206,6 +187,7 @@ def _bottlenecks() -> Panel:
         "Shares of the last run's median latency, mean over the containers. compute is the CPU or the device at work, "
         "its waiting for memory included; io is transfers, sockets and reading from a disk; scheduling is launching, "
         "queues, locks and waiting for a CPU. What a server does is unknown to its client.",
+        "scheduling that is not small: see waiting for a CPU on *GPU and host*. io: a model or its data is read anew.",
         "percentunit",
         width=8,
         empty=NO_RUN,
@@ -220,7 +202,8 @@ def _intended() -> Panel:
     about = About(
         "Waiting for a turn",
         "Mean latency, and mean time from a run's intended start to the end of its first repeat. What the second has "
-        "over the first is lateness and waiting: for the server's pool, or for a CPU.",
+        "over the first is lateness and waiting.",
+        "They part: the server's pool is full, or the probe waits for a CPU.",
         "s",
         empty=NO_RUN,
     )
@@ -231,59 +214,44 @@ def _intended() -> Panel:
     return lines(
         about,
         *(
-            Query(
-                f"sum by (service, canary) ({rate(f'{name}_sum', CANARIES)}) "
-                f"/ sum by (service, canary) ({rate(f'{name}_count', CANARIES)})",
-                legend,
-            )
+            Query(f"sum({rate(f'{name}_sum', CANARIES)}) / sum({rate(f'{name}_count', CANARIES)})", legend)
             for legend, name in means.items()
         ),
         minimum=0,
     )
 
 
-def _scatter() -> Panel:
+def _by_container() -> Panel:
+    about = About(
+        "Latency of each replica",
+        "The last run's median.",
+        "Replicas of one image that stay apart differ in place: cores, NUMA node, GPU. See where they differ below, "
+        "and *GPU and host*.",
+        "s",
+        empty=NO_RUN,
+    )
+    return lines(about, Query(worst_gauges("infercanary_run_median_seconds", CANARIES), "{{container}}"))
+
+
+def _disturbed() -> Panel:
     about = About(
         "Scatter within a run",
-        "Interquartile range of a run's repeats over their median. Where it rises and the minimum stays, something "
-        "gets in the way at times: throttling, preemption, the garbage collector, other work on the GPU.",
+        "Interquartile range of a run's repeats over their median, for each replica: whether something gets in the way "
+        "at times.",
+        "It rises: throttling, preemption, the garbage collector, other work on the GPU. The tags below say which.",
         "percentunit",
         empty=NO_RUN,
     )
     iqr, median = (series(f"infercanary_run_{what}_seconds", CANARIES) for what in ("iqr", "median"))
-    return lines(about, Query(f"{iqr} / {median}", "{{container}}"), minimum=0)
-
-
-def _by_container() -> Panel:
-    about = About(
-        "Latency of each replica",
-        "The last run's median. Replicas of one image that stay apart differ in place: cores, NUMA node, GPU.",
-        "s",
-        empty=NO_RUN,
-    )
-    return lines(about, Query(series("infercanary_run_median_seconds", CANARIES), "{{container}}"))
-
-
-def _minimum() -> Panel:
-    about = About(
-        "Minimum and p90 of each replica",
-        "The least disturbed repeat, and the 90th percentile of the last 64. Where the minimum moved the work costs "
-        "more; where only the p90 did, some repeats are disturbed.",
-        "s",
-        empty=NO_RUN,
-    )
-    return lines(
-        about,
-        Query(series("infercanary_run_minimum_seconds", CANARIES), "{{container}} minimum"),
-        Query(series("infercanary_recent_p90_seconds", CANARIES), "{{container}} p90"),
-    )
+    query = f"{iqr} / {median} and {worst_gauges('infercanary_run_iqr_seconds', CANARIES)}"
+    return lines(about, Query(query, "{{container}}"), minimum=0)
 
 
 def _differences() -> Panel:
     about = About(
         "Where replicas differ now",
-        "Components of the environment that not all of these containers have alike, by container and version. Empty "
-        "is well, except while a rollout is under way.",
+        "Components of the environment that not all of these containers have alike, by container and version.",
+        "While a rollout is under way that is well. Else bring them to one image and one set of limits.",
         "none",
         empty="All replicas have the same environment",
     )
@@ -292,29 +260,39 @@ def _differences() -> Panel:
     columns = [
         Column("component", "Component"),
         Column("version", "Version"),
-        Column("container", "container", link=link("gpu-host", "service", "container")),
-        Column("service", "service"),
+        Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
+        Column("service", "Service", hidden=True),
+        Column("instance", "Host", hidden=True),
     ]
-    query = f"max by (service, container, component, version) ({series('infercanary_environment_info', CONTAINERS)})"
-    return rows(about, columns, Query(f"{query} and on (component) ({several})"), sort="Component")
+    by = "instance, service, container, component, version"
+    query = f"max by ({by}) ({series('infercanary_environment_info', CONTAINERS)})"
+    return rows(
+        about, columns, Query(f"{query} and on (component) ({several})"), sort=("Component",), paged=True
+    )
 
 
 def _states() -> Panel:
     about = About(
         "State of each canary",
-        "Opening, warming, steady, busy (no turn in the server's pool or on the GPU), failing, out of memory "
-        "(too little is left for it). Warming that lasts: latencies never settle.",
+        "Opening, warming, steady, busy (no turn in the server's pool or on the GPU), failing, out of memory (too "
+        "little is left for it).",
+        "warming that lasts: latencies never settle. failing, out of memory: the probe's log and the status page say "
+        "why.",
         "none",
-        empty="No canary reports",
+        empty="No canary reported in this time range",
     )
-    query = states("infercanary_canary_state", "state", colours.CANARY_STATES, "container, canary", CANARIES)
+    name = "infercanary_canary_state"
+    now = numbered(name, "state", colours.CANARY_STATES, "container, canary", CANARIES)
+    query = states(now, ever(series(name, CANARIES)), "container")
     return timeline(about, Query(query, "{{container}}"), colours.CANARY_STATES)
 
 
 def _outcomes() -> Panel:
     about = About(
         "Runs by outcome",
-        "Runs a second. Healthy is ok only; busy found no turn in time, which is no fault of the canary.",
+        "Runs a second. Healthy is ok only.",
+        "busy found no turn in time, which is no fault of the canary: the server is loaded. raised, timed_out, "
+        "not_finite: the probe's log has the reason.",
         "ops",
         empty=NO_RUN,
     )
@@ -325,8 +303,9 @@ def _outcomes() -> Panel:
 def _tags() -> Panel:
     about = About(
         "Tags: share of the runs",
-        "What may have disturbed runs, as a share of all. A tag that comes with an image is a finding about the "
-        "image; one on all containers of a host is the host.",
+        "What may have disturbed runs, as a share of all.",
+        "A tag that comes with an image is a finding about the image; one on all containers of a host is the host. "
+        "docs/signals.md says what each means.",
         "percentunit",
         empty="No run has a tag",
     )
@@ -337,104 +316,13 @@ def _tags() -> Panel:
     )
 
 
-def _eligible() -> Panel:
-    about = About(
-        "Clean runs",
-        "Share of the last 100 runs that were ok, steady and without a tag. Below a half, comparisons rest on the "
-        "minority of the runs.",
-        "percentunit",
-        empty=NO_RUN,
-    )
-    query = series("infercanary_eligible_ratio", CANARIES)
-    return lines(about, Query(query, "{{container}}"), minimum=0, maximum=1)
-
-
 def _output() -> Panel:
     about = About(
         "Output against the first steady one",
-        "Relative error of the last run's output. Below 1 % it is rounding; above, the same input gets another answer.",
+        "Relative error of the last run's output. Below 1 % it is rounding.",
+        "Above, the same input gets another answer: look for what changed the weights or the code while it ran.",
         "percentunit",
         empty="No output is compared",
     )
-    return lines(about, Query(series("infercanary_output_error_ratio", CANARIES), "{{container}}"), minimum=0)
-
-
-def _cold_start() -> Panel:
-    about = About(
-        "Cold start",
-        "Seconds of each step of each container's last start: loading, the first run, warm-up, and from the "
-        "container's start until it could be asked and was steady.",
-        "s",
-        empty="No container has started here yet",
-    )
-    steps = {
-        "load": series("infercanary_load_seconds", CANARIES),
-        "first run": series("infercanary_first_run_seconds", CANARIES),
-        "warm-up": series("infercanary_warm_up_seconds", CANARIES),
-        "until it could be asked": series("infercanary_time_to_report_seconds", CONTAINERS),
-        "until steady": series("infercanary_time_to_steady_seconds", CANARIES),
-    }
-    query = " or ".join(f'label_replace({step}, "step", "{name}", "", "")' for name, step in steps.items())
-    return matrix(about, "step", "container", Query(f"max by (step, container) ({query})"))
-
-
-def _time_to_steady() -> Panel:
-    about = About(
-        "Time until steady",
-        "How long each start took until latencies were comparable: what a rollout should wait.",
-        "s",
-        empty="No canary was steady yet",
-    )
-    query = series("infercanary_time_to_steady_seconds", CANARIES)
-    return lines(about, Query(query, "{{container}}"), minimum=0, steps=True)
-
-
-def _trade_off() -> Panel:
-    about = About(
-        "Throughput against latency",
-        "A point for each batch size (one request at a time) and each number of requests at a time in the last sweep, "
-        "mean over the containers. Up and to the left is better; where points go to the right and no longer up, the "
-        "device is full.",
-        "short",
-        empty=NO_SWEEP,
-    )
-    by = ["batch", "concurrency"]
-    latency, rate = (
-        f"avg by ({', '.join(by)}) ({series(f'infercanary_sweep_{name}', CANARIES)})"
-        for name in ("latency_seconds", "samples_per_second")
-    )
-    return against(
-        about,
-        by,
-        Column("Value #A", "Latency of a request", "s"),
-        Column("Value #B", "Samples a second", "short"),
-        Query(latency),
-        Query(rate),
-    )
-
-
-def _points() -> Panel:
-    about = About(
-        "Points of the last sweep",
-        "What each container measured, and when its sweep ended. Device memory is the peak in its process, on a GPU "
-        "only. A point that is missing did not fit, was too slow or raised: `infercanary_sweep_missing_points_total`.",
-        "short",
-        empty=NO_SWEEP,
-    )
-    by = "service, container, batch, concurrency"
-    columns = [
-        Column("container", "container", link=link("gpu-host", "service", "container")),
-        Column("batch", "Batch"),
-        Column("concurrency", "At a time"),
-        Column("Value #A", "Latency", "s"),
-        Column("Value #B", "Samples a second", "short"),
-        Column("Value #C", "Device memory", "bytes"),
-        Column("Value #D", "Swept", "dateTimeFromNow"),
-        Column("service", "service"),
-    ]
-    names = ("latency_seconds", "samples_per_second", "peak_memory_bytes")
-    queries = [Query(f"max by ({by}) ({series(f'infercanary_sweep_{name}', CANARIES)})") for name in names]
-    ended = series("infercanary_sweep_timestamp_seconds", CANARIES)
-    each = series("infercanary_sweep_latency_seconds", CANARIES)
-    joined = f"{each} * 0 + on (instance, service, container, canary) group_left () {ended}"
-    return rows(about, columns, *queries, Query(f"max by ({by}) ({joined}) * 1000"), sort="Latency")
+    query = worst_gauges("infercanary_output_error_ratio", CANARIES)
+    return lines(about, Query(query, "{{container}}"), minimum=0, calm=0.02)

@@ -1,34 +1,37 @@
-"""*Upgrade*: two images side by side: how their latencies lie, what the judge says, and what came with the new one.
+"""*Upgrade*: what the judge says of the last upgrade, and the two images side by side: old left and grey, new right and
+blue.
 
 A container keeps its series through an upgrade, so images are distinguished by a join with
-`infercanary_container_info` at each moment of the time range, which has to reach back to the old image.
+`infercanary_container_info` at each moment of the time range, which has to reach back to the old image. Old and new are
+the two that the judge compares at its end; what else ran in it is in the table of images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from grafana_foundation_sdk.models.common import BigValueTextMode
+from collections.abc import Callable, Iterator
 
 from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row
-from grafana.dashboards.panels import About, Column, Panel, Query, lines, matrix, rows, spread, tiles
+from grafana.dashboards.charts import lines, spread
+from grafana.dashboards.panels import About, Panel, Query
 from grafana.dashboards.promql import (
     CONTAINER,
-    by_image,
-    current_image,
+    OLD_AND_NEW,
     increase,
     newest,
-    of_each_image,
+    of_new,
+    of_old,
+    over_range,
     series,
     steady_of_range,
 )
-from grafana.dashboards.variables import CANARIES, CONTAINERS
+from grafana.dashboards.tables import YES_OR_NO, Column, compared, rows, tiles
+from grafana.dashboards.variables import CANARIES, CONTAINERS, JUDGED
 from infercanary.judge.policy import LIVE
 
 MEDIAN = series("infercanary_run_median_seconds", CANARIES)
-NO_IMAGE = "No run of a known image in this time range: choose one that reaches back before the upgrade"
-EACH = "{{image}} {{image_id}}"
+NO_IMAGES = "No upgrade in this time range: choose one that reaches back before it"
+HUES = {"old": colours.OLD, "new": colours.NEW}
 
 
 def board() -> Board:
@@ -40,7 +43,7 @@ def board() -> Board:
     return Board(
         "upgrade",
         "Upgrade",
-        "Two images of one service side by side: choose a time range that has both.",
+        "What the last upgrade did, and the two images of one service side by side: choose a time range that has both.",
         [
             variables.datasource(),
             variables.service(multi=False),
@@ -48,279 +51,283 @@ def board() -> Board:
             variables.container(),
             variables.canary(multi=False),
         ],
+        [marks.upgrades(JUDGED), marks.images(CONTAINERS), marks.environment(CONTAINERS)],
         [
-            marks.upgrades(verdicts.CANARY),
-            marks.images(CONTAINERS),
-            marks.environment(CONTAINERS),
-        ],
-        [
-            Row("What the judge says", [_verdict(), verdicts.parts(), _rests_on(), verdicts.shift(24)]),
-            Row("Two images side by side", [_distributions(), _over_time(), _quantiles(), _images()]),
             Row(
-                "Where it grew", [_bottleneck(), _where(), _phases(), _phases_over_time(), _tags(), _beside()]
+                "What the judge says",
+                [
+                    verdicts.sentence(),
+                    verdicts.numbers(10),
+                    verdicts.rests_on(7),
+                    _well(),
+                    verdicts.shift(),
+                    _over_time(),
+                ],
             ),
-            Row("Beside latency", [verdicts.measures()]),
-            Row("What came with the image", [_components(), _cold_start(), _cold_start_shift(), _output()]),
+            Row("Old and new", [_images(), _levels(), _distributions()]),
+            Row("Where it grew", [_where(), _phases(), _beside(), _tags()]),
+            Row("What came with the image", [_components(), _cold_start(), verdicts.measures()]),
         ],
         since="now-24h",
     )
 
 
-def _verdict() -> Panel:
+def _well() -> Panel:
     about = About(
-        "Verdict and cause",
-        "The verdict on the last image, who made the change, and whether a GPU model runs on the CPU since.",
+        "Is it still right",
+        "Whether the new image answers as the old one did: the relative error of its first steady output, for the same "
+        "input, is at most 0.01. And whether a canary that ran on a GPU does so still.",
+        "Other answers: compare weights and preprocessing before anything else, for then faster is no improvement. On "
+        "the CPU: the image has a CPU-only wheel, or the container was started without its GPU.",
         "none",
-        width=8,
-        height=6,
-        empty=verdicts.NO_VERDICT,
+        width=7,
+        height=4,
     )
-    verdict = f"{verdicts.of('infercanary_verdict', 'verdict')} == 1"
-    cause = f"{verdicts.of('infercanary_shift_cause', 'cause')} == 1"
-    fallback = f"max({verdicts.of('infercanary_cpu_fallback')}) == 1"
+    error = f"max({verdicts.of('infercanary_upgrade_output_error_ratio')})"
+    fallback = f"max({verdicts.of('infercanary_cpu_fallback')})"
     return tiles(
         about,
-        Query(verdict, "{{verdict}}"),
-        Query(cause, "made by: {{cause}}"),
-        Query(fallback, "CPU fallback"),
-        named={
-            **colours.VERDICTS,
-            **{f"made by: {cause}": colour for cause, colour in colours.CAUSES.items()},
-            "CPU fallback": colours.TROUBLE,
-        },
-        text=verdicts.NAME_ONLY,
+        Query(f"{error} <= bool scalar(infercanary:threshold:output_error_ratio)", "same answers"),
+        Query(f"1 - {fallback}", "same device"),
+        words={"same answers": YES_OR_NO, "same device": YES_OR_NO},
     )
 
 
-def _rests_on() -> Panel:
-    about = About(
-        "What the verdict rests on",
-        "Runs of the new image, starts of both (a start is one replicate, however many runs it has), and how much two "
-        "starts of one image differ, which is part of the interval.",
-        "short",
-        width=8,
-        height=6,
-        empty=verdicts.NO_VERDICT,
-    )
-    deviation = f"100 * max({verdicts.of('infercanary_restart_deviation_ratio')})"
-    return tiles(
-        about,
-        Query(f"max({verdicts.of('infercanary_judged_runs')})", "runs"),
-        Query(f"max({verdicts.of('infercanary_judged_generations')})", "starts"),
-        Query(deviation, "restart deviation, %"),
-    )
+def _two(query: Callable[[str], str]) -> Iterator[Query]:
+    """A query of each image: grey strokes are old, blue lines are new."""
+    for which, dash in (("old", (10, 8)), ("new", ())):
+        yield Query(query(which), f"{which} {{{{tag}}}} {{{{image_id}}}}", HUES[which], dash)
 
 
-def _distributions() -> Panel:
-    about = About(
-        "How latencies lie, by image",
-        "How often which median of a run was met, by image: blue runs now, orange is gone. Two humps apart: a change; "
-        "two on each other: none. An image with two humps has two states (clocks, replicas).",
-        "s",
-        height=9,
-        empty=NO_IMAGE,
-    )
-    return spread(about, *_now_and_before())
+def _tagged(expression: str) -> str:
+    """With the last part of the image's name, for a legend has little room."""
+    return f'label_replace({expression}, "tag", "$1", "image", "(?:.*/)?([^/@]+)(?:@.*)?")'
+
+
+def _medians(which: str) -> str:
+    median = f"quantile by (image, image_id) (0.5, {OLD_AND_NEW[which](MEDIAN, CONTAINERS)})"
+    return _tagged(median)
 
 
 def _over_time() -> Panel:
     about = About(
         "Latency over time, by image",
-        "The last run's median, median over the containers of each image: blue runs at the end of the time range, "
-        "orange is gone by then. While a rollout is under way both run.",
+        "The last run's median, median over the containers of each image. While a rollout is under way both run.",
+        "If the new image's line steps up at the upgrade and stays, it is the image or what came with it; if it comes "
+        "and goes, look at *GPU and host*.",
         "s",
-        height=9,
-        empty=NO_IMAGE,
+        empty=NO_IMAGES,
     )
-    return lines(about, *_now_and_before())
+    return lines(about, *_two(_medians))
 
 
-def _now_and_before() -> Iterator[Query]:
-    """In one hue the images that run at the end of the time range, in another those that are gone by then."""
-    each = f"quantile by (image, image_id) (0.5, {by_image(MEDIAN, CONTAINERS)})"
-    for operator in ("and", "unless"):
-        yield Query(f"{each} {operator} on (image, image_id) {current_image(CONTAINERS)}", EACH)
-
-
-def _quantiles() -> Panel:
+def _distributions() -> Panel:
     about = About(
-        "Medians of runs, by image",
-        "Quantiles over the time range of the runs' medians, which are exact: the mean over the containers of each "
-        "image. Where all quantiles moved alike the work costs more; where only the high ones did, it is disturbed.",
+        "How latencies lie, by image",
+        "How often which median of a run was met. Two humps apart: a change; two on each other: none. An image with "
+        "two humps has two states (clocks, replicas).",
+        "Two humps of one image: see the replicas on *Service*, for an average hides them.",
         "s",
-        height=9,
-        empty=NO_IMAGE,
+        empty=NO_IMAGES,
     )
-    levels = {"lowest": 0, "10 %": 0.1, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75, "90 %": 0.9, "highest": 1}
-    joined = by_image(MEDIAN, CONTAINERS)
-    each = {
-        name: f"avg by (image_id) (quantile_over_time({q}, ({joined})[$__range:$__interval]))"
-        for name, q in levels.items()
-    }
-    query = " or ".join(f'label_replace({level}, "level", "{name}", "", "")' for name, level in each.items())
-    return matrix(about, "level", "image_id", Query(query))
+    return spread(about, *_two(_medians))
+
+
+def _changed(old: str, new: str) -> str:
+    return f"{new} / {old} - 1"
+
+
+def _levels() -> Panel:
+    about = About(
+        "Medians of runs",
+        "Quantiles over the time range of the runs' medians, which are exact: the mean over the containers of each "
+        "image.",
+        "Where all moved alike the work costs more: see the phases and components. Where only the high ones did, it is "
+        "disturbed: see the tags.",
+        "s",
+        empty=NO_IMAGES,
+    )
+    levels = {"lowest": 0, "25 %": 0.25, "50 %": 0.5, "75 %": 0.75, "highest": 1}
+
+    def each(which: str) -> str:
+        joined = OLD_AND_NEW[which](MEDIAN, CONTAINERS)
+        return " or ".join(
+            f'label_replace(avg(quantile_over_time({q}, ({joined})[$__range:$__interval])), "level", "{name}", "", "")'
+            for name, q in levels.items()
+        )
+
+    old, new = each("old"), each("new")
+    change = f"({new}) / on (level) ({old}) - 1"
+    return compared(about, Column("level", "Level"), old, new, change)
 
 
 def _images() -> Panel:
     about = About(
         "Images in this time range",
-        "Which images ran, by the first twelve digits of their ids, with when each was last seen. An id that changed "
-        "under one reference is a tag that was moved.",
-        "dateTimeAsIso",
-        height=9,
-        empty=NO_IMAGE,
+        "Which images ran, in the order in which they were last seen: old and new are those that the judge compares. "
+        "An id that changed under one name is a tag that was moved.",
+        "Compare what you meant to deploy with the new one's id.",
+        "none",
+        width=24,
+        height=6,
+        empty="No container of a known image ran in this time range",
     )
-    seen = (
-        f"max_over_time(timestamp({series('infercanary_container_info', CONTAINERS)})[$__range:$__interval])"
+    info = series("infercanary_container_info", CONTAINERS)
+    seen = f"max_over_time(timestamp({info})[$__range:$__interval]) * 1000"
+    by = "image, image_id, image_digest"
+    last = f'max by ({by}) (label_replace({seen}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*"))'
+    roles = (
+        f"label_replace(max by (image_id) (max_over_time(({OLD_AND_NEW[which](MEDIAN, CONTAINERS)})"
+        f'[$__range:$__interval])) * 0 + 1, "which", "{which}", "", "")'
+        for which in ("new", "old")
     )
-    short = f'label_replace({seen}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
     columns = [
+        Column("which", "Which", width=80),
         Column("image", "Image"),
-        Column("image_id", "Id"),
+        Column("image_id", "Id", width=130),
+        Column("Value", "Last seen", "dateTimeAsIso", width=180),
         Column("image_digest", "Digest"),
-        Column("Value", "Last seen", "dateTimeAsIso"),
     ]
-    query = f"max by (image, image_id, image_digest) ({short}) * 1000"
-    return rows(about, columns, Query(query), sort="-Last seen")
-
-
-def _bottleneck() -> Panel:
-    about = About(
-        "Which resource made it",
-        "Shares of the change. io is transfers, sockets and reading from a disk; scheduling is launching, queues, "
-        "locks and waiting for a CPU. Time on the processor is memory where a control of the memory moved with it, "
-        "and compute where controls that compute did, or none: then the program computes more.",
-        "percentunit",
-        width=12,
-        height=4,
-        empty="Only a verdict of a change has them",
-    )
-    return tiles(
-        about,
-        Query(verdicts.of("infercanary_shift_bottleneck_ratio", "bottleneck"), "{{bottleneck}}"),
-        decimals=0,
-        text=BigValueTextMode.VALUE_AND_NAME,
-    )
+    # Where only the model was exchanged, one image is both.
+    known = " or on (image_id) ".join(roles)
+    query = f"{last} * on (image_id) group_left (which) ({known}) or on (image_id) {last}"
+    return rows(about, columns, Query(query), sort=("Last seen",))
 
 
 def _where() -> Panel:
     about = About(
-        "Where the judge saw it",
-        f"Phases with their share of the change, those that made {100 * LIVE.phase_share:g} % of it or more, and the "
-        "controls that moved, by how much: work that is the same in every image. With none here no control moved, "
-        "or none ran.",
+        "Who made it, and where it grew",
+        "Shares of the change by resource and by phase (those that made "
+        f"{100 * LIVE.phase_share:g} % of it or more), and the controls that moved, by how much: work that is the same "
+        "in every image. io is transfers, sockets and reading from a disk; scheduling is launching, queues, locks and "
+        "waiting for a CPU. Over 100 % where another one became shorter.",
+        "compute: kernels, precision, flags. memory: batch, layout, a neighbour. launch or scheduling: threads and the "
+        "CPU quota. A control that moved: see *GPU and host*.",
         "percentunit",
-        width=12,
-        height=4,
         empty="Only a verdict of a change has them",
     )
-    return tiles(
-        about,
-        Query(verdicts.of("infercanary_shift_phase_ratio", "phase"), "phase {{phase}}"),
-        Query(verdicts.of("infercanary_shift_control_ratio", "control"), "control {{control}}"),
-        decimals=0,
-        text=BigValueTextMode.VALUE_AND_NAME,
+    kinds = {
+        "bottleneck": ("resource", "infercanary_shift_bottleneck_ratio"),
+        "phase": ("phase", "infercanary_shift_phase_ratio"),
+        "control": ("control", "infercanary_shift_control_ratio"),
+    }
+    named = (
+        f'label_replace({verdicts.of(metric, label)}, "what", "{name} $1", "{label}", "(.*)")'
+        for label, (name, metric) in kinds.items()
     )
+    query = f"max by (what) ({' or '.join(named)})"
+    columns = [
+        Column("what", "What"),
+        Column("Value", "Share, or moved by", "percentunit", decimals=0, width=150),
+    ]
+    return rows(about, columns, Query(query), sort=("What",))
 
 
 def _phases() -> Panel:
     about = About(
-        "Phases by image",
-        "Mean over the time range of each phase's median. compute that grew is the device or its kernels, launch the "
-        "host's side, h2d and d2h the bus, queue a device that was busy.",
+        "Phases",
+        "Mean over the time range of each phase's median. Phases overlap, so their sum is not the latency.",
+        "compute that grew is the device or its kernels, launch the host's side, h2d and d2h the bus, queue a device "
+        "that was busy, wait and first_token the server.",
         "s",
-        empty=NO_IMAGE,
+        empty=NO_IMAGES,
     )
     phases = series("infercanary_run_phase_median_seconds", CANARIES)
-    query = f"avg by (image_id, phase) ({of_each_image(phases, 'phase', CONTAINERS)})"
-    return matrix(about, "phase", "image_id", Query(query))
-
-
-def _phases_over_time() -> Panel:
-    about = About(
-        "Phases, stacked",
-        "Median of each phase over the last run's repeats, mean over the containers. Phases overlap, so their sum is "
-        "not the latency: see which one grew at the upgrade.",
-        "s",
-        empty=NO_IMAGE,
-    )
-    query = f"avg by (phase) ({series('infercanary_run_phase_median_seconds', CANARIES)})"
-    return lines(about, Query(query, "{{phase}}"), stacked=True, minimum=0, named=colours.PHASES)
+    old, new = (over_range(of(phases, CONTAINERS), "phase") for of in (of_old, of_new))
+    return compared(about, Column("phase", "Phase"), old, new, _changed(old, new))
 
 
 def _tags() -> Panel:
     about = About(
-        "Tags by image",
-        "Runs with a tag as a share of the image's runs. A tag that only the new image has is a finding: more threads "
-        "than its quota allows, more memory, a garbage collector that works harder.",
+        "Tags: share of the runs",
+        "Runs with a tag as a share of the image's runs. A tag that only the new image has is a finding.",
+        "preempted, crowded_inside: more threads than CPUs, set OMP_NUM_THREADS. cgroup_throttled: raise the quota. "
+        "gc: a garbage collector that works harder. gpu_…: see *GPU and host*.",
         "percentunit",
         empty="No run has a tag",
     )
-    tagged = by_image(increase("infercanary_tagged_runs_total", CANARIES, window="1m"), CONTAINERS)
-    total = by_image(increase("infercanary_runs_total", CANARIES, window="1m"), CONTAINERS)
-    share = (
-        f"(sum by (image_id, tag) (sum_over_time(({tagged})[$__range:1m])) > 0) / on (image_id) group_left () "
-        f"(sum by (image_id) (sum_over_time(({total})[$__range:1m])) > 0)"
+    tagged, total = (
+        increase(f"infercanary_{name}_total", CANARIES, window="1m") for name in ("tagged_runs", "runs")
     )
-    return matrix(about, "tag", "image_id", Query(share))
+
+    def share(which: str) -> str:
+        of = OLD_AND_NEW[which]
+        with_tag, all_ = (
+            f"sum by ({by}) (sum_over_time(({of(counted, CONTAINERS)})[$__range:1m]))"
+            for by, counted in (("tag", tagged), ("", total))
+        )
+        return f"({with_tag} > 0) / on () group_left () {all_}"
+
+    return compared(about, Column("tag", "Tag"), share("old"), share("new"), decimals=1)
 
 
 def _beside() -> Panel:
     about = About(
         "Beside it: controls, and other services",
         "Each over its usual time (medians: of a step, and of the time range). Work that is the same in every image, "
-        "in the same container, and the canaries of other services: what they do at the upgrade too is the host's.",
+        "in the same container, and the canaries of other services on the host, the mean of all.",
+        "What they do at the upgrade too is the host's: see *GPU and host*.",
         "percentunit",
         empty="No control and no other service ran",
     )
     own = f"avg by (canary) ({steady_of_range('infercanary_run_median_seconds', CANARIES)})"
     controls = steady_of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
-    others = steady_of_range("infercanary_run_median_seconds", 'service!~"$service"')
+    others = steady_of_range("infercanary_run_median_seconds", variables.INSTANCE, 'service!~"$service"')
     return lines(
         about,
-        Query(own, "{{canary}}"),
-        Query(f"avg by (control) ({controls})", "control {{control}}"),
-        Query(f"avg by (service) ({others})", "service {{service}}"),
+        Query(own, "{{canary}}", colours.NEW),
+        Query(f"avg by (control) ({controls})", "{{control}}"),
+        Query(f"avg({others})", "other services", colours.OLD),
+        named=colours.CONTROLS,
         doubling=True,
     )
 
 
 def _components() -> Panel:
     about = About(
-        "Components that changed in this time range",
-        "Parts of the environment with more than one version, or that not every container has, with when each was "
-        "last seen. An old version was last seen at the upgrade; two that are seen now are two containers that differ.",
-        "dateTimeAsIso",
-        width=24,
-        empty="No component changed in this time range",
+        "Components that changed",
+        "Versions that only one of the two images had, in any of its containers: libraries, variables, limits, the "
+        "driver. A dash: the image had none.",
+        "The judge's cause is the image: begin with torch, CUDA, cuDNN and the variables of threads. Change one back, "
+        "and see whether the shift goes.",
+        "none",
+        width=14,
+        height=9,
+        empty="The two images have the same environment, or there was no upgrade in this time range",
     )
-    selected = series("infercanary_environment_info", CONTAINERS)
-    versions = (
-        f"count by (component) (count by (component, version) (last_over_time({selected}[$__range]))) > 1"
+    selected = newest("infercanary_environment_info", CONTAINERS, by=f"{CONTAINER}, component")
+    old, new = (
+        f"max by (component, version) (max_over_time(({of(selected, CONTAINERS)})[$__range:$__interval]))"
+        for of in (of_old, of_new)
     )
-    # What only some of the containers have had, such as a variable that is new, has one version.
-    info = newest("infercanary_container_info", CONTAINERS)
-    known = f"{selected} * on ({CONTAINER}) group_left (container_id) {info}"
-    each = f"max by (component, container_id) (max_over_time(({known})[$__range:$__interval]))"
-    partly = f"count by (component) ({each}) < on () group_left () count(count by (container_id) ({each}))"
-    seen = f"max by (component, version) (max_over_time(timestamp({selected})[$__range:$__interval]))"
+
+    def only(here: str, there: str, which: str) -> str:
+        differs = f"{here} unless on (component, version) {there}"
+        # Of a container that ran with both images alone: nothing was seen of one of them.
+        known = f"and on () {there}"
+        return f'max by (component, {which}) (label_replace({differs} {known}, "{which}", "$1", "version", "(.*)"))'
+
     columns = [
         Column("component", "Component"),
-        Column("version", "Version"),
-        Column("Value", "Last seen", "dateTimeAsIso"),
+        Column("old", "old"),
+        Column("new", "new"),
     ]
     return rows(
-        about, columns, Query(f"{seen} * 1000 and on (component) ({versions} or {partly})"), sort="Component"
+        about, columns, Query(only(old, new, "old")), Query(only(new, old, "new")), sort=("Component",)
     )
 
 
 def _cold_start() -> Panel:
     about = About(
-        "Cold start by image",
-        "Mean seconds of each step over the image's starts in the time range.",
+        "Cold start",
+        "Mean seconds of each step over the image's starts in the time range. The judge calls a step slower by "
+        f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s.",
+        "load: a larger model or a slower disk. first run and warm-up: compiling and autotuning, so ship their cache "
+        "with the image. A rollout has to wait until steady.",
         "s",
-        width=8,
-        empty=NO_IMAGE,
+        width=10,
+        height=9,
+        empty=NO_IMAGES,
     )
     steps = {
         "load": "infercanary_load_seconds",
@@ -328,34 +335,8 @@ def _cold_start() -> Panel:
         "warm-up": "infercanary_warm_up_seconds",
         "until steady": "infercanary_time_to_steady_seconds",
     }
-    each = (
-        f'label_replace({of_each_image(series(name, CANARIES), "", CONTAINERS)}, "step", "{step}", "", "")'
-        for step, name in steps.items()
+    named = " or ".join(
+        f'label_replace({series(name, CANARIES)}, "step", "{step}", "", "")' for step, name in steps.items()
     )
-    return matrix(about, "step", "image_id", Query(f"avg by (image_id, step) ({' or '.join(each)})"))
-
-
-def _cold_start_shift() -> Panel:
-    about = About(
-        "Slower steps of the start",
-        "By how much a step became slower with the upgrade. Only steps that did, by "
-        f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s.",
-        "percentunit",
-        width=8,
-        empty="No step of the start became slower",
-    )
-    query = verdicts.of("infercanary_cold_start_shift_ratio", "step")
-    return tiles(about, Query(query, "{{step}}"), bad_from=LIVE.cold_start_ratio - 1, decimals=0)
-
-
-def _output() -> Panel:
-    about = About(
-        "Does it answer the same",
-        "Relative error of the new image's first steady output against the old one's, for the same input. Above 0.01 "
-        "the upgrade changed the answers: then faster is no improvement.",
-        "percentunit",
-        width=8,
-        empty="One of the two outputs is not known",
-    )
-    query = f"max({verdicts.of('infercanary_upgrade_output_error_ratio')})"
-    return tiles(about, Query(query, "error"), bad_from=0.01, decimals=4)
+    old, new = (over_range(of(named, CONTAINERS), "step") for of in (of_old, of_new))
+    return compared(about, Column("step", "Step"), old, new, _changed(old, new))

@@ -16,6 +16,8 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import common, dashboard
 
+from grafana.dashboards import colours
+
 Variable = Builder[dashboard.VariableModel]
 
 DATASOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -28,6 +30,8 @@ INSTANCE = 'instance=~"$instance"'
 SERVICES = 'service=~"$service"'
 CONTAINERS = f'{SERVICES}, container=~"$container"'
 CANARIES = f'{CONTAINERS}, canary=~"$canary"'
+JUDGED = f'{INSTANCE}, {SERVICES}, canary=~"$canary"'
+"""What the judge says, of a service on a host."""
 
 
 def datasource() -> Variable:
@@ -82,6 +86,21 @@ def gpu() -> Variable:
     """GPUs of the containers."""
     text = "An index (0) or a MIG device (0:1). Empty where no container has a GPU."
     return _labels("gpu", "GPU", text, _up("infercanary_gpu_up", INSTANCE, CONTAINERS))
+
+
+def verdict() -> Variable:
+    """Verdicts: what a click on a count chooses."""
+    names = [*reversed(colours.VERDICTS)]
+    return (
+        builders.CustomVariable("verdict")
+        .label("Verdict")
+        .description("Which services the table shows. A click on a count chooses one.")
+        .values(",".join(names))
+        .multi(True)
+        .include_all(True)
+        .all_value(".+")
+        .current(dashboard.VariableOption(selected=True, text="All", value="$__all"))
+    )
 
 
 def ceiling() -> Variable:

@@ -1,4 +1,4 @@
-"""Panels about verdicts, which the fleet, a service and an upgrade all show.
+"""Panels about verdicts, which a service and an upgrade both show: the answer first.
 
 A verdict is the service's on one host, whose exporter judges, and is published with each of its containers:
 `max by (instance, service, canary)` counts it once.
@@ -11,21 +11,14 @@ Returns:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from grafana_foundation_sdk.models.common import BigValueTextMode
-
 from grafana.dashboards import colours
-from grafana.dashboards.board import link
-from grafana.dashboards.panels import About, Column, Panel, Query, bars, lines, rows, tiles, timeline
-from grafana.dashboards.promql import newest, states
-from grafana.dashboards.variables import INSTANCE, SERVICES
+from grafana.dashboards.charts import lines
+from grafana.dashboards.panels import About, Panel, Query
+from grafana.dashboards.tables import Column, rows, tiles
+from grafana.dashboards.variables import JUDGED
 from infercanary.judge.policy import LIVE
 
-CANARY = f'{INSTANCE}, {SERVICES}, canary=~"$canary"'
 BY = "instance, service, canary"
-
-NAME_ONLY = BigValueTextMode.NAME
 
 EFFECT = f"{100 * LIVE.smallest_effect:g} %"
 NO_VERDICT = f"No verdict yet: the judge needs {LIVE.looks[0]} runs of a start"
@@ -39,88 +32,148 @@ def of(name: str, by: str = BY, *matchers: str) -> str:
         by: Labels, with commas between them.
         matchers: Besides those of the chosen canary.
     """
-    return f"max by ({by}) ({name}{{{', '.join([CANARY, *matchers])}}})"
+    return f"max by ({by}) ({name}{{{', '.join([JUDGED, *matchers])}}})"
 
 
-def count() -> Panel:
-    """How many services have which verdict."""
+def sentence() -> Panel:
+    """The verdict, and the judge's own words."""
     about = About(
-        "Verdicts",
-        "Services and canaries by the verdict on their last image: regressed is an alert, equivalent is as good an "
-        "answer as improved, confirming, inconclusive and settling ask for more runs, and no_baseline has "
-        "seen one image only.",
+        "What the judge says",
+        "The verdict on the last image, and the reason in words: by how much, from which image to which, who made it, "
+        "and what came with it.",
+        "If it is regressed and the image made it, roll back or follow *Upgrade* to what changed; if the host made it, "
+        "follow *GPU and host*.",
         "none",
-        width=14,
+        width=24,
         height=4,
         empty=NO_VERDICT,
     )
-    query = f"sum by (verdict) ({of('infercanary_verdict', f'{BY}, verdict')})"
-    return tiles(
-        about, Query(query, "{{verdict}}"), named=colours.VERDICTS, text=BigValueTextMode.VALUE_AND_NAME
-    )
-
-
-def table() -> Panel:
-    """Which service changed, by how much, and why."""
-    latest = (
-        f"max by ({BY}, image) (topk by ({BY}) (1, "
-        f"(infercanary_verdict{{{CANARY}}} == 1) "
-        "* on (instance, service, container) group_left () infercanary_probe_start_timestamp_seconds "
-        f"* on (instance, service, container) group_left (image) {newest('infercanary_container_info', SERVICES)}))"
-    )
-    queries: Sequence[Query] = [
-        Query(f"{of('infercanary_verdict', f'{BY}, verdict')} == 1"),
-        Query(of("infercanary_shift_ratio")),
-        Query(of("infercanary_shift_low_ratio")),
-        Query(of("infercanary_shift_high_ratio")),
-        Query(f"{of('infercanary_shift_cause', f'{BY}, cause')} == 1"),
-        Query(of("infercanary_shift_image_ratio")),
-        Query(of("infercanary_shift_host_ratio")),
-        Query(f"{of('infercanary_upgrade_timestamp_seconds')} * 1000"),
-        Query(latest),
-        Query(f"quantile by ({BY}) (0.5, infercanary_run_median_seconds{{{CANARY}}})"),
-        Query(of("infercanary_drift_ratio")),
-    ]
-    to_service, to_upgrade = (
-        link(board, "service", "instance", "canary") for board in ("service", "upgrade")
-    )
     columns = [
-        Column("service", "service", link=to_service),
-        Column("canary", "canary", link=to_upgrade),
-        Column("verdict", "Verdict", named=colours.VERDICTS, link=to_upgrade),
-        # Narrower than a column is by itself, so that all fit on a screen.
-        Column("Value #B", "Shift", "percentunit", width=80, decimals=1),
-        Column("Value #C", "From", "percentunit", width=80, decimals=1),
-        Column("Value #D", "To", "percentunit", width=80, decimals=1),
-        Column("cause", "Cause", named=colours.CAUSES, width=90),
-        Column("Value #F", "Image's part", "percentunit", width=110, decimals=1),
-        Column("Value #G", "Host's part", "percentunit", width=110, decimals=1),
-        Column("Value #K", "Drift", "percentunit", width=80, decimals=1),
-        Column("Value #J", "Latency", "s", width=100),
-        Column("Value #H", "Upgraded", "dateTimeFromNow", width=130),
-        Column("image", "Image"),
-        Column("instance", "Host"),
+        Column("verdict", "Verdict", named=colours.VERDICTS, width=120),
+        Column("sentence", "In words"),
     ]
+    verdict = f"{of('infercanary_verdict', 'verdict')} == 1"
+    return rows(about, columns, Query(verdict), Query(of("infercanary_verdict_info", "sentence")))
+
+
+def numbers(width: int) -> Panel:
+    """The effect and its parts.
+
+    Args:
+        width: 24 is the whole width.
+    """
     about = About(
-        "What the last upgrade did",
-        "New latency over old, minus 1, with its interval: +5 % is slower. Image's and host's part say who made it; "
-        "drift is a change without an upgrade (the worst container's). The image is that of the newest start. Follow "
-        "the service or the verdict for more.",
-        "short",
-        width=24,
-        height=9,
-        empty="No canary reports: is a container labelled infercanary.enable=true, and the exporter up?",
+        "In numbers",
+        "New latency over old, minus 1, and the two ends of its interval; and the parts of it that the image and the "
+        "host made.",
+        "A part that is missing: no control and no other service ran beside it, so nobody can know. See "
+        "docs/verdicts.md.",
+        "percentunit",
+        width=width,
+        height=4,
     )
-    return rows(about, columns, *queries, sort="-Shift")
+    ratios = {
+        "shift": "infercanary_shift_ratio",
+        "at least": "infercanary_shift_low_ratio",
+        "at most": "infercanary_shift_high_ratio",
+        "image's part": "infercanary_shift_image_ratio",
+        "host's part": "infercanary_shift_host_ratio",
+    }
+    return tiles(about, *(Query(f"max({of(name)})", legend) for legend, name in ratios.items()), decimals=1)
+
+
+def rests_on(width: int) -> Panel:
+    """What the verdict rests on.
+
+    Args:
+        width: 24 is the whole width.
+    """
+    about = About(
+        "What it rests on",
+        "Runs of the new image, starts of both (a start is one replicate, however many runs it has), and by how much "
+        "two starts of one image differ, which is part of the interval.",
+        "The interval is wide: wait for more runs, or start another replica. Starts that differ by more than 2 %: find "
+        "what differs between them (thread placement, autotuning).",
+        "percentunit",
+        width=width,
+        height=4,
+    )
+    return tiles(
+        about,
+        Query(f"max({of('infercanary_judged_runs')})", "runs"),
+        Query(f"max({of('infercanary_judged_generations')})", "starts"),
+        Query(f"max({of('infercanary_restart_deviation_ratio')})", "starts differ by"),
+        units={"runs": "short", "starts": "short"},
+        decimals=1,
+    )
+
+
+def shift() -> Panel:
+    """The effect with its interval."""
+    about = About(
+        "Shift of the last upgrade",
+        "New latency over old, minus 1, as the judge saw it at each look "
+        f"(from {LIVE.looks[0]} to {LIVE.looks[-1]} runs), with its interval. It is called a change at {EFFECT} or "
+        f"more and beyond doubt, and is being confirmed where its interval is clear of ±{100 * LIVE.clear_zone:g} %; "
+        f"it is equivalent where the whole interval is within ±{EFFECT}. Early intervals are wide: what goes beyond "
+        "twice the last one is cut off there, and marked.",
+        "If the band stays wide, starts differ: see the replicas on *Service*.",
+        "percentunit",
+        empty=NO_VERDICT,
+    )
+    ends = " or ".join(
+        f'label_replace(abs({name}{{{JUDGED}}} @ end()), "end", "{name}", "", "")'
+        for name in ("infercanary_shift_low_ratio", "infercanary_shift_high_ratio")
+    )
+    bound = f"scalar(clamp_min(2 * max({ends}), 0.2) or vector(1))"
+    shift, low, high = (of(f"infercanary_shift_{name}ratio") for name in ("", "low_", "high_"))
+
+    def clipped(ratio: str) -> str:
+        return f"clamp({ratio}, -{bound}, {bound})"
+
+    return lines(
+        about,
+        Query(clipped(shift), "shift", colours.BLUE),
+        Query(clipped(low), "at least", colours.SKY, ()),
+        Query(clipped(high), "at most", colours.SKY, (4, 4)),
+        Query(f"({high} > {bound}) * 0 + {bound}", "▲ goes beyond", colours.ORANGE, ()),
+        Query(f"({low} < -{bound}) * 0 - {bound}", "▼ goes beyond", colours.PURPLE, ()),
+        band=("at least", "at most"),
+        points=("▲ goes beyond", "▼ goes beyond"),
+        centred=True,
+        steps=True,
+    )
+
+
+def before_and_after() -> Panel:
+    """What the judge compared, beside what runs now."""
+    about = About(
+        "Old and new latency",
+        "The medians that the verdict compares, of the old image and of the new one, and the last run: the mean of the "
+        "containers. Each upgrade begins a new pair of levels.",
+        "If the last run leaves the new level while no image changed, it is a drift: see *GPU and host*.",
+        "s",
+        empty=NO_VERDICT,
+    )
+    last = f'avg(infercanary_run_median_seconds{{{JUDGED}, container=~"$container"}})'
+    return lines(
+        about,
+        Query(f"max({of('infercanary_baseline_seconds')})", "old", colours.OLD, (10, 8)),
+        Query(f"max({of('infercanary_current_seconds')})", "new", colours.NEW, ()),
+        Query(last, "last run", colours.ORANGE, ()),
+        steps=True,
+    )
 
 
 def measures() -> Panel:
     """What the upgrade did to memory, energy and throughput."""
     about = About(
         "Memory, energy and throughput",
-        "The verdict on each measure that runs of both images have, its shift with the interval, and the medians "
-        f"before and after. Called at {100 * LIVE.measure_effect:g} % or more: less throughput and more of the others "
-        "is regressed. throughput@8x1 is a sweep's, at a batch of 8 with one request at a time.",
+        "The verdict on each measure that runs of both images have, its shift with the interval, and the medians. "
+        f"Called at {100 * LIVE.measure_effect:g} % or more: less throughput and more of the others is regressed. "
+        "throughput@8x1 is a sweep's, at a batch of 8 with one request at a time.",
+        "More memory: check the limit before the rollout goes on, on *GPU and host*. Less throughput: plan for more "
+        "replicas, or roll back.",
         "short",
         width=24,
         height=6,
@@ -136,95 +189,12 @@ def measures() -> Panel:
         Query(of("infercanary_measure_current", by)),
     ]
     columns = [
-        Column("service", "service"),
-        Column("canary", "canary"),
         Column("measure", "Measure"),
-        Column("verdict", "Verdict", named=colours.VERDICTS),
-        Column("Value #B", "Shift", "percentunit", decimals=1),
-        Column("Value #C", "From", "percentunit", decimals=1),
-        Column("Value #D", "To", "percentunit", decimals=1),
-        Column("Value #E", "Before", "short"),
-        Column("Value #F", "After", "short"),
+        Column("verdict", "Verdict", named=colours.VERDICTS, width=120),
+        Column("Value #B", "Shift", "percentunit", decimals=1, width=100),
+        Column("Value #C", "At least", "percentunit", decimals=1, width=100),
+        Column("Value #D", "At most", "percentunit", decimals=1, width=100),
+        Column("Value #E", "old", "short", width=110),
+        Column("Value #F", "new", "short", width=110),
     ]
-    return rows(about, columns, *queries, sort="Measure")
-
-
-def over_time() -> Panel:
-    """Verdicts as they came."""
-    about = About(
-        "Verdicts over time",
-        "The verdict that held at each moment. It falls back to settling when an image changes.",
-        "none",
-        width=24,
-        height=6,
-        empty=NO_VERDICT,
-    )
-    query = states("infercanary_verdict", "verdict", colours.VERDICTS, BY, CANARY)
-    return timeline(about, Query(query, "{{service}} {{canary}} {{instance}}"), colours.VERDICTS)
-
-
-def shift(width: int = 12) -> Panel:
-    """The effect with its interval.
-
-    Args:
-        width: 24 is the whole width.
-    """
-    about = About(
-        "Shift of the last upgrade",
-        "New latency over old, minus 1, as the judge saw it at each look "
-        f"(from {LIVE.looks[0]} to {LIVE.looks[-1]} runs), with its interval. It is called a change at {EFFECT} or "
-        f"more and beyond doubt, and is being confirmed where its interval is clear of ±{100 * LIVE.clear_zone:g} %; "
-        f"it is equivalent where the whole interval is within ±{EFFECT}.",
-        "percentunit",
-        width=width,
-        empty=NO_VERDICT,
-    )
-    return lines(
-        about,
-        Query(of("infercanary_shift_ratio"), "shift"),
-        Query(of("infercanary_shift_low_ratio"), "low"),
-        Query(of("infercanary_shift_high_ratio"), "high"),
-        named={"shift": colours.BLUE, "low": colours.SKY, "high": colours.SKY},
-        band=("low", "high"),
-        steps=True,
-    )
-
-
-def parts() -> Panel:
-    """How much of the effect is the host's and how much the image's."""
-    about = About(
-        "Host or image",
-        "The shift, and the parts of it: what controls and sibling containers made too is the host's, what is left "
-        "the image's. Missing parts: no control and no sibling ran, so that nobody can know.",
-        "percentunit",
-        width=8,
-        height=6,
-        empty=NO_VERDICT,
-    )
-    return bars(
-        about,
-        Query(of("infercanary_shift_ratio"), "shift"),
-        Query(of("infercanary_shift_image_ratio"), "image's part"),
-        Query(of("infercanary_shift_host_ratio"), "host's part"),
-    )
-
-
-def before_and_after() -> Panel:
-    """What the judge compared, beside what runs now."""
-    about = About(
-        "Before and after each upgrade",
-        "The old image's and the new image's median, which the verdict compares, and the last run of each container. "
-        "Each upgrade begins a new pair of levels.",
-        "s",
-        empty=NO_VERDICT,
-    )
-    return lines(
-        about,
-        Query(of("infercanary_baseline_seconds"), "old image"),
-        Query(of("infercanary_current_seconds"), "new image"),
-        Query(
-            f'avg by ({BY}) (infercanary_run_median_seconds{{{CANARY}, container=~"$container"}})', "last run"
-        ),
-        named={"old image": colours.ORANGE, "new image": colours.BLUE, "last run": colours.GREY},
-        steps=True,
-    )
+    return rows(about, columns, *queries, sort=("Measure",))

@@ -72,7 +72,7 @@ function axes(data, fields) {
     const now = Math.max(...sharing.map((field) => Math.abs(lastOf(field) ?? 0)));
     return {
       unit: config.unit ?? '',
-      log: scale.type === 'log',
+      log: ['log', 'symlog'].includes(scale.type),
       low,
       high,
       limited: config.max != null || custom.axisSoftMax != null,

@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import socket
-import subprocess
-import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pytest
 
+from grafana.situations import backfill
+from grafana.situations.worlds import END, Situation
 from infercanary.contract.report import LADDER
 
 ROOT = Path(__file__).parents[3]
-END = 1_700_006_400.0  # the end of a block of two hours
 START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
 EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
 
@@ -30,6 +26,8 @@ OPEN = {
     "device": ["cuda"],
     "xid": ["79"],
     "call": ["nvmlDeviceGetFieldValues"],
+    "baseline_image": [f"web:1 ({'a' * 12})"],
+    "candidate_image": [f"web:2 ({'b' * 12})"],
 }
 HOLDS = {"state": "failing", "verdict": "regressed", "cause": "image", "mode": "default"}
 """Of state sets, the state that holds."""
@@ -151,47 +149,17 @@ class Hour(NamedTuple):
     step: float = STEP
 
 
+def _write(_: Situation, file: BinaryIO) -> None:
+    for name, kind, values in _metrics():
+        file.writelines(f"{line}\n".encode() for line in _lines(name, kind, values))
+    file.writelines(f"{line}\n".encode() for line in _others())
+    file.write(b"# EOF\n")
+
+
 @pytest.fixture(scope="session")
-def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hour]:
-    """A real Prometheus with the hour in it, on a free port of loopback."""
-    for program in ("prometheus", "promtool"):
-        if shutil.which(program) is None:
-            pytest.skip(f"{program} is not installed")
-    folder = tmp_path_factory.mktemp("prometheus")
-    with (folder / "hour.om").open("w", encoding="utf-8") as file:
-        for name, kind, values in _metrics():
-            file.writelines(f"{line}\n" for line in _lines(name, kind, values))
-        file.writelines(f"{line}\n" for line in _others())
-        file.write("# EOF\n")
-    made = subprocess.run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "hour.om", folder / "data"],
-        capture_output=True,
-        text=True,
-    )
-    assert made.returncode == 0, made.stderr
-    (folder / "prometheus.yml").write_text("{}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    command += [f"--web.listen-address={address}", "--storage.tsdb.retention.time=100y", "--log.level=warn"]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        _wait(f"http://{address}/-/ready", process, folder / "log")
-        yield Hour(f"http://{address}")
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    for _ in range(300):
-        assert process.poll() is None, log.read_text()
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-        except OSError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError(log.read_text())
+def hour() -> Iterator[Hour]:
+    """A real Prometheus with the hour in it, and what the rules make of it, on a free port of loopback."""
+    if missing := backfill.missing():
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    with backfill.prometheus(Situation("hour", (), END - START, STEP, {}), _write) as asked:
+        yield Hour(asked.url)

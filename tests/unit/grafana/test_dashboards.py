@@ -66,10 +66,13 @@ def test_a_dashboard_is_one_to_the_sdk(board: Mapping[str, Any]) -> None:
 
 
 def _without_defaults(value: Any) -> Any:
-    """The SDK fills in a menu to hide things in, which `Board` takes out again."""
+    """The SDK fills in a menu to hide things in, which `Board` takes out again; and it knows a table's pages, which are
+    an option since Grafana 12.2, as those of a footer."""
     if isinstance(value, dict):
         return {
-            k: _without_defaults(v) for k, v in value.items() if (k, v) != ("placement", "inControlsMenu")
+            k: _without_defaults(v)
+            for k, v in value.items()
+            if (k, v) != ("placement", "inControlsMenu") and k not in ("footer", "enablePagination")
         }
     return [_without_defaults(item) for item in value] if isinstance(value, list) else value
 
@@ -168,10 +171,12 @@ def test_legends_and_columns_are_labels(at: tuple[str, Mapping[str, Any]]) -> No
     for target in panel["targets"]:
         expression = target["expr"]
         known = set(re.findall(r"\w+", " ".join(re.findall(r"\b(?:by|group_left) \(([^)]*)\)", expression))))
-        if " by (" not in expression:
-            known |= {
-                label for metric, *_ in selectors(expression) for label in METRICS.get(metric, {"instance"})
-            }
+        known |= set(re.findall(r'[)}], "(\w+)", "', expression))  # of label_replace
+        for metric, *_ in selectors(expression):
+            if metric in RECORDED:
+                known |= set(metric.partition(":")[0].split("_"))
+            elif " by (" not in expression:
+                known |= METRICS.get(metric, {"instance"})
         labels = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
         assert labels <= known | {"le"}, labels - known
 
@@ -233,18 +238,23 @@ def test_variables(board: Mapping[str, Any]) -> None:
 
 @every_panel
 def test_a_panel_says_what_it_is(at: tuple[str, Mapping[str, Any]]) -> None:
-    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; and what it says when it is empty."""
+    """panel-title-description-rule, panel-units-rule, panel-no-targets-rule; what to do when it is bad, and what it
+    says when it is empty."""
     _, panel = at
     assert panel["title"]
-    assert panel["description"].endswith("."), "a description is sentences"
+    reading, _, act = panel["description"].partition("\n\n**What to do:** ")
+    assert reading.endswith(".") and act.endswith("."), "a description is sentences"
     defaults = panel["fieldConfig"]["defaults"]
-    assert defaults["unit"] in UNITS
+    if panel["type"] not in OF_TEXT:
+        assert defaults["unit"] in UNITS
     assert defaults["noValue"]
     assert panel["targets"]
     references = [target["refId"] for target in panel["targets"]]
     assert len(references) == len(set(references))
 
 
+OF_TEXT = ("table", "xychart")
+"""Kinds that show names beside numbers."""
 # https://github.com/grafana/grafana/blob/main/packages/grafana-data/src/valueFormats/categories.ts: those used here.
 UNITS = {"none", "short", "percentunit", "s", "bytes", "Bps", "hertz", "watt", "celsius", "ops", "flops"}
 UNITS |= {"dateTimeAsIso", "dateTimeFromNow"}
@@ -257,7 +267,7 @@ def test_counters_and_windows(query: Query) -> None:
         r"\b(i?rate|increase|changes|i?delta|deriv)\([^[]*\[([^]]*)\]", query.raw
     ):
         # Changes too are between two samples, of which a window as long as a step may have but one.
-        allowed = {"increase": {"$__rate_interval", "$__range", "1m"}}
+        allowed = {"increase": {"$__rate_interval", "$__range", "1m"}, "changes": {"1h"}}
         assert window in allowed.get(function, {"$__rate_interval"}), f"{function} over {window}"
     if "1m]" in query.raw and "increase(" in query.raw:
         assert "[$__range:1m]" in query.raw, (
@@ -310,7 +320,12 @@ def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
     for uid, rest in re.findall(r'"/d/([\w-]+)\?([^"]*)"', json.dumps(board)):
         [there] = [other for other in BOARDS.values() if other["uid"] == uid]
         names = {variable["name"] for variable in there["templating"]["list"]}
-        assert set(re.findall(r"var-(\w+)=", rest)) <= names
+        carried = set(re.findall(r"(?:var-(?=\w+=)|\$\{)(\w+)(?==|:queryparam)", rest)) - {"datasource"}
+        assert carried <= names
+        if uid in ("infercanary-service", "infercanary-upgrade"):
+            assert carried >= {"service", "instance", "canary"} or "container" in board["description"]
+        if uid == "infercanary-gpu-host":
+            assert carried >= {"instance", "container"}
         assert "${__url_time_range}" in rest and "${datasource:queryparam}" in rest
 
 
@@ -350,10 +365,168 @@ def test_everybody_can_distinguish_the_colours(board: Mapping[str, Any]) -> None
     }
     assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette
     assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), "a colour of Grafana's own"
-    assert not re.search(r'"mode": "(?:palette-classic|continuous-(?:GrYlRd|RdYlGr|reds|greens))', text)
-    for panel in panels(board):
-        if panel["type"] in ("timeseries", "bargauge", "histogram"):
-            assert any(o["properties"][0]["id"] == "color" for o in panel["fieldConfig"]["overrides"])
+
+
+# What a real Grafana showed wrong --------------------------------------------------------------------------------
+
+
+def _options(panel: Mapping[str, Any], matcher: str, of: object) -> dict[str, Any]:
+    """Properties of the overrides with that matcher."""
+    found = [
+        o["properties"]
+        for o in panel["fieldConfig"]["overrides"]
+        if o["matcher"] == {"id": matcher, "options": of}
+    ]
+    return {item["id"]: item["value"] for properties in found for item in properties}
+
+
+def _headings(panel: Mapping[str, Any]) -> list[str]:
+    """A table's columns, from left to right."""
+    [order] = [t["options"] for t in panel.get("transformations") or () if t["id"] == "organize"]
+    return [
+        order["renameByName"][field]
+        for field, _ in sorted(order["indexByName"].items(), key=lambda at: at[1])
+    ]
+
+
+@every_panel
+def test_a_name_has_one_hue(at: tuple[str, Mapping[str, Any]]) -> None:
+    """Shades of one hue look alike, and a hue by place changes from panel to panel."""
+    name, panel = at
+    assert '"shades"' not in json.dumps(panel)
+    if panel["type"] in ("timeseries", "histogram"):
+        mode = panel["fieldConfig"]["defaults"]["color"]["mode"]
+        # Twenty services are too many for hues by name, and are lines on this panel only.
+        many = (name, panel["title"]) == ("fleet", "Latency of each service, over its own mean")
+        assert mode == ("palette-classic" if many else "palette-classic-by-name")
+
+
+@every_panel
+def test_no_unit_is_a_names(at: tuple[str, Mapping[str, Any]]) -> None:
+    """Grafana formats each text of a table by the table's unit: names were NaN."""
+    _, panel = at
+    if panel["type"] in OF_TEXT:
+        assert "unit" not in panel["fieldConfig"]["defaults"]
+
+
+@every_panel
+def test_the_text_of_an_empty_panel_is_not_in_a_cell(at: tuple[str, Mapping[str, Any]]) -> None:
+    _, panel = at
+    text = panel["fieldConfig"]["defaults"]["noValue"]
+    if panel["type"] in ("table", "state-timeline"):
+        assert _options(panel, "byRegexp", "/.*/")["noValue"] == ""
+    if panel["type"] == "stat":
+        assert len(text) <= 3, "it is as large as a number"
+    if panel["type"] == "state-timeline":
+        [states] = [m["options"] for m in panel["fieldConfig"]["defaults"]["mappings"]]
+        assert states["0"]["text"] == text, "its query gives a 0 where there is no state"
+        assert panel["options"]["legend"]["showLegend"] is False
+        for target in panel["targets"]:
+            assert "label_replace(vector(0)" in target["expr"], (
+                "Grafana reports an error where there is no series"
+            )
+
+
+@every_panel
+def test_an_axis_does_not_go_far_beyond_zero(at: tuple[str, Mapping[str, Any]]) -> None:
+    """Where all is 0, Grafana draws an axis up to 100 units: 10,000 %."""
+    _, panel = at
+    if panel["type"] == "timeseries":
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults.get("max") or defaults["custom"].get("axisSoftMax")
+
+
+@every_panel
+def test_numbers_have_names(at: tuple[str, Mapping[str, Any]]) -> None:
+    _, panel = at
+    if panel["type"] == "stat":
+        assert panel["options"]["textMode"] == "value_and_name"
+        assert all(target["legendFormat"] != "__auto" for target in panel["targets"])
+
+
+@every_panel
+def test_a_table_shows_whole_names_and_no_empty_column(at: tuple[str, Mapping[str, Any]]) -> None:
+    _, panel = at
+    if panel["type"] != "table":
+        return
+    nothing = _options(panel, "byValue", {"reducer": "uniqueValues", "op": "eq", "value": ""})
+    assert nothing == {"custom.hideFrom.viz": True}
+    headings = _headings(panel)
+    for heading in headings:
+        looks = _options(panel, "byName", heading)
+        assert "unit" in looks or looks["custom.wrapText"], heading
+    width = sum(_options(panel, "byName", heading).get("custom.width", 0) for heading in headings[:3])
+    assert width <= 340, "a phone shows the first three columns"
+
+
+def test_old_is_left_and_grey_new_is_right_and_blue() -> None:
+    sides = {"old": colours.OLD, "new": colours.NEW}
+    seen = set()
+    for _, panel in PANELS:
+        headings = _headings(panel) if panel["type"] == "table" else []
+        if {"old", "new"} & {*headings}:
+            assert headings.index("new") == headings.index("old") + 1, panel["title"]
+            seen.add(panel["title"])
+        legends = {
+            t["refId"]: t["legendFormat"].split(" ")[0] for t in panel["targets"] if t.get("legendFormat")
+        }
+        if {"old", "new"} <= {*legends.values()}:
+            assert [*legends.values()][:2] == ["old", "new"], panel["title"]
+            looks = [_options(panel, "byFrameRefID", reference) for reference in "AB"]
+            assert [look["color"]["fixedColor"] for look in looks] == [*sides.values()]
+            if panel["type"] == "timeseries":
+                assert [bool(look.get("custom.lineStyle")) for look in looks] == [True, False]
+            seen.add(panel["title"])
+    assert seen >= {
+        "Latency over time, by image",
+        "How latencies lie, by image",
+        "Old and new latency",
+        "Medians of runs",
+        "Phases",
+        "Tags: share of the runs",
+        "Components that changed",
+        "Cold start",
+    }
+
+
+def test_the_answer_comes_first() -> None:
+    for board in ("service", "upgrade"):
+        first, second, *_ = panels(BOARDS[board])
+        assert "infercanary_verdict_info" in first["targets"][1]["expr"]
+        assert first["gridPos"]["w"] == 24
+        assert "infercanary_shift_ratio" in second["targets"][0]["expr"]
+    counts = next(panels(BOARDS["fleet"]))
+    assert [t["legendFormat"].replace(" ", "_") for t in counts["targets"]] == [*reversed(colours.VERDICTS)]
+    for verdict in colours.VERDICTS:
+        [link] = _options(counts, "byName", verdict.replace("_", " "))["links"]
+        assert f"&var-verdict={verdict}&" in link["url"]
+
+
+def test_rows_for_what_few_have_are_folded() -> None:
+    folded = {
+        row["title"]: [panel["title"] for panel in row["panels"]]
+        for board in BOARDS.values()
+        for row in board["panels"]
+        if row["type"] == "row" and row["collapsed"]
+    }
+    assert all(folded.values())
+    open_ = [panel for board in BOARDS.values() for panel in board["panels"] if panel["type"] != "row"]
+    rare = re.compile(
+        r"infercanary_(?:gpu_|nvml_|sweep_|first_token|between_tokens)\w*seconds|infercanary_gpu_|infercanary_sweep_"
+    )
+    for panel in open_:
+        if panel["title"] != "Containers in trouble":
+            assert not rare.search(json.dumps(panel["targets"])), panel["title"]
+
+
+def test_the_rule_counts_verdicts_as_the_boards_do() -> None:
+    groups = yaml.safe_load((ROOT / "prometheus/rules/recording.yml").read_text(encoding="utf-8"))["groups"]
+    name = "instance_service_canary:infercanary_verdict:number"
+    [rule] = [rule for group in groups for rule in group["rules"] if rule["record"] == name]
+    numbers = {
+        verdict: int(n) for verdict, n in re.findall(r'verdict="(\w+)"\} == 1\) \* (\d)', rule["expr"])
+    }
+    assert numbers == {verdict: i for i, verdict in enumerate(colours.VERDICTS, 1)}
 
 
 # PromQL, as Prometheus reads it ------------------------------------------------------------------------------------

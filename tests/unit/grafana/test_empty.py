@@ -41,7 +41,7 @@ def test_each_is_listed_once() -> None:
         ("gpu-host: panel SM clock B", empty.NO_GPU),
         ("self: panel Samplers B", empty.WELL),
         ("self: panel Samplers A", None),
-        ("fleet: panel Latency of each service A", None),
+        ("fleet: panel What the last upgrade did A", None),
         ("alert InferCanaryProbeDown", empty.NO_ALERT),
         ("recording fleet:infercanary_up:avg", None),
     ],
