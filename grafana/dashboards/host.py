@@ -9,7 +9,6 @@ from grafana.dashboards.charts import lines
 from grafana.dashboards.gpu import CANARIES, CONTAINERS
 from grafana.dashboards.panels import About, Panel, Query
 from grafana.dashboards.promql import (
-    TOP,
     increase,
     rate,
     series,
@@ -178,25 +177,17 @@ def _memory_limit() -> Panel:
     return lines(about, Query(query, "{{container}}"), minimum=0, maximum=1)
 
 
-def _of_repeats(name: str) -> str:
-    """A counter of the canary's thread for each second that its repeats took: by the clock they are rare."""
-    by = f"{_BY}, canary"
-    seconds = f"sum by ({by}) ({rate('infercanary_latency_seconds_sum', CANARIES)})"
-    most = f"topk({TOP}, sum by ({by}) (increase({series(name, CANARIES)}[$__range] @ end())))"
-    return f"sum by ({by}) ({rate(name, CANARIES)}) / ({seconds} > 0) and {most}"
-
-
 def _run_queue() -> Panel:
     about = About(
         "Waiting for a CPU",
-        "For how much of its repeats the canary's own thread waited for a CPU; time under a quota's throttling is in "
-        "it.",
-        "Other work has its CPUs: fewer threads in the container, a cpuset of its own, or a neighbour that goes, which "
-        "may be a process without a probe.",
+        "Share of the canary's latency that was waiting for CPUs that others on the host had, over the runs of ten "
+        "minutes. Others in its own container do not count, nor does its quota.",
+        "Above 0.2 it is an alert: a cpuset of its own, or a neighbour that goes, which may be a process without a "
+        "probe.",
         "percentunit",
         empty="The kernel does not report it",
     )
-    query = _of_repeats("infercanary_canary_run_queue_seconds_total")
+    query = worst_gauges("infercanary_canary_waiting_ratio", CANARIES)
     return lines(about, Query(query, "{{container}} {{canary}}"), minimum=0, wide=0.01)
 
 
