@@ -33,9 +33,9 @@ from grafana.dashboards.panels import (
     Panel,
     Query,
     colour,
-    empty_cells,
     finished,
     mapping,
+    missing_values,
     option,
     references,
 )
@@ -199,7 +199,7 @@ def timeline(about: About, query: Query, named: Mapping[str, str]) -> Panel:
         .mappings([mapping(states)])
         .legend(_legend(shown=False))
     )
-    empty_cells(panel)
+    missing_values(panel, "–")  # an empty text would be a 0 to Grafana, and gaps the state of that number
     return finished(panel.build(), about, [query])
 
 

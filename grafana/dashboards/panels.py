@@ -158,13 +158,14 @@ def colour(hue: str) -> dashboard.DynamicConfigValue:
     return option("color", {"mode": "fixed", "fixedColor": hue})
 
 
-def empty_cells(panel: Any) -> None:
+def missing_values(panel: Any, text: str) -> None:
     """Keep the sentence for an empty panel out of what has data: Grafana would write it wherever a value is missing.
 
     Args:
         panel: A builder.
+        text: What it writes there instead.
     """
-    panel.override_by_regexp("/.*/", [option("noValue", "")])
+    panel.override_by_regexp("/.*/", [option("noValue", text)])
 
 
 def mapping(shown: Mapping[str, tuple[str, str]]) -> dashboard.ValueMap:

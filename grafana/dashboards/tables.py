@@ -29,9 +29,9 @@ from grafana.dashboards.panels import (
     Panel,
     Query,
     colour,
-    empty_cells,
     finished,
     mapping,
+    missing_values,
     option,
 )
 
@@ -143,7 +143,7 @@ def rows(
                 for heading in sort
             ]
         )
-    empty_cells(panel)
+    missing_values(panel, "")
     _hide_empty_columns(panel)
     for column in columns:
         panel.override_by_name(column.heading, [*looks(column)])
