@@ -18,7 +18,6 @@ import yaml
 from harness import (
     ENVIRONMENT,
     EXAMPLE,
-    GHOSTS,
     LABEL,
     PORTS,
     ROOT,
@@ -32,6 +31,7 @@ from harness import (
     remove_containers,
     replace_classify,
     services,
+    webhook,
 )
 
 from images import slower
@@ -122,7 +122,6 @@ def _impatient(folder: Path) -> Path:
         "PROBE_DUTY_CAP": "0.5",  # more would fill a machine of two cores with canaries
         "MALLOC_ARENA_MAX": "${TEST_ARENAS:-2}",
     }
-    listens = "import socket; socket.create_connection(('127.0.0.1', 8080)).close()"
     services = {
         "prometheus": {"volumes": [f"{rules}:/etc/prometheus/rules:ro"]},
         "alertmanager": {"volumes": [f"{alertmanager}:/etc/alertmanager/alertmanager.yml:ro"]},
@@ -132,21 +131,7 @@ def _impatient(folder: Path) -> Path:
         },
         "classify": {"environment": environment},
         "moderate": {"environment": environment},
-        # By the name that the shipped secret has.
-        "alert-webhook": {
-            "image": EXAMPLE,
-            "command": ["python", "/app/webhook.py"],
-            "volumes": [f"{GHOSTS / 'webhook.py'}:/app/webhook.py:ro"],
-            "networks": ["monitoring"],
-            "healthcheck": {"test": ["CMD", "python", "-c", listens], "interval": "2s"},
-            "init": True,
-            "read_only": True,
-            "cap_drop": ["ALL"],
-            "security_opt": ["no-new-privileges:true"],
-            "pids_limit": 64,
-            "mem_limit": "64m",
-            "cpus": 0.5,
-        },
+        "alert-webhook": webhook(),
     }
     override = folder / "compose.yml"
     override.write_text(yaml.safe_dump({"services": services}))

@@ -71,6 +71,25 @@ def services() -> list[str]:
     return [name for name in found if name != "grafana" or found[name]["image"] in there]
 
 
+def webhook() -> dict[str, object]:
+    """A service of the stack that keeps what Alertmanager sends to it, for :meth:`Stack.received`."""
+    listens = "import socket; socket.create_connection(('127.0.0.1', 8080)).close()"
+    return {
+        "image": EXAMPLE,
+        "command": ["python", "/app/webhook.py"],
+        "volumes": [f"{GHOSTS / 'webhook.py'}:/app/webhook.py:ro"],
+        "networks": ["monitoring"],
+        "healthcheck": {"test": ["CMD", "python", "-c", listens], "interval": "2s"},
+        "init": True,
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "pids_limit": 64,
+        "mem_limit": "64m",
+        "cpus": 0.5,
+    }
+
+
 def remove_containers(label: str = OWN_LABEL) -> None:
     """Remove those that tests of this process started beside the stack; of all processes where it is LABEL."""
     if found := run("docker", "ps", "--all", "--quiet", "--filter", f"label={label}").split():
@@ -99,6 +118,8 @@ class Alert(NamedTuple):
     text: str
     """Summary and description."""
     received_at: float
+    began: str
+    """When it began to fire, which distinguishes one that came back from one that is sent with others again."""
 
     @property
     def name(self) -> str:
@@ -165,7 +186,11 @@ class Stack:
         messages = [json.loads(line) for line in lines if line.startswith("{")]
         alerts = [
             Alert(
-                each["status"], each["labels"], " ".join(each["annotations"].values()), message["received_at"]
+                each["status"],
+                each["labels"],
+                " ".join(each["annotations"].values()),
+                message["received_at"],
+                each["startsAt"],
             )
             for message in messages
             for each in message["alerts"]

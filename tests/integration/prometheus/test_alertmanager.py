@@ -90,9 +90,10 @@ class Alertmanager:
         self._url = url
         self.received = received
 
-    def send(self, *alerts: dict[str, str]) -> None:
+    def send(self, *alerts: dict[str, str], ends_at: str = "") -> None:
         """Alerts as Prometheus would send them: a name, and labels beside the rule's own."""
-        body = [{"labels": {**ALERTS[alert["alertname"]], **alert}} for alert in alerts]
+        end = {"endsAt": ends_at} if ends_at else {}
+        body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
         self._ask("POST", body)
 
     def states(self) -> dict[str, str]:
@@ -293,3 +294,25 @@ def test_what_another_alert_explains_is_left_out(
     expected = {alert["alertname"]: "suppressed" for alert in silenced}
     expected |= {alert["alertname"]: "active" for alert in (why, *sent)}
     wait(10, lambda: alertmanager.states() == expected)
+
+
+def test_what_grafana_sends_again_and_again_is_one_notification(alertmanager: Alertmanager) -> None:
+    """Its contact point sends an alert every minute without an end, with labels of its own, and is inhibited too."""
+    grafanas = {"grafana_folder": "InferCanary alerts (critical)"}
+    for _ in range(4):
+        alertmanager.send(
+            {
+                "alertname": "InferCanaryCudaMissing",
+                "reason": "no_device",
+                **CONTAINER,
+                "canary": "resnet",
+                **grafanas,
+            },
+            {"alertname": "InferCanaryMeasureRegressed", "measure": "host_memory", **CANARY, **grafanas},
+            ends_at="0001-01-01T00:00:00Z",
+        )
+        time.sleep(0.5)
+    wait(20, lambda: alertmanager.received)
+    [notification] = alertmanager.received
+    assert [alert["labels"]["alertname"] for alert in notification["alerts"]] == ["InferCanaryCudaMissing"]
+    assert alertmanager.states()["InferCanaryMeasureRegressed"] == "suppressed"

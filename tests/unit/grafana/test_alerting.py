@@ -117,6 +117,15 @@ def test_texts_are_templates_that_grafana_expands() -> None:
         assert "{{ with $values.L }}{{ .Labels.runbooks }}#" in rule["annotations"]["runbook_url"]
 
 
+def test_a_link_sets_variables_that_its_board_has() -> None:
+    boards = [_read(path) for path in (ROOT / "grafana/dashboards/json").glob("*.json")]
+    variables = {board["uid"]: {each["name"] for each in board["templating"]["list"]} for board in boards}
+    for rule in SOURCE:
+        link = rule["annotations"]["dashboard_url"]
+        [board] = set(re.findall(r"/d/([\w-]+)", link))
+        assert set(re.findall(r"[?&}]var-(\w+)=", link)) <= variables[board], rule["alert"]
+
+
 def test_without_data_a_text_is_empty_and_nothing_fails() -> None:
     """Grafana expands texts then too: a function of a value or a label that is not there is an error in its log."""
     for rule in MADE:
