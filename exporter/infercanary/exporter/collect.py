@@ -92,6 +92,8 @@ class Collector:
             if key not in wanted or wanted[key].ids != known.container.ids:
                 self._stop_polling(key)
                 self._exposition.forget(key)
+                if (start := known.gone(time.time())) is not None:
+                    self.judging.submit(*start, ())
                 del self.probes[key]
                 self._shares_changed = True
                 replaced.add(key)

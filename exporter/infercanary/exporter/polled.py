@@ -258,6 +258,21 @@ class PolledProbe:
         reported = self.reported if self.up else Signals(REPORTED)
         return conditions(Known(reported, self.own, policy, now, ended_at))
 
+    def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
+        """Note that its container is no more.
+
+        Args:
+            at: A Unix time.
+
+        Returns:
+            The start that ended so, for the judge, with what it reported of its cold start; None where none ran yet.
+        """
+        boot_id = next(reversed(self.generations), "")
+        if boot_id not in self.sequences:
+            return None
+        generation, cold_start = self.generations[boot_id]
+        return msgspec.structs.replace(generation, ended_at=at), cold_start
+
     def families(self, now: float) -> list[Family]:
         """What the exporter itself measures of it; ``now`` is of the monotonic clock.
 

@@ -77,6 +77,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Words of the image's own labels: they decide nothing."""
     memory_kills: tuple[float, ...] = ()
     """When the kernel ended its server for memory, as the exporter learned."""
+    ended_at: float = 0.0
+    """When Docker or Kubernetes had its container no more, a Unix time; 0 where it may still run."""
 
     @property
     def is_known(self) -> bool:

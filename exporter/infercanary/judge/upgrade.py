@@ -47,7 +47,7 @@ def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
     """The newest start of each container that still runs, in order of time as ``starts`` are.
 
     There is no clock here: a container that still runs does not fall behind the others. Where all stand still, all of
-    them count.
+    them count. One that is known to have ended does not, unless all have.
 
     Args:
         starts: Of one service, in order of time.
@@ -59,8 +59,9 @@ def live_starts(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
     newest: dict[str, Start] = {}
     for start in reversed(starts):
         newest.setdefault(start.generation.container, start)
-    now = max(map(_last_run, newest.values()), default=0.0)
-    return [start for start in reversed(newest.values()) if _runs_at(start, now, policy)]
+    left = [start for start in newest.values() if not start.generation.ended_at] or [*newest.values()]
+    now = max(map(_last_run, left), default=0.0)
+    return [start for start in reversed(left) if _runs_at(start, now, policy)]
 
 
 def last_upgrade(starts: Sequence[Start], policy: Policy = LIVE) -> Upgrade | None:
@@ -98,7 +99,7 @@ def _last(starts: Sequence[Start], policy: Policy) -> Upgrade | None:
             replaced = before.identity
         else:  # another name for a replica: new only where no live start has its image
             live = [s for s in newest.values() if _runs_at(s, g.started_at, policy)]
-            images = [s.identity for s in live or starts[index - 1 : index]]
+            images = [s.identity for s in live or sorted(newest.values(), key=_last_run)[-1:]]
             replaced = start.identity if start.identity in images or not images else images[-1]
         if replaced != start.identity:
             events.append((index, replaced, start.identity))
@@ -145,6 +146,8 @@ def _last_run(start: Start) -> float:
 
 
 def _runs_at(start: Start, at: float, policy: Policy) -> bool:
+    if start.generation.ended_at:
+        return start.generation.ended_at >= at
     recent = start.samples[-policy.pace_runs :]
     pace = (recent[-1].started_at - recent[0].started_at) / (len(recent) - 1) if len(recent) > 1 else 0.0
     return _last_run(start) + max(policy.gone_seconds, policy.gone_runs * pace) >= at

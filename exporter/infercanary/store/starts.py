@@ -38,6 +38,7 @@ class _Details(msgspec.Struct, array_like=True):
     origin: Origin = NOWHERE
     memory_kills: tuple[float, ...] = ()
     image_form: ImageForm = ""
+    ended_at: float = 0.0
 
 
 def key_of(generation: Generation) -> ContainerKey:
@@ -163,6 +164,7 @@ def read(row: tuple[Any, ...]) -> Generation | None:
             origin=known.origin,
             memory_kills=known.memory_kills,
             image_form=known.image_form,
+            ended_at=known.ended_at,
         )
     except msgspec.DecodeError:
         return None
@@ -228,7 +230,7 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
 def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
     """The columns that a later report of the same start may change."""
     g = generation
-    known = g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form
+    known = g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form, g.ended_at
     details = msgspec.msgpack.encode(_Details(*known))
     image = (generation.image, generation.image_id, generation.image_digest, generation.work_key)
     return (*image, environment, details)

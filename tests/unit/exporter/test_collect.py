@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,31 @@ async def test_runs_that_a_crashed_probe_left_are_taken_once() -> None:
     await answer("three", ("two", 1), ("two", 2), ("", 1))
     await collector.close()
     assert sequences == [2, 5, 6, 7]
+
+
+async def test_the_judge_learns_that_a_container_is_gone() -> None:
+    judging = Judging(None)
+    collector = Collector(ExporterConfig(), Exposition(), judging, ())
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
+    never_ran = PolledProbe(Container(service="s", name="d", id="1" * 64))
+    collector.probes = {each.key: each for each in (probe, never_ran)}
+    report = Report(1, "boot", 0.0, "boot.1", 0, (), {}, (Run(1, "a", 0.0, 0.0, "ok", (0.01,)),))
+
+    def ended_at() -> list[float]:
+        judging.turn()
+        assert judging._store is not None
+        return [start.ended_at for start in judging._store.starts(S)]
+
+    await collector.absorb(probe, encode(report))
+    assert ended_at() == [0.0]
+    before = time.time()
+    collector.follow([])
+    [at] = ended_at()
+    assert before <= at <= time.time()
+    back = PolledProbe(probe.container)
+    await collector.absorb(back, encode(report))
+    await collector.close()
+    assert ended_at() == [0.0], "it was there all the time"
 
 
 async def test_runs_that_a_crashed_probe_left_keep_the_cold_start_of_their_own(tmp_path: Path) -> None:

@@ -135,6 +135,38 @@ def test_more_pods_of_one_image_are_no_upgrade() -> None:
     assert last_upgrade([started(n, "app:1 r1") for n in range(6)]) is None
 
 
+def ended(start: Start, at: float) -> Start:
+    return Start(msgspec.structs.replace(start.generation, ended_at=at), start.samples, start.last_at)
+
+
+def test_a_rollback_minutes_after_the_upgrade_is_one() -> None:
+    """Pods have new names, and the old ones ran until just before: only that they are known to be gone shows it."""
+    old = ended(started(0, "app:1 r1", at=0.0, runs=100), 1005.0)
+    slower = ended(started(1, "app:2 r2", 0.02, at=1000.0, runs=30), 1305.0)
+    again = started(2, "app:1 r1", at=1300.0, runs=24)
+    found = judge([old, slower, again], [], "c", LIVE)
+    assert (found.state, found.rollback, found.upgraded_at) == ("improved", True, 1300.0), sentence(found)
+
+
+def test_a_rollout_that_was_stopped_is_known_as_soon_as_its_pods_are_gone() -> None:
+    old = started(0, "app:1 r1", at=0.0, runs=140)
+    slower = started(1, "app:2 r2", 0.02, at=1000.0, runs=20)
+    assert judge([old, slower], [], "c", LIVE).state == "regressed"
+    assert judge([old, ended(slower, 1205.0)], [], "c", LIVE).state == "no_baseline"
+
+
+def test_a_pod_that_is_replaced_is_compared_with_the_one_that_ran_last() -> None:
+    """A pod that tried another image, and was gone long before, began later."""
+    old = ended(started(0, "app:1 r1", at=0.0, runs=300), 3001.0)
+    tried = ended(started(1, "app:2 r2", 0.02, at=1000.0, runs=20), 1205.0)
+    assert last_upgrade([old, tried, started(2, "app:1 r1", at=3005.0)]) is None
+
+
+def test_where_all_pods_are_gone_the_verdict_stays() -> None:
+    old, slower = started(0, "app:1 r1", at=0.0, runs=100), started(1, "app:2 r2", 0.02, at=1000.0, runs=40)
+    assert judge([ended(old, 1005.0), ended(slower, 1401.0)], [], "c", LIVE).state == "regressed"
+
+
 def test_a_rollback_is_known_as_one() -> None:
     starts = [started(n, image, 0.01 * number) for n, (image, number) in enumerate((("app:1 r1", 1),) * 2)]
     starts += [started(2, "app:2 r2", 0.02), started(3, "app:1 r1"), started(4, "app:1 r1")]

@@ -99,6 +99,7 @@ def test_what_was_taken_is_read(in_memory: bool, tmp_path: Path) -> None:
         image_digest="sha256:d",
         outputs={"resnet18": (0.1, -2.5e-7)},
         cold_start={"resnet18": {"load": 1.5, "first_run": 0.2}},
+        ended_at=T + 60.0,
     )
     whole = Sample(
         7, "resnet18", T + 0.25, "ok", 0.0101, 9, {"compute": 0.009, "launch": 0.001}, {"cpu_spin": 0.002},
