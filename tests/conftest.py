@@ -25,11 +25,14 @@ settings.load_profile("untimed")
 MOST_MEMORY = 1 << 30
 """Bytes that a test may take: suites run on small machines, some of which never refuse an allocation."""
 
-# One Compose stack a session, one Kubernetes: the tests of each run in one process. Those of the stack in this order:
-# what only reads goes first, what restarts and replaces containers after it.
+# One Compose stack a session, one Kubernetes: the tests of each run in one process, in this order. What only reads goes
+# first, what restarts and replaces containers after it.
 SHARED_STACK = PurePosixPath("tests/stack")
 SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
-STACK_ORDER = ("test_compose", "test_ghosts", "test_dashboards", "test_recovery", "test_ways")
+ORDER = {
+    SHARED_STACK: ("test_compose", "test_ghosts", "test_dashboards", "test_recovery", "test_ways"),
+    SHARED_CLUSTER: ("test_cluster", "test_install", "test_verdicts", "test_removal"),
+}
 
 
 def _path(nodeid: str) -> PurePosixPath:
@@ -39,7 +42,7 @@ def _path(nodeid: str) -> PurePosixPath:
 def _scope(nodeid: str) -> str:
     """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file."""
     path = _path(nodeid)
-    return str(path.parent if path.parent in (SHARED_STACK, SHARED_CLUSTER) else path)
+    return str(path.parent if path.parent in ORDER else path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,8 +58,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def key(item: pytest.Item) -> tuple[bool, bool, float]:
         path = _path(item.nodeid)
-        if path.parent == SHARED_STACK:
-            return False, False, STACK_ORDER.index(path.stem)
+        if path.parent in ORDER:
+            order = ORDER[path.parent]
+            return False, False, order.index(path.stem) if path.stem in order else -1
         return True, path in quiet, -seconds.get(path, 0.0)
 
     items.sort(key=key)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from cluster import GIVEN, SCRIPT, Cluster, missing
-from harness import run
+from harness import eventually, run
+from node_images import EXPORTER, archive
+from operated import PROMETHEUS, Prometheus, configuration, running
+from workloads import FILES, IMAGES, namespace
 
 HERE = Path(__file__).parent
+# Takes images from Docker to the nodes of the cluster that KUBECONFIG names: `kind load docker-image`, say.
+LOAD = "KUBERNETES_LOAD"
 _missing = functools.cache(missing)
 
 
@@ -56,13 +64,56 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes; gone afterwards, with all that they wrote."""
+    """Three nodes with the tests' images; gone afterwards, with all that they wrote."""
     folder = tmp_path_factory.mktemp("cluster")
-    if GIVEN:
-        yield Cluster(folder)
-        return
+    lock = os.open(Path(tempfile.gettempdir(), "infercanary-kubernetes.lock"), os.O_CREAT | os.O_WRONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)  # two sessions on one machine take turns: there is one cluster
+    run("docker", "build", "--quiet", "--tag", EXPORTER, "--file", "exporter/Dockerfile", ".", seconds=600)
+    archive(folder / "images.tar", IMAGES, FILES)
     try:
-        print(run(SCRIPT, "up", "3", seconds=300))
+        if GIVEN:
+            run("docker", "load", "--input", str(folder / "images.tar"), seconds=300)
+            run("sh", "-c", f"{os.environ[LOAD]} {EXPORTER} {' '.join(IMAGES)}", seconds=600)
+        else:
+            print(run(SCRIPT, "up", "3", str(folder / "images.tar"), seconds=300))
+        (folder / "images.tar").unlink()
         yield Cluster(folder)
     finally:
-        run(SCRIPT, "down", seconds=120)
+        if not GIVEN:
+            run(SCRIPT, "down", seconds=120)
+        os.close(lock)
+
+
+RELEASE = "infercanary"
+VALUES = {
+    "image": {"repository": EXPORTER.split(":")[0], "tag": EXPORTER.split(":")[1], "pullPolicy": "Never"},
+    "config": {"poll_seconds": 1},
+    "links": {"grafana": "https://grafana.example.com", "runbooks": "https://runbooks.example.com"},
+    "monitoring": {"interval": "1s"},
+    "networkPolicy": {"enabled": True},
+    "updateStrategy": {"rollingUpdate": {"maxUnavailable": 3}},
+}
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """The chart, installed by Helm where Pod Security is `restricted`; and a Prometheus as the operator has it."""
+    if not GIVEN:
+        run(SCRIPT, "start", "prometheus-operator")
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.apply(
+        namespace(RELEASE, restricted),
+        *(namespace(name) for name in ("monitoring", "ml", "ads")),
+        PROMETHEUS,
+    )
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "values.yaml").write_text(yaml.safe_dump(VALUES))
+    chart = ("charts/infercanary", "--namespace", RELEASE, "--values", str(folder / "values.yaml"))
+    print(cluster.helm("install", RELEASE, *chart))
+    cluster.kubectl("rollout", "status", f"daemonset/{RELEASE}", "--namespace", RELEASE, "--timeout", "90s")
+    job = f"podMonitor/{RELEASE}/{RELEASE}/0"
+    with running(configuration(cluster, job, folder)) as prometheus:
+        eventually(
+            "a scrape of each node", 60, lambda: len(prometheus.query('up{job="infercanary"} == 1')) == 3
+        )
+        yield prometheus

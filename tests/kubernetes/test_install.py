@@ -1,0 +1,65 @@
+"""The chart on a real cluster: what its pods may do, and what Prometheus makes of its objects."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cluster import Cluster
+from harness import eventually
+from operated import Prometheus
+
+NAMESPACE = "infercanary"
+SELECTOR = "app.kubernetes.io/name=infercanary"
+
+
+@pytest.fixture(scope="module")
+def exporter(installed: Prometheus, cluster: Cluster) -> str:
+    """One of its pods."""
+    pods = cluster.pods(NAMESPACE, SELECTOR)
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"node-1", "node-2", "node-3"}
+    name: str = pods[0]["metadata"]["name"]
+    return name
+
+
+def test_its_process_has_no_rights_on_the_node(cluster: Cluster, exporter: str) -> None:
+    inside = ("exec", exporter, "--namespace", NAMESPACE, "--", "sh", "-c")
+    status = dict(
+        re.findall(r"^(\w+):\s+(\S+)", cluster.kubectl(*inside, "cat /proc/1/status"), flags=re.MULTILINE)
+    )
+    assert (status["Uid"], status["Gid"]) == ("10002", "10002")
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2", "a filter"
+    write = "touch /x 2>/dev/null && echo written || echo refused"
+    assert cluster.kubectl(*inside, write).strip() == "refused"
+
+
+def test_its_token_may_list_and_watch_pods_and_nothing_else(cluster: Cluster, exporter: str) -> None:
+    account = f"system:serviceaccount:{NAMESPACE}:infercanary"
+    table = cluster.kubectl("auth", "can-i", "--list", "--as", account).splitlines()[1:]
+    # What every account may: ask what it may, and who it is.
+    reviews = ("selfsubject", "[")
+    rights = {line.split()[0]: line.split("[")[-1] for line in table if not line.strip().startswith(reviews)}
+    assert rights == {"pods": "list watch]"}
+
+
+def test_each_node_is_an_instance_and_no_series_is_the_exporters_pods(installed: Prometheus) -> None:
+    series = [labels for labels, _ in installed.query('{job="infercanary"}')]
+    assert {labels["instance"] for labels in series} == {"node-1", "node-2", "node-3"}
+    ours = [labels for labels in series if labels["__name__"] == "infercanary_discovery_up"]
+    assert len(ours) == 3
+    for labels in ours:
+        assert not labels.keys() & {"namespace", "pod", "container", "endpoint", "exported_service"}
+
+
+def test_links_of_alerts_begin_where_the_values_say(installed: Prometheus) -> None:
+    [(labels, _)] = eventually("links", 30, lambda: installed.query("infercanary:links:info"))
+    assert labels["grafana"] == "https://grafana.example.com"
+
+
+def test_dashboards_are_where_grafanas_sidecar_looks(cluster: Cluster, installed: Prometheus) -> None:
+    found = cluster.get("configmaps", "--namespace", NAMESPACE, "--selector", "grafana_dashboard=1")["items"]
+    assert sorted(name for each in found for name in each["data"]) == [
+        f"infercanary-{name}.json" for name in ("fleet", "gpu-host", "self", "service", "upgrade")
+    ]

@@ -1,0 +1,90 @@
+"""The images of the tests on a cluster, as one archive that `ctr images import` and `docker load` read.
+
+All have one root file system: that of the image which exporter/Dockerfile builds, so it is stored once. A canary's
+image adds a few small files, and differs from the next one by its environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness import run
+
+EXPORTER = f"infercanary-exporter:{os.environ.get('INFERCANARY_TAG', 'dev')}"
+# The stand-in of the base image holds wheels, so that builds need no network: more than all the rest.
+_NOT_NEEDED = ("./opt/wheelhouse", "./etc/pip.conf")
+
+
+class Image(NamedTuple):
+    """What differs from the exporter's image."""
+
+    environment: Mapping[str, str] = {}
+    command: tuple[str, ...] = ()
+    """Its entrypoint; empty for the exporter's own."""
+
+
+def archive(path: Path, images: Mapping[str, Image], files: Mapping[str, str]) -> None:
+    """Write an archive with the exporter's image and others.
+
+    Args:
+        path: Of the archive.
+        images: Name with tag → what it is.
+        files: Path in these images → text. The exporter's own has none of them.
+    """
+    work = path.parent / f"{path.name}.parts"
+    work.mkdir()
+    root = work / "root.tar"
+    run(
+        *("docker", "run", "--rm", "--network", "none", "--user", "0", "--volume", f"{work}:/out"),
+        *("--entrypoint", "tar", EXPORTER, "--create", "--file", f"/out/{root.name}", "--one-file-system"),
+        *("--directory", "/", "--exclude=./out", *(f"--exclude={name}" for name in _NOT_NEEDED), "."),
+    )
+    (work / "files.tar").write_bytes(_layer(files))
+    layers = {name: _digest(work / name) for name in (root.name, "files.tar")}
+    shipped: dict[str, Any] = json.loads(run("docker", "image", "inspect", EXPORTER))[0]["Config"]
+    manifest = []
+    for number, (name, image) in enumerate({EXPORTER: Image(), **images}.items()):
+        used = [*layers] if image.command else [root.name]
+        settings = {key: shipped[key] for key in ("User", "Env", "Entrypoint", "WorkingDir")}
+        settings["Env"] = settings["Env"] + [f"{key}={value}" for key, value in image.environment.items()]
+        if image.command:
+            settings |= {"Entrypoint": list(image.command), "WorkingDir": "/canary"}
+        config = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": settings,
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layers[each]}" for each in used]},
+        }
+        (work / f"{number}.json").write_text(json.dumps(config))
+        manifest.append({"Config": f"{number}.json", "RepoTags": [name], "Layers": used})
+    (work / "manifest.json").write_text(json.dumps(manifest))
+    with tarfile.open(path, "w") as tar:
+        for each in ("manifest.json", *(f"{number}.json" for number in range(len(manifest))), *layers):
+            tar.add(work / each, arcname=each)
+            (work / each).unlink()
+    work.rmdir()
+
+
+def _layer(files: Mapping[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode = len(text.encode()), 0o644
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()

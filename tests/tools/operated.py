@@ -1,0 +1,118 @@
+"""A real Prometheus with the configuration that the Prometheus Operator makes of what is in a cluster."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import socket
+import subprocess
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from cluster import Cluster
+from harness import Series, eventually, get
+
+NAMESPACE = "monitoring"
+# As kube-prometheus-stack's, but it selects all that there is. No replica: the program runs beside the cluster.
+PROMETHEUS = {
+    "apiVersion": "monitoring.coreos.com/v1",
+    "kind": "Prometheus",
+    "metadata": {"name": "test", "namespace": NAMESPACE},
+    "spec": {
+        "replicas": 0,
+        "scrapeInterval": "1s",
+        "evaluationInterval": "1s",
+        "podMonitorSelector": {},
+        "podMonitorNamespaceSelector": {},
+        "ruleSelector": {},
+        "ruleNamespaceSelector": {},
+    },
+}
+_RELOADER = {"SHARD": "0", "POD_NAME": "prometheus-test-0"}
+"""What the reloader beside Prometheus puts in."""
+_THERE = ("--namespace", NAMESPACE, "--output", "name")
+_SECRET, _RULES = "prometheus-test", "prometheus-test-rulefiles-0"
+
+
+class Prometheus(NamedTuple):
+    """The one that runs."""
+
+    url: str
+
+    def query(self, expression: str) -> list[tuple[Series, float]]:
+        """What it answers now."""
+        url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        result = json.loads(get(url))["data"]["result"]
+        return [(item["metric"], float(item["value"][1])) for item in result]
+
+    def rules(self) -> list[dict[str, Any]]:
+        """All rules, as they are now."""
+        groups = json.loads(get(f"{self.url}/api/v1/rules"))["data"]["groups"]
+        return [rule for group in groups for rule in group["rules"]]
+
+
+def configuration(cluster: Cluster, job: str, folder: Path) -> Path:
+    """Wait for what the operator made, and write it to files.
+
+    Args:
+        cluster: With the operator in it.
+        job: That of a PodMonitor, as the operator names it, for which it is waited.
+        folder: For rules and configuration.
+
+    Returns:
+        The configuration, the operator's own except for where credentials and rules are.
+    """
+
+    def made() -> tuple[str, dict[str, str]] | None:
+        names = {
+            name.partition("/")[2] for name in cluster.kubectl("get", "secret,configmap", *_THERE).split()
+        }
+        if not {_SECRET, _RULES} <= names:
+            return None
+        packed = cluster.get("secret", _SECRET, *_THERE[:2])["data"]["prometheus.yaml.gz"]
+        text = gzip.decompress(base64.b64decode(packed)).decode()
+        for variable, value in _RELOADER.items():
+            text = text.replace(f"$({variable})", value)
+        rules = cluster.get("configmap", _RULES, *_THERE[:2]).get("data", {})
+        return (text, rules) if job in text and rules else None
+
+    found = eventually("a configuration by the Prometheus Operator", 60, made)
+    assert found is not None
+    text, rules = found
+    (folder / "rules").mkdir()
+    for name, content in rules.items():
+        (folder / "rules" / name).write_text(content)
+    config = yaml.safe_load(text)
+    config["rule_files"] = [f"{folder}/rules/*"]
+    for scrape in config["scrape_configs"]:
+        for discovery in scrape["kubernetes_sd_configs"]:
+            discovery["kubeconfig_file"] = cluster.kubeconfig
+    path = folder / "prometheus.yml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@contextmanager
+def running(config: Path) -> Iterator[Prometheus]:
+    """Run a Prometheus with this configuration."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [
+        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={config.parent / 'data'}",
+        f"--web.listen-address={address}", "--log.level=warn",
+    ]  # fmt: skip
+    with (config.parent / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        eventually("Prometheus is ready", 30, lambda: get(f"http://{address}/-/ready"))
+        yield Prometheus(f"http://{address}")
+    finally:
+        process.terminate()
+        process.wait(20)
+        print((config.parent / "prometheus.log").read_text()[-4000:])

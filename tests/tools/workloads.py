@@ -1,0 +1,94 @@
+"""Objects with a canary in them, as a person would write them for kubectl."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from node_images import Image
+
+Object = dict[str, Any]
+
+CANARY = Path(__file__).parents[1] / "kubernetes/canary"
+FILES = {f"/canary/{path.name}": path.read_text() for path in sorted(CANARY.iterdir()) if path.is_file()}
+_PROBE = ("infercanary", "probe", "--config", "/canary/probe.yaml")
+_OLD, _NEW = {"WAIT_SECONDS": "0.04"}, {"WAIT_SECONDS": "0.06"}
+OLD, NEW, REBUILT, CRASHING = (
+    f"docker.io/infercanary/canary:{tag}" for tag in ("old", "new", "rebuilt", "crashing")
+)
+REGISTRY = "127.0.0.1:5055"
+STORED = f"{REGISTRY}/canary:stable"
+"""The nodes have it as they have the others, and it has the name that a registry beside them would give it."""
+IMAGES = {
+    OLD: Image(_OLD, _PROBE),
+    NEW: Image(_NEW, _PROBE),
+    REBUILT: Image(_OLD | {"BUILT": "again"}, _PROBE),
+    CRASHING: Image(_NEW, ("sh", "-c", f"timeout 4 {' '.join(_PROBE)}; exit 1")),
+    STORED: Image(_OLD | {"STORED": "yes"}, _PROBE),
+}
+
+
+def namespace(name: str, labels: dict[str, str] | None = None) -> Object:
+    """A namespace."""
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+
+
+def container(image: str = OLD, **fields: Any) -> Object:
+    """A container with a probe."""
+    ports = [{"name": "infercanary", "containerPort": 9798}]
+    return {"name": "model", "image": image, "imagePullPolicy": "Never", "ports": ports, **fields}
+
+
+def pod(*containers: Object, service: str = "", nodes: tuple[int, ...] = (1,), **annotations: str) -> Object:
+    """A template of pods on one of these nodes, the first if it can be; ``service`` where the owner's name is none."""
+    given = {"enable": "true", **({"service": service} if service else {}), **annotations}
+    affinity = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [_in(*nodes)]},
+        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": _in(nodes[0])}],
+    }
+    return {
+        "metadata": {"annotations": {f"infercanary.io/{key}": value for key, value in given.items()}},
+        "spec": {
+            "affinity": {"nodeAffinity": affinity},
+            "terminationGracePeriodSeconds": 1,
+            "enableServiceLinks": False,
+            "automountServiceAccountToken": False,
+            "containers": [*containers],
+        },
+    }
+
+
+def _in(*nodes: int) -> Object:
+    names = [f"node-{node}" for node in nodes]
+    return {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
+
+
+def deployment(name: str, template: Object, namespace: str = "ml", replicas: int = 1, **spec: Any) -> Object:
+    """New pods come before old ones go."""
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    return _set("Deployment", name, namespace, template, replicas=replicas, strategy=rolling, **spec)
+
+
+def stateful_set(name: str, template: Object, namespace: str = "ml") -> Object:
+    """One replica."""
+    return _set("StatefulSet", name, namespace, template, replicas=1, serviceName=name)
+
+
+def job(name: str, template: Object, seconds: int, namespace: str = "ml") -> Object:
+    """Ends by itself after so many seconds, and is complete."""
+    template["spec"]["restartPolicy"] = "Never"
+    for each in template["spec"]["containers"]:
+        each["command"] = ["sh", "-c", f"timeout {seconds} {' '.join(_PROBE)} || true"]
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}
+
+
+def _set(kind: str, name: str, namespace: str, template: Object, **spec: Any) -> Object:
+    labels = {"app": name}
+    template["metadata"]["labels"] = labels
+    return {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"selector": {"matchLabels": labels}, "template": template, **spec},
+    }
