@@ -28,7 +28,7 @@ test-stack: .venv/dev ## tests with real containers: Docker with Compose v2, and
 	.venv/bin/python -m pytest -m "stack and not campaign" --numprocesses=$(STACK_WORKERS) $(ARGS) tests/stack
 
 test-kubernetes: .venv/dev ## tests on a real Kubernetes of three nodes: KUBECONFIG, or root and the programs that .ci/kubernetes finds
-	.venv/bin/python -m pytest -m "kubernetes and not campaign" $(ARGS) tests/kubernetes
+	.venv/bin/python -m pytest -m "kubernetes and not campaign" --numprocesses=2 $(ARGS) tests/kubernetes
 
 campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: benchmarks/results/campaign.md
 	.venv/bin/python tests/tools/campaign.py $(ARGS)

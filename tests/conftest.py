@@ -25,8 +25,8 @@ settings.load_profile("untimed")
 MOST_MEMORY = 1 << 30
 """Bytes that a test may take: suites run on small machines, some of which never refuse an allocation."""
 
-# One Compose stack a session, one Kubernetes: the tests of each run in one process, in this order. What only reads goes
-# first, what restarts and replaces containers after it.
+# One Compose stack a session, one cluster: the tests of each run in one process, in this order. What only reads goes
+# first, what restarts and replaces containers after it. Other files beside those of the cluster need none.
 SHARED_STACK = PurePosixPath("tests/stack")
 SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
 ORDER = {
@@ -39,10 +39,14 @@ def _path(nodeid: str) -> PurePosixPath:
     return PurePosixPath(nodeid.partition("::")[0])
 
 
+def _is_shared(path: PurePosixPath) -> bool:
+    return path.parent == SHARED_STACK or path.stem in ORDER.get(path.parent, ())
+
+
 def _scope(nodeid: str) -> str:
     """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file."""
     path = _path(nodeid)
-    return str(path.parent if path.parent in ORDER else path)
+    return str(path.parent if _is_shared(path) else path)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,9 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def key(item: pytest.Item) -> tuple[bool, bool, float]:
         path = _path(item.nodeid)
-        if path.parent in ORDER:
-            order = ORDER[path.parent]
-            return False, False, order.index(path.stem) if path.stem in order else -1
+        if _is_shared(path):
+            return False, False, ORDER[path.parent].index(path.stem)
         return True, path in quiet, -seconds.get(path, 0.0)
 
     items.sort(key=key)

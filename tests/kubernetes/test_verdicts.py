@@ -145,9 +145,10 @@ def prometheus(
         eventually("a baseline of each", 90, lambda: runs("", pods, BASELINE_RUNS))
         cluster.apply(*AFTER.values())
         cluster.kubectl("drain", "node-3", "--ignore-daemonsets", "--timeout=60s")
-        # Back to the old image once the new one was called slower.
-        undone = f'infercanary_verdict{{{TABLE["a rollback"].labels},verdict="regressed"}} == 1'
-        eventually("a verdict to undo", 60, lambda: installed.query(undone))
+        # Back to the old image once the new one has runs enough to be compared with.
+        new = 'and on (pod) infercanary_container_info{image=~".+:new"}'
+        undone = f'(infercanary_runs_total{{outcome="ok",service="undone"}} {new}) >= 12'
+        eventually("runs of the image that is undone", 60, lambda: installed.query(undone))
         cluster.kubectl("rollout", "undo", "deployment/undone", "--namespace", "ml")
         yield installed
     cluster.kubectl("uncordon", "node-3")
