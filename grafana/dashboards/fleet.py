@@ -223,7 +223,7 @@ def _containers() -> Panel:
     )
     columns = [
         Column("service", "Service", link=link("service", "service", "instance", "canary")),
-        Column("trouble", "Trouble", width=190),
+        Column("trouble", "Trouble"),
         Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
         Column("Value", "Number", "short", width=90),
         Column("canary", "Canary", width=120),

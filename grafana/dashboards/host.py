@@ -56,7 +56,8 @@ def board() -> Board:
 def _canaries() -> Panel:
     about = About(
         "Canaries",
-        "Each canary's latency over its usual one (medians: of a step, and of the time range): 1 is as usual.",
+        "Latency of each container's canary over its usual one (medians: of a step, of the time range, and of several "
+        "canaries): 1 is as usual.",
         "Compare its moves with those of the controls below: together it is the host.",
         "percentunit",
         width=24,
@@ -64,9 +65,12 @@ def _canaries() -> Panel:
         empty="No canary has run in this time range",
     )
     name = "infercanary_run_median_seconds"
-    moved = "stddev_over_time({0}[$__range] @ end()) / avg_over_time({0}[$__range] @ end())"
-    query = worst(steady_of_range(name, CANARIES), f"{_BY}, canary", moved.format(series(name, CANARIES)))
-    return lines(about, Query(query, "{{container}} {{canary}}"), doubling=True)
+    selected = series(name, CANARIES)
+    moved = f"stddev_over_time({selected}[$__range] @ end()) / avg_over_time({selected}[$__range] @ end())"
+    query = worst(
+        f"quantile by ({_BY}) (0.5, {steady_of_range(name, CANARIES)})", _BY, f"max by ({_BY}) ({moved})"
+    )
+    return lines(about, Query(query, "{{container}}"), doubling=True)
 
 
 def _controls() -> Panel:
@@ -187,8 +191,8 @@ def _run_queue() -> Panel:
         "percentunit",
         empty="The kernel does not report it",
     )
-    query = worst_gauges("infercanary_canary_waiting_ratio", CANARIES)
-    return lines(about, Query(query, "{{container}} {{canary}}"), minimum=0, wide=0.01)
+    most = f"max by ({_BY}) ({worst_gauges('infercanary_canary_waiting_ratio', CANARIES)})"
+    return lines(about, Query(most, "{{container}}"), minimum=0, wide=0.01)
 
 
 def _switches() -> Panel:

@@ -168,12 +168,12 @@ def compared(
     """
     columns = [
         label,
-        Column("Value #A", "old", about.unit, decimals=decimals, width=110),
-        Column("Value #B", "new", about.unit, decimals=decimals, width=110),
+        Column("Value #A", "old", about.unit, decimals=decimals, width=90),
+        Column("Value #B", "new", about.unit, decimals=decimals, width=90),
     ]
     queries = [Query(old), Query(new)]
     if change:
-        columns.append(Column("Value #C", "change", "percentunit", decimals=1, width=100))
+        columns.append(Column("Value #C", "change", "percentunit", decimals=1, width=78))
         queries.append(Query(change))
     return rows(about, columns, *queries)
 
@@ -196,6 +196,8 @@ def looks(column: Column) -> Iterable[dashboard.DynamicConfigValue]:
         yield option("decimals", column.decimals)
     if column.width:
         yield option("custom.width", column.width)
+    else:
+        yield option("custom.minWidth", _LEAST)
     if column.link:
         yield _link(column.link)
     if column.tip:
@@ -208,6 +210,8 @@ def looks(column: Column) -> Iterable[dashboard.DynamicConfigValue]:
         yield option("custom.cellOptions", {"type": "color-background", "mode": "basic"})
 
 
+_LEAST = 110
+"""Pixels: with it old, new and the change between them fit on a phone."""
 _HIDDEN = option("custom.hideFrom.viz", True)
 
 

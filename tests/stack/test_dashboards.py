@@ -13,6 +13,7 @@ import pytest
 from harness import PROMETHEUS
 
 from grafana import empty
+from grafana.dashboards import colours
 from grafana.prometheus import Answer, Prometheus
 from grafana.queries import Query, queries
 
@@ -85,17 +86,27 @@ def test_the_dashboards_show_the_upgrade(scene: Scene) -> None:
         return scene.ask(query.expression, query.over_time)
 
     table = "panel What the last upgrade did"
-    assert {row.labels["verdict"] for row in of("fleet", f"{table} A").results} >= {"regressed"}
+    [number] = [row for row in of("fleet", f"{table} A").results if row.labels["service"] == UPGRADED]
+    assert [*colours.VERDICTS][int(number.points[0][1]) - 1] == "regressed"
     [shift] = [row for row in of("fleet", f"{table} B").results if row.labels["service"] == UPGRADED]
     assert shift.points[0][1] > 0.1
-    components = of("upgrade", "panel Components that changed in this time range A").results
-    assert {row.labels["component"]: row.labels["version"] for row in components}.items() >= {
-        ("env_ONEDNN_MAX_CPU_ISA", "AVX"),  # which the old image did not set
+    old, new = (
+        {
+            row.labels["component"]: row.labels[which]
+            for row in of("upgrade", f"panel Components that changed {letter}").results
+        }
+        for which, letter in (("old", "A"), ("new", "B"))
+    )
+    assert "env_ONEDNN_MAX_CPU_ISA" not in old
+    assert new["env_ONEDNN_MAX_CPU_ISA"] == "AVX"
+    assert (old["env_MALLOC_ARENA_MAX"], new["env_MALLOC_ARENA_MAX"]) == ("2", "4")
+    [said] = of("upgrade", "panel What the judge says B").results
+    assert "regressed" in said.labels["sentence"]
+    latency = {
+        which: of("upgrade", f"panel Medians of runs {letter}").results
+        for which, letter in (("old", "A"), ("new", "B"))
     }
-    arenas = {
-        row.labels["version"] for row in components if row.labels["component"] == "env_MALLOC_ARENA_MAX"
-    }
-    assert arenas == {"2", "4"}
+    assert {which: len(levels) for which, levels in latency.items()} == {"old": 5, "new": 5}
     for dashboard in ("fleet", "service", "upgrade", "gpu-host", "self"):
         judged = of(dashboard, "annotation Upgrades").results
         moments = {value / 1000 for result in judged for _, value in result.points}

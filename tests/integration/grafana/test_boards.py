@@ -47,7 +47,7 @@ THERE: Mapping[str, Sequence[str]] = {
 }
 """Situation → what must be so in it; of one on a GPU also that the GPU is up."""
 
-OPEN = {*dashboards()}
+OPEN: set[str] = set()
 """Boards of which faults are known and not yet fixed."""
 
 
