@@ -134,10 +134,15 @@ def bottlenecks(result: ComparisonResult) -> str:
     """Return what each resource made of the change.
 
     Args:
-        result: On one canary; the text is empty where there is no change, or nothing is known.
+        result: On one canary; the text is empty where nothing is known, or there may be no change: its interval has 0.
     """
     shares = result.causes.bottlenecks if result.causes else {}
-    if abs(result.shift or 0.0) < result.smallest_effect or not shares.keys() - {"unknown"}:
+    low, high = -1.0 if result.low is None else result.low, math.inf if result.high is None else result.high
+    if (
+        abs(result.shift or 0.0) < result.smallest_effect
+        or low <= 0 <= high
+        or not shares.keys() - {"unknown"}
+    ):
         return ""
     return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()) + " of the change"
 

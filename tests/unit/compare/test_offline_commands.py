@@ -89,6 +89,16 @@ def test_compare_as_text(run, journal):
     assert Path(old).exists()
 
 
+def test_the_bottleneck_of_what_may_be_no_change_is_not_named(run, journal):
+    """ "unknown 228 %, scheduling -35 % of the change" stood under a shift of -3.2 % [-31.5, +36.8]."""
+    journal("old", [0.02, 0.0201])
+    waiting = {"phases": {"queue": 0.010}}
+    journal("shaky", [0.016, 0.027], **waiting)
+    assert "  bottleneck " not in run("compare", "old", "shaky", code=3)
+    out = run("compare", "old", journal("new", [0.026, 0.0261], **waiting), code=1)
+    assert re.search(r"^  bottleneck   scheduling \d+ %", out, re.MULTILINE)
+
+
 def test_compare_says_what_to_do_next(run, journal):
     journal("a", [0.02])
     journal("b", [0.0201], torch="2.13.0")
