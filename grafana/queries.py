@@ -68,11 +68,12 @@ def expression(raw: str, values: Mapping[str, str]) -> str:
 
     Args:
         raw: As in a dashboard's JSON.
-        values: Variable → value; one that is left out becomes ``.+``.
+        values: Variable → value; one that is left out becomes what All is.
     """
     if found := _LABEL_VALUES.fullmatch(raw):
         raw = f"count by ({found['label']}) ({found['selector']})"
-    return _VARIABLE.sub(lambda name: values.get(name[1] or name[2], ".+"), raw)
+    every = {"namespace": ".*", "pod": ".*", **values}  # which only Kubernetes has
+    return _VARIABLE.sub(lambda name: every.get(name[1] or name[2], ".+"), raw)
 
 
 def panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -37,6 +37,7 @@ def board() -> Board:
         [
             variables.datasource(),
             variables.instance(),
+            variables.namespace(),
             variables.service(),
             variables.canary(),
             variables.verdict(),
@@ -86,7 +87,7 @@ def _troubles() -> Panel:
         width=10,
         height=4,
     )
-    each = "instance, service, container, canary"
+    each = "instance, namespace, service, pod, container, canary"
     failing = f"max by ({each}) ({series('infercanary_canary_state', JUDGED, _FAILING)}) == 1"
     fallback = f"{verdicts.of('infercanary_cpu_fallback')} == 1"
     other = f"{verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}"
@@ -123,8 +124,8 @@ def _table() -> Panel:
 
     image = (
         f"topk by ({BY}) (1, ({series('infercanary_canary_state', JUDGED)} == 1) "
-        "* on (instance, service, container) group_left () infercanary_probe_start_timestamp_seconds) "
-        f"* on (instance, service, container) group_left (image, image_id) "
+        "* on (instance, namespace, service, pod, container) group_left () infercanary_probe_start_timestamp_seconds) "
+        f"* on (instance, namespace, service, pod, container) group_left (image, image_id) "
         f"{newest('infercanary_container_info', SERVICES)}"
     )
     # The last part of the name, and all of it with its id, so that a column shows what differs.
@@ -229,7 +230,7 @@ def _containers() -> Panel:
         Column("canary", "Canary", width=120),
         Column("instance", "Host", width=140),
     ]
-    by = "instance, service, container, canary, trouble"
+    by = "instance, namespace, service, pod, container, canary, trouble"
     return rows(about, columns, Query(f"max by ({by}) ({query})"), sort=("Service",), paged=True)
 
 

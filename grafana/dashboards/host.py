@@ -20,7 +20,7 @@ from grafana.dashboards.promql import (
 from grafana.dashboards.variables import INSTANCE
 
 NO_CGROUP = "The kernel does not report it, or no container reports"
-_BY = "instance, service, container"
+_BY = "instance, namespace, service, pod, container"
 
 
 def board() -> Board:
@@ -36,7 +36,9 @@ def board() -> Board:
         [
             variables.datasource(),
             variables.instance(multi=False),
+            variables.namespace(INSTANCE),
             variables.service(INSTANCE),
+            variables.pod(INSTANCE),
             variables.container(INSTANCE),
             variables.canary(INSTANCE),
             variables.gpu(),

@@ -37,7 +37,9 @@ def board() -> Board:
         [
             variables.datasource(),
             variables.instance(),
+            variables.namespace(INSTANCE),
             variables.service(INSTANCE),
+            variables.pod(INSTANCE),
             variables.container(INSTANCE),
         ],
         [marks.upgrades(f"{INSTANCE}, {variables.SERVICES}"), marks.images(CONTAINERS)],
@@ -122,7 +124,7 @@ def _overall(each: str) -> list[Query]:
 
 
 def _probes() -> Panel:
-    by = "instance, container"
+    by = "instance, namespace, pod, container"
     gauges = {
         "Age": "infercanary_report_age_seconds",
         "Poll": "infercanary_poll_duration_seconds",
@@ -339,7 +341,7 @@ def _false_alarms() -> Panel:
     )
     # They are the service's, and published with each of its containers.
     alarms, tests = (
-        f"sum(max by (instance, service, canary) ({series(f'infercanary_judge_aa_{what}', INSTANCE)}))"
+        f"sum(max by (instance, namespace, service, canary) ({series(f'infercanary_judge_aa_{what}', INSTANCE)}))"
         for what in ("alarms", "tests")
     )
     return tiles(

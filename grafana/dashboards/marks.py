@@ -31,7 +31,7 @@ def upgrades(*matchers: str) -> Annotation:
     return (
         _annotation(
             "Upgrades",
-            f"max by (instance, service, canary) ({at}) * 1000",
+            f"max by (instance, namespace, service, canary) ({at}) * 1000",
             "{{service}} upgraded",
             "judged by {{canary}}",
         )
@@ -44,10 +44,10 @@ def upgrades(*matchers: str) -> Annotation:
 def images(*matchers: str) -> Annotation:
     """A service that was there already has an image that it did not have."""
     now, before = _now_and_before(series("infercanary_container_info", *matchers))
-    new = f"{now} unless on (service, image_id) {before}"
+    new = f"{now} unless on (namespace, service, image_id) {before}"
     return _annotation(
         "Images",
-        f"max by (service, container, image) (({new}) and on (service) {before})",
+        f"max by (namespace, service, pod, container, image) (({new}) and on (namespace, service) {before})",
         "{{service}}: new image",
         "{{container}} runs {{image}}",
     ).icon_color(colours.ORANGE)
@@ -56,10 +56,11 @@ def images(*matchers: str) -> Annotation:
 def environment(*matchers: str) -> Annotation:
     """A component of the environment has another version than the container had."""
     now, before = _now_and_before(series("infercanary_environment_info", *matchers))
-    new = f"{now} unless on (service, container, component, version) {before}"
+    new = f"{now} unless on (namespace, service, pod, container, component, version) {before}"
     return _annotation(
         "Environment",
-        f"max by (service, container, component, version) (({new}) and on (service, container, component) {before})",
+        f"max by (namespace, service, pod, container, component, version) "
+        f"(({new}) and on (namespace, service, pod, container, component) {before})",
         "{{component}} {{version}}",
         "{{container}}",
     ).icon_color(colours.PURPLE)

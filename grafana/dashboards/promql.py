@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from grafana.dashboards.variables import JUDGED
 
-CONTAINER = "instance, service, container"
+CONTAINER = "instance, namespace, service, pod, container"
 """What identifies a container: its name is unique on its host, and `instance` is the host's exporter."""
 
 
@@ -164,12 +164,12 @@ def _short_id(info: str) -> str:
     return f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
 
 
-_UPGRADED = f"max by (instance, service) ({series('infercanary_upgrade_timestamp_seconds', JUDGED)} @ end())"
+_UPGRADED = f"max by (instance, namespace, service) ({series('infercanary_upgrade_timestamp_seconds', JUDGED)} @ end())"
 
 
 def _compared(which: str) -> str:
     """Ids of the images that the judge compares at the end of the time range: it writes `name (id)`, or the id."""
-    images = f"max by (instance, service, {which}) ({series('infercanary_upgrade_info', JUDGED)} @ end())"
+    images = f"max by (instance, namespace, service, {which}) ({series('infercanary_upgrade_info', JUDGED)} @ end())"
     return f'label_replace({images}, "image_id", "$1", "{which}", "(?:.*[(])?([^()]*)[)]?")'
 
 
@@ -181,11 +181,11 @@ def of_new(expression: str, *matchers: str) -> str:
     Args:
         expression: One with the labels of a container.
     """
-    on = "on (instance, service, image_id)"
+    on = "on (instance, namespace, service, image_id)"
     return f"({by_image(expression, *matchers)}) and {on} {_compared('candidate_image')} and {_SINCE}"
 
 
-_SINCE = f"on (instance, service) ({_UPGRADED} <= time())"
+_SINCE = f"on (instance, namespace, service) ({_UPGRADED} <= time())"
 
 
 def of_old(expression: str, *matchers: str) -> str:
@@ -194,7 +194,7 @@ def of_old(expression: str, *matchers: str) -> str:
     Args:
         expression: One with the labels of a container.
     """
-    on = "on (instance, service, image_id)"
+    on = "on (instance, namespace, service, image_id)"
     new = f"({_compared('candidate_image')} and {_SINCE})"
     return f"({by_image(expression, *matchers)}) and {on} {_compared('baseline_image')} unless {on} {new}"
 

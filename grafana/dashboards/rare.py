@@ -43,7 +43,7 @@ def cold_start() -> Panel:
             for letter, step in zip("ABCDE", steps, strict=True)
         ),
     ]
-    queries = (Query(f"max by (container) ({step})") for step in steps.values())
+    queries = (Query(f"max by (pod, container) ({step})") for step in steps.values())
     return rows(about, columns, *queries, sort=("Container",), paged=True)
 
 
@@ -147,7 +147,7 @@ def points() -> Panel:
         width=15,
         empty=NO_SWEEP,
     )
-    by = "instance, service, container, batch, concurrency"
+    by = "instance, namespace, service, pod, container, batch, concurrency"
     columns = [
         Column("batch", "Batch", width=70),
         Column("concurrency", "At a time", width=85),
@@ -163,7 +163,7 @@ def points() -> Panel:
     queries = [Query(f"max by ({by}) ({series(f'infercanary_sweep_{name}', CANARIES)})") for name in names]
     ended = series("infercanary_sweep_timestamp_seconds", CANARIES)
     each = series("infercanary_sweep_latency_seconds", CANARIES)
-    joined = f"{each} * 0 + on (instance, service, container, canary) group_left () {ended}"
+    joined = f"{each} * 0 + on (instance, namespace, service, pod, container, canary) group_left () {ended}"
     return rows(
         about,
         columns,

@@ -37,8 +37,10 @@ def board() -> Board:
         "One service: did it change, where does its latency lie, do its replicas agree, and what is it made of.",
         [
             variables.datasource(),
+            variables.namespace(),
             variables.service(multi=False),
             variables.instance(variables.SERVICES, multi=False),
+            variables.pod(),
             variables.container(),
             variables.canary(multi=False),
             variables.ceiling(),
@@ -74,18 +76,18 @@ def board() -> Board:
 
 
 def _replicas() -> Panel:
-    by = "instance, service, container, canary"
+    by = "instance, namespace, service, pod, container, canary"
     state = series("infercanary_canary_state", CANARIES)
     queries = [
         Query(f"max by ({by}, state) ({state} == 1)"),
         Query(f"max by ({by}) ({series('infercanary_run_median_seconds', CANARIES)})"),
         Query(f"max by ({by}) ({series('infercanary_eligible_ratio', CANARIES)})"),
         Query(
-            f"max by ({by}, image) ({state} * on (instance, service, container) group_left (image) "
+            f"max by ({by}, image) ({state} * on (instance, namespace, service, pod, container) group_left (image) "
             f"{newest('infercanary_container_info', CONTAINERS)})"
         ),
         Query(
-            f"max by ({by}) ({state} * 0 + on (instance, service, container) "
+            f"max by ({by}) ({state} * 0 + on (instance, namespace, service, pod, container) "
             "group_left () infercanary_probe_start_timestamp_seconds) * 1000"
         ),
     ]
@@ -255,7 +257,9 @@ def _differences() -> Panel:
         "none",
         empty="All replicas have the same environment",
     )
-    seen = f"max by (container, component, version) ({series('infercanary_environment_info', CONTAINERS)})"
+    seen = (
+        f"max by (pod, container, component, version) ({series('infercanary_environment_info', CONTAINERS)})"
+    )
     several = f"count by (component) (count by (component, version) ({seen})) > 1"
     columns = [
         Column("component", "Component"),
@@ -264,7 +268,7 @@ def _differences() -> Panel:
         Column("service", "Service", hidden=True),
         Column("instance", "Host", hidden=True),
     ]
-    by = "instance, service, container, component, version"
+    by = "instance, namespace, service, pod, container, component, version"
     query = f"max by ({by}) ({series('infercanary_environment_info', CONTAINERS)})"
     return rows(
         about, columns, Query(f"{query} and on (component) ({several})"), sort=("Component",), paged=True
@@ -282,7 +286,7 @@ def _states() -> Panel:
         empty="No canary reported in this time range",
     )
     name = "infercanary_canary_state"
-    now = numbered(name, "state", colours.CANARY_STATES, "container, canary", CANARIES)
+    now = numbered(name, "state", colours.CANARY_STATES, "pod, container, canary", CANARIES)
     query = states(now, ever(series(name, CANARIES)), "container")
     return timeline(about, Query(query, "{{container}}"), colours.CANARY_STATES)
 

@@ -13,7 +13,7 @@ Returns:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from grafana_foundation_sdk.builders import common, stat, table
@@ -102,6 +102,16 @@ class Column(NamedTuple):
     hidden: bool = False
 
 
+def _with_kubernetes(columns: Iterable[Column]) -> Iterator[Column]:
+    """With the columns that only Kubernetes has values for: a service's namespace, and a container's pod."""
+    for column in columns:
+        if column.field == "container":
+            yield Column("pod", "Pod")
+        yield column
+        if column.field == "service" and not column.hidden:
+            yield Column("namespace", "Namespace", width=110)
+
+
 def rows(
     about: About, columns: Sequence[Column], *queries: Query, sort: Sequence[str] = (), paged: bool = False
 ) -> Panel:
@@ -113,6 +123,7 @@ def rows(
         sort: Headings of columns, the first one first, with ``-`` in front for the largest first.
         paged: Whether it has pages, and a filter in each heading: for tables of many rows.
     """
+    columns = [*_with_kubernetes(columns)]
     panel = (
         table.Panel()
         .show_header(True)

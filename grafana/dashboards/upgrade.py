@@ -46,8 +46,10 @@ def board() -> Board:
         "What the last upgrade did, and the two images of one service side by side: choose a time range that has both.",
         [
             variables.datasource(),
+            variables.namespace(),
             variables.service(multi=False),
             variables.instance(variables.SERVICES, multi=False),
+            variables.pod(),
             variables.container(),
             variables.canary(multi=False),
         ],

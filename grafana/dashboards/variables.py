@@ -27,8 +27,8 @@ UID = "infercanary-prometheus"
 """The provisioned data source: what `${datasource}` is at first."""
 
 INSTANCE = 'instance=~"$instance"'
-SERVICES = 'service=~"$service"'
-CONTAINERS = f'{SERVICES}, container=~"$container"'
+SERVICES = 'namespace=~"$namespace", service=~"$service"'
+CONTAINERS = f'{SERVICES}, pod=~"$pod", container=~"$container"'
 CANARIES = f'{CONTAINERS}, canary=~"$canary"'
 JUDGED = f'{INSTANCE}, {SERVICES}, canary=~"$canary"'
 """What the judge says, of a service on a host."""
@@ -64,6 +64,18 @@ def service(*matchers: str, multi: bool = True) -> Variable:
     return _labels(
         "service", "Service", "What stays the same across upgrades.", _up("infercanary_up", *matchers), multi
     )
+
+
+def namespace(*matchers: str) -> Variable:
+    """Namespaces of the services, in Kubernetes."""
+    text = "Of Kubernetes. Elsewhere there are none, and All is right."
+    return _labels("namespace", "Namespace", text, _up("infercanary_up", *matchers), all_value=".*")
+
+
+def pod(*matchers: str) -> Variable:
+    """Pods of the services, in Kubernetes."""
+    text = "Replicas of the service, in Kubernetes. Elsewhere there are none, and All is right."
+    return _labels("pod", "Pod", text, _up("infercanary_up", *matchers, SERVICES), all_value=".*")
 
 
 def container(*matchers: str) -> Variable:
@@ -127,7 +139,9 @@ def _up(name: str, *matchers: str) -> str:
     return f"{name}{{{', '.join(matchers)}}}" if matchers else name
 
 
-def _labels(name: str, label: str, text: str, selector: str, multi: bool = True) -> Variable:
+def _labels(
+    name: str, label: str, text: str, selector: str, multi: bool = True, all_value: str = ".+"
+) -> Variable:
     variable = (
         builders.QueryVariable(name)
         .label(label)
@@ -141,5 +155,7 @@ def _labels(name: str, label: str, text: str, selector: str, multi: bool = True)
     )
     if multi:
         # Every query of many names would be as long as the list of them.
-        variable.all_value(".+").current(dashboard.VariableOption(selected=True, text="All", value="$__all"))
+        variable.all_value(all_value).current(
+            dashboard.VariableOption(selected=True, text="All", value="$__all")
+        )
     return variable

@@ -1,7 +1,7 @@
 """Panels about verdicts, which a service and an upgrade both show: the answer first.
 
 A verdict is the service's on one host, whose exporter judges, and is published with each of its containers:
-`max by (instance, service, canary)` counts it once.
+`max by (instance, namespace, service, canary)` counts it once.
 
 Of all functions but :func:`of`:
 
@@ -18,7 +18,7 @@ from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import JUDGED
 from infercanary.judge.policy import LIVE
 
-BY = "instance, service, canary"
+BY = "instance, namespace, service, canary"
 
 EFFECT = f"{100 * LIVE.smallest_effect:g} %"
 NO_VERDICT = f"No verdict yet: the judge needs {LIVE.looks[0]} runs of a start"

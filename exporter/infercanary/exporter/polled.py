@@ -39,11 +39,12 @@ AGE = Metric(
 INFO = Metric(
     "infercanary_container_info",
     "gauge",
-    "1, with what Docker says of the container: image reference, image id, registry digest and container id.",
+    "1, with what Docker or the kubelet says of the container: image reference, image id, registry digest and "
+    "container id.",
     ("image", "image_id", "image_digest", "container_id"),
-    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (instance, service, "
-    "container) group_left (image, image_digest) infercanary_container_info`. Empty labels: the container is from the "
-    "config's list, not from Docker.",
+    reading="Join it to see an upgrade in any graph: `infercanary_run_median_seconds * on (instance, namespace, "
+    "service, pod, container) group_left (image, image_digest) infercanary_container_info`. Empty labels: the "
+    "container is from the config's list. A kubelet knows one digest of an image: that is its id.",
 )
 POLL_DURATION = Metric(
     "infercanary_poll_duration_seconds",
@@ -287,7 +288,7 @@ class PolledProbe:
         return [
             UP.family(float(self.up)),
             AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
-            INFO.family({(c.image, c.image_id, c.image_digest, c.id): 1.0}),
+            INFO.family({(c.image, c.image_key, c.image_digest, c.id): 1.0}),
             POLL_DURATION.family({(): self.duration} if self.duration is not None else {}),
             POLL_FAILURES.family(
                 {(reason,): float(count) for reason, count in sorted(self.failures.items())}

@@ -18,7 +18,9 @@ from infercanary.contract.report import LADDER
 
 ROOT = Path(__file__).parents[3]
 START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
-EXPORTERS_OWN = re.compile("infercanary_(build|event_loop|discover|config|judge_|store|stored_|unjudged_)")
+EXPORTERS_OWN = re.compile(
+    "infercanary_(build|event_loop|discover|config|judge_|kubernetes_|store|stored_|unjudged_)"
+)
 
 OPEN = {
     "canary": ["resnet18"],

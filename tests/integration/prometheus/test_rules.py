@@ -25,7 +25,7 @@ SEVERITIES = {"critical", "warning"}
 MOST_ALERTS = 25  # those of later issues among them: what is new replaces what nobody acts on
 LAYERS = {"image", "host", "canary", "stack"}
 # What Prometheus and the exporter add to every series.
-COMMON = {"instance", "job", "service", "container", "le"}
+COMMON = {"instance", "job", "service", "namespace", "pod", "container", "le"}
 
 Document = dict[str, Any]
 

@@ -88,7 +88,7 @@ def _declared() -> dict[str, set[str]]:
         kind, _, *labels = re.sub(r" \([^)]*\)", "", facts).split(" · ")
         names = {label.strip("`") for label in labels} | {"instance", "job"}
         if not EXPORTERS_OWN.match(name):
-            names |= {"service", "container"}
+            names |= {"namespace", "pod", "service", "container"}
         if kind == "histogram":
             found |= {f"{name}_{end}": names for end in ("sum", "count")} | {f"{name}_bucket": names | {"le"}}
         found[name] = names
@@ -229,7 +229,8 @@ def test_variables(board: Mapping[str, Any]) -> None:
             assert variable["refresh"] == 2, "as the time range changes"
             used = set(re.findall(r"\$(\w+)", variable["query"]))
             assert used <= set(known[:place]), f"{name} asks for a variable that comes after it"
-            assert not variable["multi"] or (variable["includeAll"] and variable["allValue"] == ".+")
+            every = ".*" if name in ("namespace", "pod") else ".+"  # Docker's series have neither
+            assert not variable["multi"] or (variable["includeAll"] and variable["allValue"] == every)
     if {"service", "container", "canary"} <= variables.keys():
         assert all("$service" in variables[name]["query"] for name in ("container", "canary"))
     names = set(re.findall(r"\$\{?([a-z]\w*)", text)) - {"datasource"}

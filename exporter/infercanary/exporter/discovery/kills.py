@@ -126,7 +126,7 @@ class KillCounts:
         points: dict[bool, dict[tuple[str, ...], float]] = {False: {}, True: {}}
         for each in self._ended.values():
             container = each.container
-            values = (*container.labels.values(), container.image, container.image_id)
+            values = (*container.labels.values(), container.image, container.image_key)
             points[bool(container.pod)][values] = float(each.times)
         of_pods = msgspec.structs.replace(ENDED, labels=_OF_PODS)
         return [ENDED.family(points[False]), of_pods.family(points[True])]
