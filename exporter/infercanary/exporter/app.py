@@ -106,7 +106,6 @@ class Exporter:
         self.judging = Judging(config.store, config.judge.policy())
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
-        self._lines: dict[tuple[str, tuple[str, ...]], expose.Lines] = {}
         self._process = ProcessCollector(registry=None)
         self._own = Signals(OWN)
         self._ready = False
@@ -150,9 +149,7 @@ class Exporter:
         own = self._families()
         self._own.take(own, time.monotonic())
         for family in own:
-            before = self._lines.get((family.name, family.labels))
-            lines = self._lines[family.name, family.labels] = expose.write(family, {}, before)
-            self.exposition.put((*_SELF, *family.labels), lines)
+            self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         last = expose.text(self._process.collect(), in_openmetrics=in_openmetrics).encode()
         if in_openmetrics:
             last += b"# EOF\n"

@@ -151,7 +151,7 @@ class Collector:
             log.exception("probe not shown by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
             self._exposition.forget(probe.key)
-            probe.lines, probe.vitals, probe.findings, probe.judged = {}, {}, None, []
+            probe.lines, probe.vitals, probe.findings, probe.judged = [], {}, None, []
             with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
                 self._show(probe)
 
@@ -177,8 +177,8 @@ class Collector:
         if changed:
             families += probe.judged
         for family in families:
-            vitals[family.name] = write(family, probe.identity, vitals.get(family.name))
-        reported = probe.lines.values() if probe.up else ()
+            vitals[family.name] = write(family, probe.identity)
+        reported = probe.lines if probe.up else ()
         refused = self._exposition.replace(probe.key, [*reported, *vitals.values()])
         if refused:
             probe.rejected["conflict"] += len(refused)
@@ -208,7 +208,7 @@ class Collector:
             PollError: It is no valid report.
         """
         received, lines, summaries = await asyncio.get_running_loop().run_in_executor(
-            self._reader, prepared, body, probe.identity, probe.lines, self.config.limits, self._reserved
+            self._reader, prepared, body, probe.identity, self.config.limits, self._reserved
         )
         report, accepted = received.report, received.accepted
         fresh = []

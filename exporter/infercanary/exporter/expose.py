@@ -1,17 +1,17 @@
 """The cached exposition: what each container shows, as the lines that prometheus_client writes for it.
 
-prometheus_client takes about 12 µs a line. So each family of each container is written by it once; while the
-labels stay the same, the next report only fills new values into those lines. The sample lines are the same
-in the text format and in OpenMetrics, so one copy serves both, and only the headers differ.
+prometheus_client takes about 12 µs a line. So it writes each family once for all containers that report it with the
+same labels; a report only fills its container's identity and the values into those lines. The sample lines are the
+same in the text format and in OpenMetrics, so one copy serves both, and only the headers differ.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -31,56 +31,54 @@ _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # co
 _write_openmetrics: Callable[[Collector], bytes] = generate_latest_openmetrics
 
 _BOUNDS = (*map(_number, LADDER), "+Inf")
+_IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
 
-class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and never in a cycle
-    """One family of one container. ``template`` has a ``%s`` for each value, ``text`` has the values.
+class Layout(msgspec.Struct, frozen=True, weakref=True):
+    """One family without its values and without its container: shared by all that report it with the same labels.
 
-    ``layout`` is what the template was made from, in short: where it is the same, so is the template.
+    ``template`` has a ``%s`` for each identity label of a line, in order of these labels' names, and a ``%%s`` for each
+    value.
     """
 
     name: str
+    base: str
     kind: Kind
     help: str
-    layout: str
     template: str
+
+
+class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and never in a cycle
+    """One family of one container, as it is sent."""
+
+    layout: Layout
     text: bytes
 
 
-def write(family: Family, identity: Mapping[str, str], before: Lines | None = None) -> Lines:
+_layouts: WeakValueDictionary[str, Layout] = WeakValueDictionary()
+
+
+def write(family: Family, identity: Mapping[str, str]) -> Lines:
     """Write ``family`` as lines, with the labels of an identity on each.
 
     Args:
         family: Accepted, so that its names and label values can be written.
         identity: Label → value.
-        before: The same family as last written for the same identity; its template is used again if the labels are the
-            same.
 
     Returns:
-        The lines, with the template for the next time.
+        The lines.
     """
-    # One string, not tuples in tuples: there are ten thousands of them, and the garbage collector walks tuples.
-    # With both counts in it, no two layouts read the same: a label has no line end.
+    # With the counts in it, no two layouts read the same: a label has no line end.
     values = chain.from_iterable(point.labels for point in family.points)
-    counts = f"{family.kind} {len(family.labels)} {len(family.points)}"
-    layout = "\n".join([counts, *family.labels, *values])
-    if before is None or before.layout != layout or before.help != family.help:
-        before = Lines(family.name, family.kind, family.help, layout, _template(family, identity), b"")
-    return fill(before, family.points)
-
-
-def fill(lines: Lines, points: Iterable[Point]) -> Lines:
-    """``lines`` with the values of ``points``, which have the same labels.
-
-    Args:
-        lines: Of a family as last written.
-        points: In the order in which they were.
-
-    Returns:
-        New lines.
-    """
-    text = lines.template % tuple(_values(points))
-    return Lines(lines.name, lines.kind, lines.help, lines.layout, lines.template, text.encode())
+    counts = f"{family.kind} {len(identity)} {len(family.labels)} {len(family.points)}"
+    key = "\n".join([counts, family.name, family.help, *identity, *family.labels, *values])
+    layout = _layouts.get(key)
+    if layout is None:
+        base, template = base_name(family.name, family.kind), _template(family, sorted(identity))
+        layout = _layouts[key] = Layout(family.name, base, family.kind, family.help, template)
+    texts = [*_values(family.points)]
+    labels = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
+    return Lines(layout, (layout.template % (*labels,) % (*texts,)).encode())
 
 
 class Pieces(NamedTuple):
@@ -91,10 +89,10 @@ class Pieces(NamedTuple):
 
 
 class _Shown:
-    """One family: what each container shows of it, and that as bytes alone, which is all that a scrape touches."""
+    """One family: what each container shows of it; a scrape touches the bytes alone."""
 
-    def __init__(self) -> None:
-        self.lines: dict[Key, Lines] = {}
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout  # the first holder's: it decides the kind and the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
 
@@ -103,7 +101,7 @@ class Exposition:
     """What is shown now, by family and within it by container. A name has one kind: its first live holder's."""
 
     def __init__(self) -> None:
-        self._families: defaultdict[str, _Shown] = defaultdict(_Shown)
+        self._families: dict[str, _Shown] = {}
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
         """Show ``lines`` and nothing else for ``key``.
@@ -115,8 +113,8 @@ class Exposition:
         Returns:
             Names of families that are refused, since another holds the name with another kind.
         """
-        self._remove(key, set(self._families) - {base_name(each.name, each.kind) for each in lines})
-        return [each.name for each in lines if not self.put(key, each)]
+        self._remove(key, set(self._families) - {each.layout.base for each in lines})
+        return [each.layout.name for each in lines if not self.put(key, each)]
 
     def put(self, key: Key, lines: Lines) -> bool:
         """Show ``lines`` for ``key``; False, and not shown, where another holds the name with another kind.
@@ -125,16 +123,18 @@ class Exposition:
             key: Of a container.
             lines: Of one family; empty ones take it away.
         """
-        base = base_name(lines.name, lines.kind)
-        shown = self._families[base]
-        rivals = (held for holder, held in shown.lines.items() if holder != key)
-        agreed = next(rivals, lines).kind == lines.kind
+        layout = lines.layout
+        shown = self._families.get(layout.base)
+        if shown is None:
+            shown = self._families[layout.base] = _Shown(layout)
+        agreed = shown.layout.kind == layout.kind or shown.texts.keys() <= {key}
         if agreed and lines.text:
             shown.size += len(lines.text) - len(shown.texts.get(key, b""))
-            shown.lines[key] = lines
             shown.texts[key] = lines.text
+            if next(iter(shown.texts)) == key:
+                shown.layout = layout
         else:
-            self._remove(key, [base])
+            self._remove(key, [layout.base])
         return agreed
 
     def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
@@ -146,9 +146,9 @@ class Exposition:
         """
         shown = self._families.get(name)
         for key, value in values:
-            if shown is not None and (lines := shown.lines.get(key)) is not None:
-                text = (lines.template % _number(value)).encode()
-                shown.size += len(text) - len(shown.texts[key])
+            if shown is not None and (before := shown.texts.get(key)) is not None:
+                text = b"%b %b\n" % (before.rpartition(b" ")[0], _number(value).encode())
+                shown.size += len(text) - len(before)
                 shown.texts[key] = text
 
     def forget(self, key: Key) -> None:
@@ -174,16 +174,15 @@ class Exposition:
         for base in sorted(self._families):
             if base in self._families:  # its last holder may have gone since
                 shown = self._families[base]
-                first = next(iter(shown.lines.values()))
-                header = _header(first.name, first.kind, first.help, in_openmetrics)
+                layout = shown.layout
+                header = _header(layout.name, layout.kind, layout.help, in_openmetrics)
                 yield Pieces([header, *shown.texts.values()], len(header) + shown.size)
 
     def _remove(self, key: Key, bases: Iterable[str]) -> None:
         for base in bases:
             shown = self._families[base]
-            shown.lines.pop(key, None)
             shown.size -= len(shown.texts.pop(key, b""))
-            if not shown.lines:
+            if not shown.texts:
                 del self._families[base]
 
 
@@ -215,11 +214,18 @@ def _header(name: str, kind: Kind, documentation: str, in_openmetrics: bool) -> 
     return text([metric], in_openmetrics=in_openmetrics).encode()
 
 
-def _template(family: Family, identity: Mapping[str, str]) -> str:
-    """The lines of ``family`` as prometheus_client writes them, with ``%s`` for each value."""
+def _template(family: Family, names: Iterable[str]) -> str:
+    """The lines of ``family`` as prometheus_client writes them, as :class:`Layout` has them."""
+    metric = _metric(family, dict.fromkeys(names, _IDENTITY))
     # Not splitlines(): label values may hold what it takes for the end of a line.
-    _help, _type, *lines = text([_metric(family, identity)], in_openmetrics=False).split("\n")[:-1]
-    return "".join(line.rpartition(" ")[0].replace("%", "%%") + " %s\n" for line in lines)
+    _help, _type, *lines = text([metric], in_openmetrics=False).split("\n")[:-1]
+    template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
+    return template.replace(_IDENTITY, "%s")
+
+
+def _escaped(label: str) -> str:
+    """A label's value as the text format has it, to be filled into a template that values are filled into next."""
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").replace("%", "%%")
 
 
 def _metric(family: Family, identity: Mapping[str, str]) -> Metric:

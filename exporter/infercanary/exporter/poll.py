@@ -13,26 +13,24 @@ from infercanary.exporter.history import RunSummary, summarise
 def prepared(
     body: bytes,
     identity: Mapping[str, str],
-    before: Mapping[str, Lines],
     limits: Limits,
     reserved: Collection[str],
-) -> tuple[Received, dict[str, Lines], list[RunSummary]]:
+) -> tuple[Received, list[Lines], list[RunSummary]]:
     """Do all that takes time with one answer of a probe, off the event loop.
 
     Args:
         body: What it answered, unchecked.
         identity: The labels of its container.
-        before: Family → lines, as the same probe showed it last; empty at first.
         limits: How much of the answer is accepted.
         reserved: Base names of the exporter's own families.
 
     Returns:
-        The checked report, its families as lines by name, and its accepted runs in short.
+        The checked report, its families as lines, and its accepted runs in short.
 
     Raises:
         PollError: It is no valid report.
     """
     received = read(body, limits, reserved)
     families, runs = received.accepted.families, received.accepted.runs
-    lines = {family.name: write(family, identity, before.get(family.name)) for family in families}
+    lines = [write(family, identity) for family in families]
     return received, lines, [summarise(run) for run in runs]

@@ -169,8 +169,8 @@ class PolledProbe:
         # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
         self.reported, self.own = Signals(REPORTED), Signals(OWN)
         self.judged: list[Family] = []
-        # What it showed last, so that the next report only fills in values.
-        self.lines: dict[str, Lines] = {}
+        # What it reported last, and what the exporter says of it, by family.
+        self.lines: list[Lines] = []
         self.vitals: dict[str, Lines] = {}
 
     @property
