@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import gzip
+import importlib.util
+import sys
+import zlib
+from types import ModuleType
 
-from infercanary.exporter.scrape import OPENMETRICS, TEXT, TEXT_1, negotiate, wants_gzip
+import pytest
+from isal import isal_zlib
+
+from infercanary.exporter.scrape import OPENMETRICS, TEXT, TEXT_1, negotiate, packer, wants_gzip
 
 PROMETHEUS_3 = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
@@ -55,3 +62,25 @@ def test_the_format_is_the_one_liked_best(accept: str, content_type: str) -> Non
 )
 def test_gzip_only_where_it_is_welcome(accept_encoding: str, gzip: bool) -> None:
     assert wants_gzip(accept_encoding) is gzip
+
+
+@pytest.mark.parametrize("module", [isal_zlib, zlib])
+def test_what_is_packed_is_gzip_of_the_same_bytes(module: ModuleType) -> None:
+    blocks = [b"infercanary_up %d\n" % number * 1000 for number in range(20)]
+    packing = packer(module)
+    packed = b"".join([*map(packing.compress, blocks), packing.flush()])
+    assert gzip.decompress(packed) == b"".join(blocks)
+    assert len(packed) < sum(map(len, blocks)) / 20
+
+
+def test_igzip_packs_where_it_has_wheels() -> None:
+    assert type(packer()) is type(packer(isal_zlib))
+
+
+def test_without_a_wheel_of_igzip_zlib_packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)  # so Python refuses to import it
+    spec = importlib.util.find_spec("infercanary.exporter.scrape")
+    assert spec is not None and spec.loader is not None
+    without = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(without)
+    assert type(without.packer()) is type(packer(zlib))
