@@ -18,6 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     "benchmarks",
+    "charts",
+    "deploy",
     "docs",
     "examples",
     "exporter",
