@@ -18,6 +18,8 @@ from infercanary.contract.report import LADDER
 
 ROOT = Path(__file__).parents[3]
 START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
+EARLY = 300.0
+"""Seconds after the upgrade in which the shift's interval goes up to +25,000 %."""
 EXPORTERS_OWN = re.compile(
     "infercanary_(build|event_loop|discover|config|judge_|kubernetes_|store|stored_|unjudged_)"
 )
@@ -60,6 +62,8 @@ def _value(name: str, labels: Labels, at: float) -> float | None:
         return float(labels["container"] != "search-2")
     if re.search("_(success|discovery_up|store_up|successful|gpu_up)$", name):
         return 0.0
+    if name == "infercanary_shift_high_ratio" and UPGRADE < at <= UPGRADE + EARLY:
+        return 250.0
     if name.endswith("_ratio"):
         return 0.05
     return 0.02 + (at > UPGRADE) * 0.002 if name.endswith("_seconds") else 1.0
