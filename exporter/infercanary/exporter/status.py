@@ -21,7 +21,7 @@ from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import Judgement
+from infercanary.judge.model import Judgement, ServiceKey
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
@@ -60,7 +60,8 @@ Both must share a Docker network.</p>
   resnet:
     labels:
       infercanary.enable: "true"
-      infercanary.port: "9798"   # the default</pre></article>"""
+      infercanary.port: "9798"   # the default</pre>
+<p>In Kubernetes, give the pod the annotation <code>infercanary.io/enable: "true"</code>.</p></article>"""
 
 
 async def page(
@@ -95,9 +96,9 @@ async def page(
     parts += [_IMPAIRED.format(_condition(each)) for each in impaired if each.labels["reason"] != "discovery"]
     here = {probe.key for probe in ordered}
     parts += [
-        _GONE.format(_text(key[2]), _text(key[1]), _ended(how))
-        for key, how in sorted(ended.items())
-        if key not in here
+        _GONE.format(_text(name), _text(str(ServiceKey(namespace, service))), _ended(how))
+        for (namespace, service, name), how in sorted(ended.items())
+        if (namespace, service, name) not in here
     ]
     parts.append("<main>")
     for index, probe in enumerate(ordered):
@@ -146,7 +147,7 @@ def card(
     style = _STATES[_state(probe, conditions)].style
     return (
         f'<article class="{style}"><header class="name"><h2>{_text(container.replica)}</h2>'
-        f'<span class="soft">{_text(container.service)}</span><small class="age">{age}</small></header>'
+        f'<span class="soft">{_text(str(container.service_key))}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"
     )

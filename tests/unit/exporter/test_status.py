@@ -127,3 +127,11 @@ def test_trouble_of_the_exporter_is_above_the_cards() -> None:
     trouble = Condition("InferCanaryMonitoringImpaired", "warning", "the store fails", {"reason": "store"})
     shown = asyncio.run(page([], silent=(), version="1", impaired=[trouble]))
     assert shown.index("the store fails") < shown.index("<main>")
+
+
+def test_a_pod_is_shown_with_its_namespace() -> None:
+    running = Container(namespace="prod", pod="search-7d9-a", service="search", name="server", id="1")
+    gone = ("test", "search", "search-5c4-a/server")
+    text = asyncio.run(page([PolledProbe(running)], silent=[], version="1", ended={gone: (1, 1.0, "app:1")}))
+    assert '<h2>search-7d9-a/server</h2><span class="soft">prod/search</span>' in text
+    assert "search-5c4-a/server (test/search) does not run" in text
