@@ -140,7 +140,9 @@ def lines(
     if band is not None:
         low, high = band
         panel.override_by_name(high, [option("custom.fillBelowTo", low), option("custom.fillOpacity", 20)])
-    return finished(panel.build(), about, queries, every=every)
+    # Where there is no pod, Grafana writes nothing for it.
+    legends = [q._replace(legend=q.legend.replace("{{container}}", "{{container}} {{pod}}")) for q in queries]
+    return finished(panel.build(), about, legends, every=every)
 
 
 def heat(about: About, query: Query) -> Panel:

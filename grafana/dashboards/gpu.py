@@ -57,10 +57,10 @@ def _state() -> Panel:
         empty="No container reported in this time range",
     )
     name = "infercanary_nvml_state"
-    now = numbered(name, "state", colours.NVML_STATES, "container", CONTAINERS)
+    now = numbered(name, "state", colours.NVML_STATES, "pod, container", CONTAINERS)
     return timeline(
         about,
-        Query(states(now, ever(series(name, CONTAINERS)), "container"), "{{container}}"),
+        Query(states(now, ever(series(name, CONTAINERS)), "pod, container"), "{{container}}"),
         colours.NVML_STATES,
     )
 

@@ -287,7 +287,7 @@ def _states() -> Panel:
     )
     name = "infercanary_canary_state"
     now = numbered(name, "state", colours.CANARY_STATES, "pod, container, canary", CANARIES)
-    query = states(now, ever(series(name, CANARIES)), "container")
+    query = states(now, ever(series(name, CANARIES)), "pod, container")
     return timeline(about, Query(query, "{{container}}"), colours.CANARY_STATES)
 
 
