@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import SCRIPT, Cluster
+from cluster import GIVEN, SCRIPT, Cluster
 from harness import eventually, run
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -118,6 +118,9 @@ def ready(cluster: Cluster) -> str:
     return str(state)
 
 
+@pytest.mark.skipif(
+    bool(GIVEN), reason="whose kubelet may be stopped is not known of a cluster that is given"
+)
 def test_a_kubelet_that_is_stopped(cluster: Cluster, exporter: Exporter) -> None:
     found = eventually("the pod", 60, lambda: exporter.series("container_info", namespace=NAMESPACE))
     [(labels, _)] = found
