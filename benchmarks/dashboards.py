@@ -26,7 +26,7 @@ from grafana.check import asking
 from grafana.prometheus import Prometheus
 from grafana.queries import dashboards
 from grafana.situations import backfill, history
-from grafana.situations.worlds import END, HOUR, SITUATIONS, Situation
+from grafana.situations.worlds import END, SITUATIONS, Situation
 
 GOAL = 1.0
 ROUNDS = 3
@@ -54,7 +54,7 @@ def one_host(containers: int) -> Situation:
         for i in range(containers)
     ]
     chosen = {"service": servers[0].service, "instance": HOST, "canary": "resnet18"}
-    return Situation("host", servers, HOUR, SCRAPE, chosen)
+    return Situation("host", servers, step=SCRAPE, chosen=chosen)
 
 
 def fleet(hosts: int) -> Callable[[Situation, BinaryIO], None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from grafana.prometheus import Prometheus
 from grafana.queries import expression, panels
-from grafana.situations.worlds import END, Situation
+from grafana.situations.worlds import Situation
 
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1200, 1800, 3600)
 """Seconds to which Grafana rounds a step (rangeutil.roundInterval)."""
@@ -39,15 +39,15 @@ def asked(board: Mapping[str, Any], situation: Situation, prometheus: Prometheus
         for target in panel.get("targets") or ():
             query = expression(target["expr"], values)
             if target.get("instant"):
-                data = prometheus.data("query", query=query, time=END)
+                data = prometheus.data("query", query=query, time=situation.end)
             else:
-                start = math.floor((END - situation.seconds) / step) * step
-                data = prometheus.data("query_range", query=query, start=start, end=END, step=step)
+                start = math.floor((situation.end - situation.seconds) / step) * step
+                data = prometheus.data("query_range", query=query, start=start, end=situation.end, step=step)
             answers.append({"refId": target["refId"], "step": step, "data": data})
         yield {
             "panel": panel,
             "answers": answers,
-            "range": {"from": (END - situation.seconds) * 1000, "to": END * 1000},
+            "range": {"from": (situation.end - situation.seconds) * 1000, "to": situation.end * 1000},
             "variables": chosen,
         }
 

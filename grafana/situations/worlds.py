@@ -53,10 +53,12 @@ class Server:
 
 @dataclass(frozen=True)
 class Situation:
-    """One of them."""
+    """One of them; or, without servers, what somebody looks at on a live stack."""
 
     name: str
     servers: Sequence[Server]
+    end: float = END
+    """Unix seconds."""
     seconds: float = HOUR
     step: float = 30.0
     """Between two scrapes, in seconds."""

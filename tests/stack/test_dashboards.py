@@ -7,15 +7,18 @@ image. Then no query may fail, and none may be empty that is not in `grafana.emp
 from __future__ import annotations
 
 import math
+import os
 from typing import NamedTuple
 
 import pytest
 from harness import PROMETHEUS
 
 from grafana import empty
+from grafana.check import asking, node
 from grafana.dashboards import colours
 from grafana.prometheus import Answer, Prometheus
-from grafana.queries import Query, queries
+from grafana.queries import Query, dashboards, queries
+from grafana.situations.worlds import Situation
 
 UPGRADED = "classify"
 # Buckets are counters each: after a restart one may have passed its old count before it is seen, and no reset is.
@@ -111,3 +114,24 @@ def test_the_dashboards_show_the_upgrade(scene: Scene) -> None:
         judged = of(dashboard, "annotation Upgrades").results
         moments = {value / 1000 for result in judged for _, value in result.points}
         assert any(scene.start < moment < scene.end for moment in moments), dashboard
+
+
+def test_no_panel_has_a_fault(scene: Scene) -> None:
+    """As tests/integration/grafana/test_boards.py has it of situations; this one is live."""
+    if why := node.missing():
+        assert not os.environ.get("CI"), why
+        pytest.skip(why)
+    chosen = {"service": UPGRADED, "canary": "resnet18", "instance": "exporter:9797"}
+    live = Situation("live", (), end=scene.end, seconds=scene.end - scene.start, step=STEP, chosen=chosen)
+    questions = [
+        (name, question)
+        for name, board in dashboards().items()
+        for question in asking.asked(board, live, scene.prometheus)
+    ]
+    shown = node.shown([question for _, question in questions])
+    faults = [
+        f"{name}: {question['panel']['title']}: {fault['line']} [{fault['rule']}]"
+        for (name, question), shows in zip(questions, shown, strict=True)
+        for fault in shows["faults"]
+    ]
+    assert not faults, "\n".join(faults)
