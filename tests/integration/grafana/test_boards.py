@@ -97,6 +97,19 @@ def _may_be_empty(place: str, situation: str) -> bool:
     return why is not None and not (why == empty.NO_GPU and situation.endswith("-gpu"))
 
 
+def _open_rows() -> Iterator[tuple[str, list[str]]]:
+    """Rows that are not folded when a board opens: the place, and those of their panels."""
+    for name, board in dashboards().items():
+        rows: dict[str, list[str]] = {}
+        row = ""
+        for panel in board["panels"]:
+            if panel["type"] == "row":
+                row = panel["title"]
+            else:
+                rows.setdefault(f"{name}: {row}", []).append(f"{name}: {panel['title']}")
+        yield from rows.items()
+
+
 @pytest.mark.parametrize("library", node.VERSIONS)
 def test_no_panel_has_a_fault(scene: Scene, library: str) -> None:
     shown = node.shown(scene.panels, library)
@@ -106,6 +119,11 @@ def test_no_panel_has_a_fault(scene: Scene, library: str) -> None:
         if "message" in shows and not _may_be_empty(place, scene.name)
     ]
     assert not empty_ones, "\n".join(["these are empty, and not in grafana/empty.py:", *empty_ones])
+    if scene.name == "upgraded":
+        full = {place for place, shows in zip(scene.places, shown, strict=True) if "message" not in shows}
+        assert [row for row, panels in _open_rows() if not full & {*panels}] == [], (
+            "rows that could be folded"
+        )
     faults = [
         f"{place}: {fault['line']} [{fault['rule']}]"
         for place, shows in zip(scene.places, shown, strict=True)
