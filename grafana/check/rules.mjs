@@ -2,6 +2,7 @@
 
 const TOO_FAR = 100; // an axis' end over what is drawn
 const NEAR = 10; // CIE76: shades of a colour lie 5 apart, the first twelve of the classic palette at least 10.4
+const MANY = 5; // series
 const SENTENCE = 4; // words
 const LARGE = 24; // pixels of a font, from which on a sentence shouts
 const FEW = 3; // examples of a fault
@@ -94,6 +95,11 @@ function alike({ series = [] }) {
     } else {
       different.push(one);
     }
+  }
+  // A hue by name is a hash, in which two of many may meet: the price of one name having one hue on every panel.
+  const byName = seen.length > MANY && seen.every(({ byName }) => byName);
+  if (byName && pairs.length <= seen.length / MANY) {
+    return [];
   }
   return some(pairs, (found, count) => `draws ${count} of ${seen.length} series in the colour and dash of another: ${found}`);
 }

@@ -113,6 +113,7 @@ def no_value(text: str) -> dict[str, Any]:
 
 ONE = {"name": "search"}
 NAMED = {"textMode": "value_and_name"}
+BY_NAME = {"color": {"mode": "palette-classic-by-name"}}
 SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
 STATES = [
     {"type": "value", "options": {"0": {"text": EMPTY}, "1": {"text": "regressed", "color": "#D55E00"}}}
@@ -164,6 +165,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "alike": (
         lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES),
         lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES, overrides=[dashed("search-2", 6, 6)]),
+    ),
+    "alike: a hue by name, of more than five": (
+        lines(*[[1.0]] * 39, defaults=BY_NAME),
+        lines(*[[1.0]] * 10, defaults=BY_NAME),  # search-7 and search-10 meet
     ),
     "sameName": (
         panel("timeseries", matrix(({"name": "a", "x": "1"}, [1.0]), ({"name": "a", "x": "2"}, [1.0]))),
