@@ -115,12 +115,13 @@ function unitOnText({ columns = [], fields = [] }) {
 }
 
 function farAxis({ axes = [] }) {
-  return axes.flatMap(({ log, high, limited, drawn, shown, shownDrawn, now, shownNow }) => {
-    if (log || drawn.length === 0) {
+  return axes.flatMap(({ log, high, limit, drawn, shown, shownDrawn, now, shownNow }) => {
+    // Up to a limit that was set an axis may go: below it, little is what should be seen.
+    if (log || drawn.length === 0 || (limit !== null && high <= limit)) {
       return [];
     }
     const most = Math.max(...drawn.map(Math.abs));
-    if (most === 0 ? !limited : high > TOO_FAR * most) {
+    if (most === 0 || high > TOO_FAR * most) {
       return [`its axis goes to ${shown[1]}, and what is drawn to ${shownDrawn[1]}`];
     }
     return now > 0 && high > TOO_FAR * now ? [`its axis goes to ${shown[1]}, which flattens what is drawn now, ${shownNow}`] : [];

@@ -76,7 +76,7 @@ function axes(data, fields) {
       log: ['log', 'symlog'].includes(scale.type),
       low,
       high,
-      limited: config.max != null || custom.axisSoftMax != null,
+      limit: config.max ?? custom.axisSoftMax ?? null,
       drawn: values.length > 0 ? [values[0], values[values.length - 1]] : [],
       now,
       shownNow: text(now),

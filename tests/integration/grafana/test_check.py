@@ -182,6 +182,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         lines([0.0, 0.0], defaults={"unit": "percentunit"}),
         lines([0.0, 0.0], defaults={"unit": "percentunit", "custom": {"axisSoftMax": 0.05}}),
     ),
+    "farAxis: little, below a limit": (
+        lines([0.0, 0.0], defaults={"unit": "percentunit", "custom": {"axisSoftMin": 0}}),
+        lines([0.0, 0.0001], defaults={"unit": "percentunit", "custom": {"axisSoftMax": 0.05}}),
+    ),
     "farAxis: what is drawn now is flat": (
         lines([250.0, 0.34, 0.33], defaults={"unit": "percentunit"}),
         lines([5.0, 0.34, 0.33], defaults={"unit": "percentunit"}),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import yaml
 
-from grafana.check import page, tables
+from grafana.check import node, page, tables
 from grafana.queries import Query, dashboards, panels, queries
 from grafana.situations.backfill import Rule, _firing, _rounds
 from tests.for_each import for_each
@@ -106,3 +107,14 @@ def test_buckets_that_are_recorded_are_found() -> None:
 @for_each(queries(), lambda query: f"{query.dashboard}: {query.place}")
 def test_no_query_reads_raw_buckets_that_are_recorded(query: Query) -> None:
     assert recorded_buckets(query.raw) == [], "take the recording rule's series"
+
+
+def test_the_versions_that_are_checked_are_that_of_the_stack_and_those_that_the_readme_names() -> None:
+    packages = json.loads((ROOT / "grafana/check/package.json").read_text(encoding="utf-8"))["dependencies"]
+    versions = {name: packages[f"grafana-data-{name}"].rpartition("@")[2] for name in node.VERSIONS}
+    stack = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    assert stack["services"]["grafana"]["image"] == f"grafana/grafana:{versions['compose']}"
+    readme = (ROOT / "grafana/README.md").read_text(encoding="utf-8")
+    assert all(
+        f"**{version}**" in readme or f"**Grafana {version}**" in readme for version in versions.values()
+    )
