@@ -157,7 +157,7 @@ def _table() -> Panel:
         Column("cause", "Cause", width=80),
         Column("Value #F", "Latency", "s", width=90),
         Column("Value #G", "Drift", "percentunit", width=80, decimals=1),
-        Column("Value #H", "Upgraded", "dateTimeFromNow", width=130),
+        Column("Value #H", "Upgraded", "dateTimeFromNow", width=140),
         Column("tag", "Image", tip="Whole image"),
         Column("canary", "Canary", width=120),
         Column("instance", "Host", width=140),

@@ -154,7 +154,7 @@ def points() -> Panel:
         Column("Value #A", "Latency", "s", width=90),
         Column("Value #B", "Samples/s", "short", width=95),
         Column("Value #C", "Memory", "bytes", width=85),
-        Column("Value #D", "Swept", "dateTimeFromNow", width=120),
+        Column("Value #D", "Swept", "dateTimeFromNow", width=140),
         Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
         Column("service", "Service", hidden=True),
         Column("instance", "Host", hidden=True),

@@ -96,7 +96,7 @@ def _replicas() -> Panel:
         Column("state", "State", named=colours.CANARY_STATES, width=110),
         Column("Value #B", "Latency", "s", width=90),
         Column("Value #C", "Clean runs", "percentunit", decimals=0, width=100),
-        Column("Value #E", "Started", "dateTimeFromNow", width=130),
+        Column("Value #E", "Started", "dateTimeFromNow", width=140),
         Column("image", "Image"),
         Column("canary", "Canary", link=link("upgrade", "instance", "service", "canary"), width=120),
         Column("service", "Service", hidden=True),

@@ -57,14 +57,14 @@ class Situation:
 
     name: str
     servers: Sequence[Server]
-    end: float = END
-    """Unix seconds."""
     seconds: float = HOUR
     step: float = 30.0
     """Between two scrapes, in seconds."""
     chosen: Mapping[str, str] = field(default_factory=dict)
     """Variable → value, on boards on which one is chosen."""
     exporter_troubles: bool = False
+    end: float = END
+    """Unix seconds."""
 
 
 _BASE = {
