@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 from unittest.mock import patch
 
-from grafana.situations.reports import moment, report
+from grafana.situations.moments import moment
+from grafana.situations.reports import report
 from grafana.situations.worlds import END, Server, Situation
 from infercanary.contract.report import encode
 from infercanary.exporter.app import Exporter
