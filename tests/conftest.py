@@ -31,7 +31,14 @@ SHARED_STACK = PurePosixPath("tests/stack")
 SHARED_CLUSTER = PurePosixPath("tests/kubernetes")
 ORDER = {
     SHARED_STACK: ("test_compose", "test_ghosts", "test_dashboards", "test_recovery", "test_ways"),
-    SHARED_CLUSTER: ("test_cluster", "test_install", "test_verdicts", "test_removal"),
+    SHARED_CLUSTER: (
+        "test_cluster",
+        "test_install",
+        "test_verdicts",
+        "test_removal",
+        "test_kubelet",
+        "test_history",
+    ),
 }
 
 

@@ -1,0 +1,66 @@
+"""Where history lies on the node, a rollout of the exporter costs no baseline: `store.hostPath`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cluster import GIVEN, Cluster
+from harness import eventually
+from node_images import EXPORTER
+from workloads import NEW, OLD, container, deployment, namespace, pod
+
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(bool(GIVEN), reason="its nodes' folders are not at hand"),
+]
+
+NAME = "kept"
+FOLDER = Path("/var/lib/infercanary-test-history")
+
+
+@pytest.fixture
+def release(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
+    """A second release, on one node, in a namespace that allows the folder."""
+    repository, _, tag = EXPORTER.partition(":")
+    values = {
+        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+        "config": {"poll_seconds": 1},
+        "store": {"hostPath": str(FOLDER)},
+        "nodeSelector": {"kubernetes.io/hostname": "node-1"},
+        "monitoring": {"enabled": False},
+    }
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    cluster.apply(namespace(NAME))
+    cluster.helm(
+        "install", NAME, "charts/infercanary", "--namespace", NAME, "--values", f"{tmp_path}/values.yaml"
+    )
+    try:
+        yield NAME
+    finally:
+        cluster.helm("uninstall", NAME, "--namespace", NAME)
+        shutil.rmtree(FOLDER, ignore_errors=True)
+
+
+def test_an_upgrade_after_a_rollout_of_the_exporter_has_its_baseline(cluster: Cluster, release: str) -> None:
+    def metrics() -> list[str]:
+        cluster.kubectl("rollout", "status", f"daemonset/{release}", "--namespace", NAME, "--timeout", "90s")
+        [exporter] = cluster.pods(NAME, "app.kubernetes.io/name=infercanary")
+        path = f"/api/v1/namespaces/{NAME}/pods/{exporter['metadata']['name']}:9797/proxy/metrics"
+        return cluster.kubectl("get", "--raw", path).splitlines()
+
+    def runs() -> float:
+        found = [line for line in metrics() if line.startswith("infercanary_runs_collected_total{")]
+        return sum(float(line.split()[-1]) for line in found)
+
+    def has(verdict: str) -> bool:
+        return any(f'verdict="{verdict}"' in line and line.endswith(" 1.0") for line in metrics())
+
+    cluster.apply(deployment("server", pod(container(OLD)), NAME))
+    eventually("a baseline", 90, lambda: runs() >= 24)
+    cluster.kubectl("delete", "pod", "--namespace", NAME, "--selector", "app.kubernetes.io/name=infercanary")
+    cluster.apply(deployment("server", pod(container(NEW)), NAME))
+    eventually("a verdict", 120, lambda: has("regressed"))
