@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import aiohttp
 import msgspec
@@ -24,7 +24,7 @@ import structlog
 
 from infercanary.client.limits import Limits
 from infercanary.command.settings import UsageError
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import Family
 from infercanary.contract.text import printable
 from infercanary.exporter.discovery.base import (
     FOUND,
@@ -35,50 +35,18 @@ from infercanary.exporter.discovery.base import (
     url_mistake,
 )
 from infercanary.exporter.discovery.kills import MemoryKill
+from infercanary.exporter.discovery.kubernetes_metrics import (
+    ENDED,
+    EVENTS,
+    LEFT_OUT,
+    LISTS,
+    METRICS,
+    PODS,
+    Reason,
+)
 from infercanary.exporter.discovery.kubernetes_watch import ExpiredError, LineSplitter, NodePods, WatchError
 
 log = structlog.get_logger(__name__)
-
-PODS = Metric(
-    "infercanary_kubernetes_pods",
-    "gauge",
-    "Pods of this node that ask for it by `infercanary.io/enable`, also those that do not run yet.",
-    reading="More than 0 while `infercanary_discovered_containers` is 0: none of them runs, or they have no container "
-    "with a probe. Missing before the first list.",
-)
-EVENTS = Metric(
-    "infercanary_kubernetes_events_total",
-    "counter",
-    "Events of the API server's watch, of all pods of the node.",
-    ("type",),
-    reading="`bookmark` comes once a minute where nothing happens. `error` is mostly a resource version that is too "
-    "old, and the pods are listed again.",
-)
-LISTS = Metric(
-    "infercanary_kubernetes_lists_total",
-    "counter",
-    "Times that the pods of this node were listed as a whole.",
-    reading="1 after the start. One more for each time that a watch could not go on where it ended: see "
-    "`infercanary_kubernetes_watches_ended_total`.",
-)
-ENDED = Metric(
-    "infercanary_kubernetes_watches_ended_total",
-    "counter",
-    "Requests to the API server that ended, by reason.",
-    ("reason",),
-    reading="`in_time` is healthy, every few minutes. `expired`: a resource version too old, listed again; `silent`: "
-    "nothing came for long, not even a bookmark; `closed`: cut off in between; `unreachable`: no API server; "
-    "`refused`: an HTTP status, and `no_credentials`: no token or CA, of which the log has the fix; `error` and "
-    "`malformed`: no answer of an API server.",
-)
-LEFT_OUT = Metric(
-    "infercanary_kubernetes_left_out_total",
-    "counter",
-    "Pods and events that were not taken, by reason.",
-    ("reason",),
-    reading="Healthy is no increase. `too_large` and `too_many` are bounds of the exporter; `malformed` is a pod that "
-    "it cannot read. Such a pod is not polled, or not as it is now.",
-)
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _SETTLE_SECONDS = 0.25  # a burst of events costs one comparison
@@ -90,18 +58,6 @@ _PAGE_BYTES = 16 << 20
 _BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 30.0
 _SHORT_SECONDS = 1.0  # a watch that ends sooner, without any event, is a failure
 
-Reason = Literal[
-    "in_time",
-    "expired",
-    "silent",
-    "closed",
-    "unreachable",
-    "refused",
-    "no_credentials",
-    "error",
-    "malformed",
-    "internal",
-]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3_600)]
 
 
@@ -421,7 +377,7 @@ register(
         default=KubernetesSettings(),
         create=create,
         check=check,
-        metrics=(PODS, EVENTS, LISTS, ENDED, LEFT_OUT),
+        metrics=METRICS,
         finds_all=lambda settings: settings.enabled,
     )
 )
