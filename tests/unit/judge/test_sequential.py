@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -250,3 +252,20 @@ def test_a_replica_that_agrees_makes_it_surer(slower: float) -> None:
         assert agreed.high is not None and agreed.low is not None
         assert agreed.high - agreed.low < alone.high - alone.low
         assert rank[agreed.state] >= rank[alone.state]
+
+
+@pytest.mark.parametrize(("runs_se", "restart_se"), [(0.003, 0.0), (0.03, 1e-6), (0.3, 0.005), (1e9, 0.02)])
+def test_the_width_beside_modes_errs_as_often_as_it_may(runs_se: float, restart_se: float) -> None:
+    """Also where restarts hardly differ, so that the share falls in jumps, and where noise seems to last for ever."""
+    rng = np.random.default_rng(1)
+    sides = [[rng.normal(0, 0.01, 60) + 0.1 * (rng.random(60) < 0.2)] for _ in range(2)]
+    parts = Pooled(0.05, runs_se, 5.0, restart_se, 8.0, (sides[0], sides[1]))
+    half = half_width(parts, 24, 0.05, LIVE)
+    assert is_within(parts, 24, 0.05, half + 1e-12, LIVE)
+    assert not is_within(parts, 24, 0.05, half - 1e-12, LIVE)
+
+
+def test_the_judge_does_not_load_what_only_finds_a_root() -> None:
+    """scipy.optimize would be a seventh of the memory of an exporter of a thousand containers."""
+    code = "import sys, infercanary.exporter.app; sys.exit('scipy.optimize' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
