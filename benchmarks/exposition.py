@@ -27,6 +27,7 @@ from functools import cache
 from typing import NamedTuple
 
 import click
+import msgspec
 import psutil
 import structlog
 from aiohttp import web
@@ -49,7 +50,7 @@ from infercanary.contract.report import (
 from infercanary.contract.report import Metric as Declaration
 from infercanary.exporter.__main__ import settle_garbage
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.config import file_type
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.polled import PolledProbe
 
@@ -209,7 +210,7 @@ async def report_for_ever(
 async def exporter(containers: int) -> AsyncIterator[int]:
     """An exporter whose probes report at the default cadence; yields its port."""
     settle_garbage()
-    config = ExporterConfig()
+    config = msgspec.convert({"docker": {"enabled": False}}, file_type())  # no containers but the simulated
     app = create_app(config)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
