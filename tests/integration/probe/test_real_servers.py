@@ -241,7 +241,8 @@ def test_tritons_own_times_are_within_what_is_measured_from_outside(server: Faul
     parts = {reading.labels[0]: reading.value for reading in target.readings()}
     assert tuple(parts) == PARTS
     assert 0 < sum(parts.values()) < statistics.fmean(walls)
-    assert parts["compute_infer"] > 0.3 * statistics.fmean(walls), "the model is most of it"
+    # The median: a wait of the client, on a busy machine, is no time of the server.
+    assert parts["compute_infer"] > 0.3 * statistics.median(walls), "the model is most of it"
 
 
 def test_a_canary_of_each_in_a_probe(
