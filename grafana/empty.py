@@ -39,7 +39,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Where replicas differ now",
         "service: panel Shift of the last upgrade D",
         "service: panel Shift of the last upgrade E",
-        "upgrade: panel Tags: share of the runs A",
+        "upgrade: panel Tags: share of the runs",
         "upgrade: panel Shift of the last upgrade D",
         "upgrade: panel Shift of the last upgrade E",
     ),

@@ -96,9 +96,9 @@ function alike({ series = [] }) {
       different.push(one);
     }
   }
-  // A hue by name is a hash, in which two of many may meet: the price of one name having one hue on every panel.
-  const byName = seen.length > MANY && seen.every(({ byName }) => byName);
-  if (byName && pairs.length <= seen.length / MANY) {
+  // A hue by name is a hash, in which two of three or more may meet: the price of one name having one hue on every panel.
+  const byName = seen.length > 2 && seen.every(({ byName }) => byName);
+  if (byName && pairs.length <= Math.max(1, seen.length / MANY)) {
     return [];
   }
   return some(pairs, (found, count) => `draws ${count} of ${seen.length} series in the colour and dash of another: ${found}`);

@@ -114,6 +114,8 @@ def no_value(text: str) -> dict[str, Any]:
 ONE = {"name": "search"}
 NAMED = {"textMode": "value_and_name"}
 BY_NAME = {"color": {"mode": "palette-classic-by-name"}}
+MEET = (({"name": "search-7"}, [1.0]), ({"name": "search-10"}, [1.0]))
+"""Of one hue by name."""
 SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
 STATES = [
     {"type": "value", "options": {"0": {"text": EMPTY}, "1": {"text": "regressed", "color": "#D55E00"}}}
@@ -169,6 +171,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "alike: a hue by name, of more than five": (
         lines(*[[1.0]] * 39, defaults=BY_NAME),
         lines(*[[1.0]] * 10, defaults=BY_NAME),  # search-7 and search-10 meet
+    ),
+    "alike: a hue by name, of few": (
+        panel("timeseries", matrix(*MEET), defaults=BY_NAME),
+        panel("timeseries", matrix(*MEET, ({"name": "search-1"}, [1.0])), defaults=BY_NAME),
     ),
     "sameName": (
         panel("timeseries", matrix(({"name": "a", "x": "1"}, [1.0]), ({"name": "a", "x": "2"}, [1.0]))),
