@@ -438,7 +438,7 @@ def numbers(policy: Policy) -> dict[str, str]:
         "gone_minutes": f"{policy.gone_seconds / 60:g}",
         "block_runs": str(policy.block_runs),
         "drift_blocks": str(policy.drift_baseline_blocks),
-        # `increase` extrapolates, hence the halves.
+        # `increase` extrapolates, so the limits are halves.
         "failing_half": f"{policy.failing_runs - 0.5:g}",
         "failed_half": f"{policy.fewest_failed - 0.5:g}",
     }
