@@ -118,7 +118,8 @@ def test_runs_before_and_with_the_controls_memory_are_not_compared(started: Any)
     first, *later = [run.measures for run in seen.report.runs]
     assert first.keys() == {THROUGHPUT}
     memory = [each[HOST_MEMORY] for each in later]
-    assert max(memory) < 1.03 * min(memory)
+    # This process is that of other tests, too, whose threads end or begin meanwhile; the controls hold 36 MiB.
+    assert max(memory) - min(memory) < 24 << 20
 
 
 def test_a_run_that_fails_has_none(started: Any) -> None:

@@ -365,7 +365,8 @@ def test_opening_it_many_times_leaves_nothing_open(model: str) -> None:
         measured(target)
         target.close()
         counts.append((len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))))
-    assert counts[1] == counts[-1]
+    # Less where a thread of a test before ended meanwhile.
+    assert all(last <= second for second, last in zip(counts[1], counts[-1], strict=True)), counts
 
 
 # Sweeps ------------------------------------------------------------------------------------------------------------
