@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "benchmarks/results/campaign.md"
-HANGS_SECONDS = 2 * 3600  # in place of the 20 minutes of other suites: the longest test takes an hour and its baseline
+# In place of the 20 minutes of other suites: the longest test takes an hour and its baseline.
+HANGS_SECONDS = 2 * 3600
 HEAD = """# Campaign
 
 Tests that take longer than CI may: repeats and long runs of what CI does once. `make campaign` runs them one by one and
