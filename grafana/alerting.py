@@ -53,7 +53,8 @@ _LINK = re.compile(
 """How an annotation of Prometheus begins a link."""
 _SENTENCE = re.compile(
     r'\{\{-? ?with printf "topk\(1, timestamp\((?P<metric>infercanary_(?:measure_)?verdict_info)'
-    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\)\)" (?:\$labels\.\w+ )+\| query -?\}\}\s*'
+    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\)(?P<found> and on \([\w, ]+\) [\w:]+)?(?:\{cause[^}]+\})?\)" '
+    r"(?:\$labels\.\w+ )+\| query -?\}\}\s*"
     r'\{\{ \. \| first \| label "sentence" \}\}'
 )
 """How it reads the judge's sentence."""
@@ -242,7 +243,7 @@ def said(expression: str, found: re.Match[str]) -> str:
         found: How an annotation reads it.
     """
     by = ", ".join(_labels(found))
-    newest = f"topk by ({by}) (1, timestamp({found['metric']})) ^ 0"
+    newest = f"topk by ({by}) (1, timestamp({found['metric']}){found['found'] or ''}) ^ 0"
     return f"(\n{expression}\n) * on ({by}) group_left (sentence) {newest}"
 
 

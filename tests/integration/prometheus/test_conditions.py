@@ -135,10 +135,11 @@ SERVICES_OWN = ("ImageRegressed", "RegressionUnexplained", "MeasureRegressed")
 
 
 def alert_labels(alert: str, labels: Labels) -> Labels:
-    """A verdict is the service's, and on the card of each of its containers."""
+    """A verdict is the service's, on whichever hosts, and on the card of each of its containers."""
     of_service = alert.removeprefix("InferCanary") in SERVICES_OWN
     since_upgrade = labels.get("since") == "upgrade" or labels.get("reason") == "gpu_before_upgrade"
-    return {k: v for k, v in labels.items() if k != "container" or not (of_service or since_upgrade)}
+    dropped = ("instance", "container") if of_service or since_upgrade else ()
+    return {k: v for k, v in labels.items() if k not in dropped}
 
 
 def expression(alert: dict[str, Any]) -> str:
@@ -181,9 +182,9 @@ def test_what_the_page_shows_is_what_the_rules_ask(
         )
     rules = [str(RULES / name) for name in ("recording.yml", "thresholds.yml")]
     written = tmp_path / "conditions.yml"
-    written.write_text(
-        yaml.safe_dump({"rule_files": rules, "evaluation_interval": "1m", "tests": tests}), encoding="utf-8"
-    )
+    keys = ("evaluation_interval", "group_eval_order")
+    same = {key: document[key] for key in keys}
+    written.write_text(yaml.safe_dump({"rule_files": rules, **same, "tests": tests}), encoding="utf-8")
     tool("promtool", "test", "rules", str(written))
     if file == "resolving":
         everything = {(alert["alert"], alert["labels"]["severity"]) for alert in ALERTS}

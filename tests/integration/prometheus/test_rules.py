@@ -104,9 +104,7 @@ def test_every_metric_of_an_alert_is_there_when_all_must_be_silent() -> None:
     """Through a restart, a scrape gap, a counter reset: of what is not there, silence says nothing."""
     first = load(PROMETHEUS / "tests/silence.yml")["tests"][0]
     there = {series_of(text).metric for text in inputs(first)}
-    needed = {name for alert in ALERTS for name in metrics_in(alert["expr"])}
-    for record in {name for alert in ALERTS for name in records_in(alert["expr"])}:
-        needed |= metrics_in(RECORDS[record]["expr"])
+    needed = {name for alert in ALERTS for name in read_by(alert)}
     # They are there only where something was found: absent they are silent in every test.
     findings = {"shift_cause", "cold_start_shift_ratio", "drift_timestamp_seconds", "drift_host_ratio"}
     findings |= {"store_set_aside_timestamp_seconds"}
@@ -139,7 +137,8 @@ def declared() -> dict[str, Metric]:
             label: set(re.findall(r"`([^`]+)`", values))
             for label, values in re.findall(r"· `(\w+)`(?: \(([^)]*)\))?", rest)
         }
-        ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        # Without an end: as one native histogram.
+        ends = ("", "_bucket", "_sum", "_count") if kind == "histogram" else ("",)
         found |= {name + end: Metric(kind, labels) for end in ends}
     return found
 
@@ -172,6 +171,12 @@ def metrics_in(expression: str) -> set[str]:
 def records_in(expression: str) -> set[str]:
     names = set(re.findall(r"[a-z]\w*(?::\w+){2,}", expression))
     return {name for name in names if not name.startswith(THRESHOLD)}
+
+
+def read_by(rule: Document) -> set[str]:
+    """The exporters' families, by itself and by the records that it reads."""
+    read = metrics_in(rule["expr"])
+    return read.union(*(read_by(RECORDS[name]) for name in records_in(rule["expr"])))
 
 
 def inputs(test: Document) -> list[str]:
@@ -222,6 +227,44 @@ def test_runbooks_name_metrics_that_exist() -> None:
     for query in re.findall(r"`([^`]*infercanary[^`]*)`", RUNBOOKS):
         assert metrics_in(query) <= DECLARED.keys() | histograms, query
         assert records_in(query) <= RECORDS.keys(), query
+
+
+# What they cost ---------------------------------------------------------------------------------------------------
+
+
+@each_alert
+def test_an_alert_reads_what_is_recorded(alert: Document) -> None:
+    """So that it may be asked of a Mimir or a Thanos that has nothing else."""
+    assert not metrics_in(alert["expr"])
+    assert not re.search(r"(?<![\w:])up\{", alert["expr"])
+
+
+def test_a_family_is_read_once_for_each_window() -> None:
+    """What reads many samples is recorded once, and once a minute."""
+    by: dict[tuple[str, str], list[str]] = {}
+    for path in RULE_FILES:
+        for group in load(path)["groups"]:
+            for rule in group["rules"]:
+                for found in _READ.finditer(rule["expr"]):
+                    metric, window = found[1], found[2] or ""
+                    name = rule.get("record") or name_of(rule)
+                    by.setdefault((metric, window), []).append(name)
+                    if metric.endswith("_bucket"):
+                        assert group.get("interval") == "1m", name
+    twice = {read: rules for read, rules in by.items() if len(set(rules)) > 1}
+    assert not twice
+    assert ("infercanary_runs_total", "30m") in by
+
+
+# The metric and the window, whatever the matchers.
+_READ = re.compile(r"(?<![\w:])(infercanary_\w+)(?![\w:])(?:\{[^}]*\})?(?:\[(\w+)\])?")
+
+
+def test_tests_evaluate_records_before_what_reads_them() -> None:
+    """promtool takes the groups that a file does not list in any order."""
+    groups = {group["name"] for path in RULE_FILES for group in load(path)["groups"]}
+    for path in TEST_FILES:
+        assert set(load(path)["group_eval_order"]) == groups, path.name
 
 
 # Thresholds -------------------------------------------------------------------------------------------------------
@@ -300,11 +343,13 @@ def test_a_sentence_is_never_a_label_of_an_alert() -> None:
 
 
 def test_trouble_of_a_host_names_the_service_that_feels_it() -> None:
-    """Alertmanager inhibits by both: without the service it would silence nothing."""
+    """Alertmanager inhibits by both: without the service it would silence nothing. A verdict is of all of its hosts."""
     fired = [e["exp_labels"] for case in CASES for e in case["exp_alerts"]]
     of_hosts = [labels for labels in fired if labels["layer"] == "host"]
     assert of_hosts
-    assert all({"instance", "service"} <= labels.keys() for labels in of_hosts)
+    for labels in of_hosts:
+        named = {"service"} if labels.get("since") == "upgrade" else {"instance", "service"}
+        assert named <= labels.keys()
 
 
 def test_a_table_says_which_page_and_which_wait() -> None:

@@ -158,6 +158,11 @@ def test_without_data_a_text_is_empty_and_nothing_fails() -> None:
             "{{ with $values.S }}{{ .Labels.sentence }}{{ else }}None.{{ end }}",
         ),
         (
+            '{{ with printf "topk(1, timestamp(infercanary_verdict_info{service=%q}) and on (instance, service) '
+            'a:b:regressed{cause=\\"host\\"})" $labels.service | query }}{{ . | first | label "sentence" }}{{ end }}',
+            "{{ with $values.S }}{{ .Labels.sentence }}{{ end }}",
+        ),
+        (
             '{{ with printf "1000 * (max(infercanary_upgrade_timestamp_seconds{service=%q}) - 60)" $labels.service '
             '| query }}&from={{ . | first | value | printf "%.0f" }}&to=now{{ end }}',
             '{{ with $values.T }}&from={{ printf "%.0f" .Value }}&to=now{{ end }}',
