@@ -33,6 +33,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
     WELL: (
         "fleet: panel Containers in trouble",
         "fleet: panel Alerts that fire",
+        "fleet: panel Image tags that move",
         "self: panel Samplers B",
         "self: panel Polls that failed, by reason",
         "self: panel Input that was refused",

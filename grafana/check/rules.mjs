@@ -2,7 +2,9 @@
 
 const TOO_FAR = 100; // an axis' end over what is drawn
 const NEAR = 10; // CIE76: shades of a colour lie 5 apart, the first twelve of the classic palette at least 10.4
-const MANY = 5; // series
+const MANY = 8; // series, of which more than these cannot all look different by their names alone
+const PAGES = { dark: '#181b1f', light: '#ffffff' }; // colors.background.primary of both themes
+const FAINT = 2; // contrast: the first hues of the classic palette have 1.96 at least
 const SENTENCE = 4; // words
 const LARGE = 24; // pixels of a font, from which on a sentence shouts
 const FEW = 3; // examples of a fault
@@ -96,12 +98,19 @@ function alike({ series = [] }) {
       different.push(one);
     }
   }
-  // A hue by name is a hash, in which two of three or more may meet: the price of one name having one hue on every panel.
-  const byName = seen.length > 2 && seen.every(({ byName }) => byName);
-  if (byName && pairs.length <= Math.max(1, seen.length / MANY)) {
+  if (seen.length > MANY && pairs.length <= seen.length / 4) {
     return [];
   }
   return some(pairs, (found, count) => `draws ${count} of ${seen.length} series in the colour and dash of another: ${found}`);
+}
+
+function faint({ series = [], values = [] }, { options = {} }) {
+  const drawn = series.filter(({ hidden, points, width }) => !hidden && points > 0 && width !== 0);
+  const written = options.colorMode === 'value' ? values.filter(({ text }) => text !== '') : [];
+  return Object.entries(PAGES).flatMap(([theme, page]) => {
+    const faint = [...drawn, ...written].filter(({ colour }) => colour && contrast(colour, page) < FAINT);
+    return some(faint.map(({ name }) => name), (found) => `can hardly be seen on a ${theme} page: ${found}`);
+  });
 }
 
 function sameName({ series = [] }) {
@@ -149,7 +158,7 @@ function severalTables({ frames = 1 }) {
 
 export const RULES = {
   notANumber, unreadableNumber, badName, bareId, cutText, tooWide, emptyColumn, noValueBesideValues, sentenceInLarge,
-  nameless, alike, sameName, unitOnText, farAxis, longLegend, labelsOverEachOther, missingField, severalTables,
+  nameless, alike, faint, sameName, unitOnText, farAxis, longLegend, labelsOverEachOther, missingField, severalTables,
 };
 
 /** Rule → its lines, of those that find something in what a panel shows. */
@@ -164,8 +173,18 @@ export function distance(one, other) {
   return Math.hypot(...a.map((value, i) => value - b[i]));
 }
 
+/** How much lighter one is than the other (WCAG 2). */
+function contrast(one, other) {
+  const [low, high] = [one, other].map((colour) => linear(colour)).map(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b).sort((a, b) => a - b);
+  return (high + 0.05) / (low + 0.05);
+}
+
+function linear(colour) {
+  return rgb(colour).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+}
+
 function lab(colour) {
-  const [r, g, b] = rgb(colour).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  const [r, g, b] = linear(colour);
   const f = (t) => (t > 0.008856 ? Math.cbrt(t) : 7.787 * t + 16 / 116);
   const x = f((0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505);
   const y = f(0.2126 * r + 0.7152 * g + 0.0722 * b);

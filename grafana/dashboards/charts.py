@@ -25,7 +25,7 @@ from grafana_foundation_sdk.models import dashboard
 from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import xychart as xychart_model
 
-from grafana.dashboards import colours
+from grafana.dashboards import colours, names
 from grafana.dashboards.panels import (
     HEATMAP,
     TABLE,
@@ -39,11 +39,10 @@ from grafana.dashboards.panels import (
     option,
     references,
 )
+from grafana.dashboards.promql import replicas
 from grafana.dashboards.tables import Column, looks
 
-_BY_NAME = builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC_BY_NAME)
-"""A name has the same hue on every panel."""
-_IN_TURN = builders.FieldColor().mode(dashboard.FieldColorModeId.PALETTE_CLASSIC)
+_FIXED = builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED)
 
 _DASHES: Sequence[Sequence[int]] = ((), (10, 8), (2, 6), (20, 6, 2, 6), (30, 10))
 """Strokes and gaps of a panel's queries, in their order, in pixels; the first one's lines are solid."""
@@ -79,7 +78,6 @@ def lines(
     points: Sequence[str] = (),
     doubling: bool = False,
     wide: float | None = None,
-    apart: bool = False,
     every: str = "1m",
 ) -> Panel:
     """Series over time.
@@ -95,13 +93,11 @@ def lines(
         doubling: Whether twice as much is one step up, so that one series far away does not flatten the others.
         wide: Up to which value the axis is as usual; above, ten times as much is one step up: for what is small, and at
             times a thousand times as much.
-        apart: Whether there may be so many names that two of them would get one hue: then each has its own, which it
-            has on this panel only.
         every: The least step of rates.
     """
     panel = (
         timeseries.Panel()
-        .color_scheme(_IN_TURN if apart else _BY_NAME)
+        .color_scheme(_FIXED.fixed_color(colours.NEUTRAL))
         # A stack's lines lie on top of each other where a series is 0, and the last one's colour would be seen.
         .line_width(0 if stacked else 1)
         .fill_opacity(60 if stacked else 0)
@@ -132,17 +128,13 @@ def lines(
         panel.axis_soft_max(far)
         if centred:
             panel.axis_soft_min(-far)
-    _styles(panel, queries, dashes=not stacked)
-    for name, hue in (named or {}).items():
-        panel.override_by_name(name, [colour(hue)])
+    _styles(panel, queries, named or {}, dashes=not stacked)
     for name in points:
         panel.override_by_name(name, [option("custom.drawStyle", "points"), option("custom.pointSize", 7)])
     if band is not None:
         low, high = band
         panel.override_by_name(high, [option("custom.fillBelowTo", low), option("custom.fillOpacity", 20)])
-    # Where there is no pod, Grafana writes nothing for it.
-    legends = [q._replace(legend=q.legend.replace("{{container}}", "{{container}} {{pod}}")) for q in queries]
-    return finished(panel.build(), about, legends, every=every)
+    return finished(panel.build(), about, [_of_replicas(query) for query in queries], every=every)
 
 
 def heat(about: About, query: Query) -> Panel:
@@ -195,9 +187,7 @@ def timeline(about: About, query: Query, named: Mapping[str, str]) -> Panel:
         .per_page(10)
         .fill_opacity(80)
         .line_width(0)
-        .color_scheme(
-            builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(colours.NEUTRAL)
-        )
+        .color_scheme(_FIXED.fixed_color(colours.NEUTRAL))
         .mappings([mapping(states)])
         .legend(_legend(shown=False))
     )
@@ -213,10 +203,10 @@ def spread(about: About, *queries: Query) -> Panel:
         .combine(False)
         .fill_opacity(50)
         .line_width(1)
-        .color_scheme(_BY_NAME)
+        .color_scheme(_FIXED.fixed_color(colours.NEUTRAL))
         .legend(_legend())
     )
-    _styles(panel, queries, dashes=False)
+    _styles(panel, queries, {}, dashes=False)
     return finished(panel.build(), about, queries)
 
 
@@ -232,7 +222,7 @@ def against(about: About, labels: Sequence[str], x: Column, y: Column, *queries:
         xychart.Panel()
         .show(xychart_model.XYShowMode.POINTS)
         .point_size(xychart.XychartFieldConfigPointSize().fixed(9))
-        .color_scheme(builders.FieldColor().mode(dashboard.FieldColorModeId.FIXED).fixed_color(colours.BLUE))
+        .color_scheme(_FIXED.fixed_color(colours.BLUE))
         .mapping(xychart_model.SeriesMapping.MANUAL)
         .series(
             [
@@ -279,10 +269,27 @@ def _matcher(kind: str, of: object) -> xychart.MatcherConfig:
     return xychart.MatcherConfig().id(kind).options(of)
 
 
-def _styles(panel: Any, queries: Sequence[Query], dashes: bool) -> None:
-    """A name gives a hue, a query its dash: two things of one name differ also in grey."""
+def _of_replicas(query: Query) -> Query:
+    return query._replace(expression=replicas(query.expression)) if "{{replica}}" in query.legend else query
+
+
+def _styles(panel: Any, queries: Sequence[Query], named: Mapping[str, str], dashes: bool) -> None:
+    """A name gives a hue, a query its dash; names that are not known beforehand give the first query's, too."""
+
+    def by_name(query: Query) -> bool:
+        return query is queries[0] and query.dash is None and "{{" in query.legend and not named
+
+    for pattern, (look,) in names.looks():
+        if look.id_val == "color":
+            needed = any(not query.colour and query.legend not in named for query in queries)
+        else:
+            needed = dashes and any(by_name(query) for query in queries)
+        if needed:
+            panel.override_by_regexp(pattern, [look])
     for reference, query, usual in zip(references(), queries, _DASHES, strict=False):
         dash = usual if query.dash is None else query.dash
         style = [option("custom.lineStyle", {"fill": "dash", "dash": [*dash]})] if dash and dashes else []
         if properties := [*([colour(query.colour)] if query.colour else []), *style]:
             panel.override_by_query(reference, properties)
+    for name, hue in named.items():
+        panel.override_by_name(name, [colour(hue)])

@@ -1,8 +1,8 @@
 """The colours: those of Okabe and Ito, which people of all kinds of colour vision can distinguish.
 
 No meaning hangs on red against green: what is well is blue, trouble is vermillion, and a word or a number says it too.
-Names that are known here have one of these on every panel; those of services and containers have the hue that Grafana
-finds for the name, which is the same on every panel too. What made a change is neither good nor bad: it has no colour.
+Names that are known here have one of these on every panel; those of services and containers have the one that
+:mod:`.names` finds for them, the same on every panel too. What made a change is neither good nor bad: no colour.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ ORANGE = "#E69F00"
 VERMILLION = "#D55E00"
 PURPLE = "#CC79A7"
 GREY = "#999999"
+OLIVE = "#999933"
+"""Of Paul Tol's muted scheme, for lines and large digits: yellow cannot be seen on a light page."""
 
 WELL, DOUBT, TROUBLE, NEUTRAL = BLUE, ORANGE, VERMILLION, GREY
 
@@ -28,7 +30,7 @@ VERDICTS = {
     "settling": GREY,
     "equivalent": BLUE,
     "improved": SKY,
-    "inconclusive": YELLOW,
+    "inconclusive": OLIVE,
     "confirming": ORANGE,
     "regressed": VERMILLION,
 }
@@ -48,7 +50,7 @@ CONTROLS = {
     "thread_wake": GREEN,
     "gpu_fma": SKY,
     "gpu_copy": VERMILLION,
-    "gpu_transfer": YELLOW,
+    "gpu_transfer": OLIVE,
     "gpu_launch": GREY,
 }
 

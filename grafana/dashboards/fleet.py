@@ -14,6 +14,7 @@ from grafana.dashboards.promql import SCRAPED, TOP, ever, how_many, newest, seri
 from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES
 from grafana.dashboards.verdicts import BY
+from infercanary.exporter.status import IMAGE_ID, MOVING_TAG
 
 UP = f"infercanary_up{{{INSTANCE}, {SERVICES}}}"
 _FAILING = 'state=~"failing|out_of_memory"'
@@ -45,7 +46,7 @@ def board() -> Board:
         [marks.upgrades(JUDGED), marks.images(SERVICES)],
         [
             Row("Which service changed", [_counts(), _troubles(), _table()]),
-            Row("In trouble now", [_alerts(), _containers()]),
+            Row("In trouble now", [_alerts(), _containers(), _moving_tags()]),
             Row("Over time", [_verdicts(), _latency()]),
         ],
     )
@@ -234,6 +235,38 @@ def _containers() -> Panel:
     return rows(about, columns, Query(f"max by ({by}) ({query})"), sort=("Service",), paged=True)
 
 
+def _moving_tags() -> Panel:
+    about = About(
+        "Image tags that move",
+        "Services whose image has no version in its name, or one that named several images in this time range; and how "
+        "many images it named.",
+        "Start it by a version or a digest: until then each restart may be an upgrade that nobody ordered, and "
+        "replicas may differ.",
+        "none",
+        width=24,
+        height=6,
+        empty="Each image has a version, and kept it",
+    )
+    by = "namespace, service, image"
+
+    def named(*matchers: str) -> str:
+        info = series("infercanary_container_info", INSTANCE, SERVICES, *matchers)
+        return f"count by ({by}) (count by ({by}, image_id) (last_over_time({info}[$__range])))"
+
+    without_version = named(f'image=~"{MOVING_TAG}"', f'image!~"{IMAGE_ID}"')
+    images = f"({named()} > 1 or {without_version})"
+    containers = f"count by ({by}) ({series('infercanary_container_info', INSTANCE, SERVICES)})"
+    columns = [
+        Column("service", "Service"),
+        Column("image", "Image"),
+        Column("Value #A", "Images", "none", width=90),
+        Column("Value #B", "Containers now", "none", width=140),
+    ]
+    return rows(
+        about, columns, Query(images), Query(f"{containers} and {images}"), sort=("-Images",), paged=True
+    )
+
+
 def _verdicts() -> Panel:
     about = About(
         "Verdicts over time",
@@ -270,5 +303,4 @@ def _latency() -> Panel:
         about,
         Query(worst(f"{number} / {mean}", BY, moved), "{{service}} {{canary}}"),
         doubling=True,
-        apart=True,
     )

@@ -10,6 +10,7 @@ from grafana.dashboards.promql import (
     increase,
     numbered,
     rate,
+    replicas,
     series,
     states,
     worst_gauges,
@@ -25,7 +26,7 @@ CANARIES = f"{INSTANCE}, {_CANARIES}"
 GPUS = f'{CONTAINERS}, gpu=~"$gpu"'
 
 NO_GPU = "No GPU in these containers"
-ONE = "{{container}} GPU {{gpu}}"
+ONE = "{{replica}} GPU {{gpu}}"
 
 
 def clocks() -> list[Panel]:
@@ -57,10 +58,10 @@ def _state() -> Panel:
         empty="No container reported in this time range",
     )
     name = "infercanary_nvml_state"
-    now = numbered(name, "state", colours.NVML_STATES, "pod, container", CONTAINERS)
+    now = replicas(numbered(name, "state", colours.NVML_STATES, "instance, pod, container", CONTAINERS))
     return timeline(
         about,
-        Query(states(now, ever(series(name, CONTAINERS)), "pod, container"), "{{container}}"),
+        Query(states(now, ever(series(name, CONTAINERS)), "replica"), "{{replica}}"),
         colours.NVML_STATES,
     )
 
@@ -207,14 +208,19 @@ def _memory() -> Panel:
 def _bus() -> Panel:
     about = About(
         "PCIe",
-        "Bytes a second over the link, from the GPU (tx) and to it (rx), whoever sends them. A lane of generation 4 "
-        "carries about 2 GB/s.",
+        "Bytes a second over the link, from the GPU (tx) and in strokes to it (rx), whoever sends them. A lane of "
+        "generation 4 carries about 2 GB/s.",
         "Near what the link can carry, the canary's copies wait for others': move a neighbour.",
         "Bps",
         empty=NO_GPU,
     )
-    query = f"max by (gpu, direction) ({rate('infercanary_gpu_pcie_bytes_total', GPUS)})"
-    return lines(about, Query(query, "GPU {{gpu}} {{direction}}"), minimum=0)
+    moved = "infercanary_gpu_pcie_bytes_total"
+    directions = {name: rate(moved, GPUS, f'direction="{name}"') for name in ("tx", "rx")}
+    return lines(
+        about,
+        *(Query(f"max by (gpu) ({each})", f"GPU {{{{gpu}}}} {name}") for name, each in directions.items()),
+        minimum=0,
+    )
 
 
 def _link() -> Panel:
@@ -245,4 +251,4 @@ def _placement() -> Panel:
         empty="No GPU, or its NUMA node is not known",
     )
     query = worst_gauges("infercanary_process_off_node_threads", CONTAINERS)
-    return lines(about, Query(query, "{{container}}"), minimum=0)
+    return lines(about, Query(query, "{{replica}}"), minimum=0)

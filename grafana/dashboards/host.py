@@ -72,7 +72,7 @@ def _canaries() -> Panel:
     query = worst(
         f"quantile by ({_BY}) (0.5, {steady_of_range(name, CANARIES)})", _BY, f"max by ({_BY}) ({moved})"
     )
-    return lines(about, Query(query, "{{container}}"), doubling=True)
+    return lines(about, Query(query, "{{replica}}"), doubling=True)
 
 
 def _controls() -> Panel:
@@ -132,7 +132,7 @@ def _quota() -> Panel:
     name = "infercanary_cgroup_cpu_throttled_periods_total"
     periods = rate("infercanary_cgroup_cpu_periods_total", CONTAINERS)
     query = f"{rate(name, CONTAINERS)} / ({periods} > 0) and {worst_rates(name, CONTAINERS)}"
-    return lines(about, Query(query, "{{container}}"), minimum=0)
+    return lines(about, Query(query, "{{replica}}"), minimum=0)
 
 
 def _cores() -> Panel:
@@ -145,7 +145,7 @@ def _cores() -> Panel:
     )
     used = worst_rates("infercanary_process_cpu_seconds_total", CONTAINERS)
     granted = series("infercanary_process_granted_cpus", CONTAINERS)
-    return lines(about, Query(f"({used}) / {granted}", "{{container}}"), minimum=0)
+    return lines(about, Query(f"({used}) / {granted}", "{{replica}}"), minimum=0)
 
 
 def _pressure() -> Panel:
@@ -180,7 +180,7 @@ def _memory_limit() -> Panel:
     name = "infercanary_cgroup_memory_working_set_bytes"
     limit = series("infercanary_cgroup_memory_limit_bytes", CONTAINERS)
     query = f"{series(name, CONTAINERS)} / {limit} and {worst_gauges(name, CONTAINERS)}"
-    return lines(about, Query(query, "{{container}}"), minimum=0, maximum=1)
+    return lines(about, Query(query, "{{replica}}"), minimum=0, maximum=1)
 
 
 def _run_queue() -> Panel:
@@ -194,7 +194,7 @@ def _run_queue() -> Panel:
         empty="The kernel does not report it",
     )
     most = f"max by ({_BY}) ({worst_gauges('infercanary_canary_waiting_ratio', CANARIES)})"
-    return lines(about, Query(most, "{{container}}"), minimum=0, wide=0.01)
+    return lines(about, Query(most, "{{replica}}"), minimum=0, wide=0.01)
 
 
 def _switches() -> Panel:
@@ -209,7 +209,7 @@ def _switches() -> Panel:
     involuntary = (CONTAINERS, 'kind="involuntary"')
     cpu = rate("infercanary_process_cpu_seconds_total", CONTAINERS)
     switches = f"({worst_rates(name, *involuntary)}) / on ({_BY}) group_left () ({cpu} > 0)"
-    return lines(about, Query(switches, "{{container}}"), minimum=0)
+    return lines(about, Query(switches, "{{replica}}"), minimum=0)
 
 
 def _threads() -> Panel:
@@ -221,7 +221,7 @@ def _threads() -> Panel:
         empty=NO_CGROUP,
     )
     query = worst_gauges("infercanary_thread_oversubscription_ratio", CONTAINERS)
-    return lines(about, Query(query, "{{container}}"), minimum=0)
+    return lines(about, Query(query, "{{replica}}"), minimum=0)
 
 
 def _shared() -> Panel:
@@ -233,7 +233,7 @@ def _shared() -> Panel:
         empty="No container reports its cpuset",
     )
     query = worst_gauges("infercanary_container_shared_cpus", CONTAINERS)
-    return lines(about, Query(query, "{{container}}"), minimum=0, steps=True)
+    return lines(about, Query(query, "{{replica}}"), minimum=0, steps=True)
 
 
 def _stalled() -> Panel:

@@ -214,7 +214,6 @@ def _samplers() -> Panel:
         Query(f"count by (sampler) ({failed} == 0)", "{{sampler}} fails, containers"),
         minimum=0,
         wide=0.01,
-        apart=True,
     )
 
 

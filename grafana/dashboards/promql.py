@@ -17,6 +17,17 @@ CONTAINER = "instance, namespace, service, pod, container"
 """What identifies a container: its name is unique on its host, and `instance` is the host's exporter."""
 
 
+def replicas(expression: str) -> str:
+    """The expression with the label `replica`: pod/container in Kubernetes, else the container and its host.
+
+    Args:
+        expression: One with the labels of a container.
+    """
+    joined = f'label_join({expression}, "replica", "/", "pod", "container", "instance")'
+    on_host = f'label_replace({joined}, "replica", "$1 $2", "replica", "/([^/]+)/(.*?)(:[0-9]+)?")'
+    return f'label_replace({on_host}, "replica", "$1", "replica", "(.+)/[^/]*")'
+
+
 def series(name: str, *matchers: str) -> str:
     """A selector."""
     return f"{name}{{{', '.join(filter(None, matchers))}}}"

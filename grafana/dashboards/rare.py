@@ -62,7 +62,7 @@ def time_to_steady() -> Panel:
         empty="No canary was steady yet",
     )
     query = worst_gauges("infercanary_time_to_steady_seconds", CANARIES)
-    return lines(about, Query(query, "{{container}}"), minimum=0, steps=True)
+    return lines(about, Query(query, "{{replica}}"), minimum=0, steps=True)
 
 
 def first_token() -> Panel:
@@ -99,7 +99,7 @@ def tokens() -> Panel:
         empty=NO_STREAM,
     )
     query = worst_gauges("infercanary_between_tokens_seconds", CANARIES)
-    return lines(about, Query(query, "{{container}}"), minimum=0)
+    return lines(about, Query(query, "{{replica}}"), minimum=0)
 
 
 def trade_off() -> Panel:

@@ -11,6 +11,7 @@ from grafana.dashboards.promql import (
     newest,
     numbered,
     rate,
+    replicas,
     series,
     states,
     worst_gauges,
@@ -232,7 +233,7 @@ def _by_container() -> Panel:
         "s",
         empty=NO_RUN,
     )
-    return lines(about, Query(worst_gauges("infercanary_run_median_seconds", CANARIES), "{{container}}"))
+    return lines(about, Query(worst_gauges("infercanary_run_median_seconds", CANARIES), "{{replica}}"))
 
 
 def _disturbed() -> Panel:
@@ -246,7 +247,7 @@ def _disturbed() -> Panel:
     )
     iqr, median = (series(f"infercanary_run_{what}_seconds", CANARIES) for what in ("iqr", "median"))
     query = f"{iqr} / {median} and {worst_gauges('infercanary_run_iqr_seconds', CANARIES)}"
-    return lines(about, Query(query, "{{container}}"), minimum=0)
+    return lines(about, Query(query, "{{replica}}"), minimum=0)
 
 
 def _differences() -> Panel:
@@ -286,9 +287,9 @@ def _states() -> Panel:
         empty="No canary reported in this time range",
     )
     name = "infercanary_canary_state"
-    now = numbered(name, "state", colours.CANARY_STATES, "pod, container, canary", CANARIES)
-    query = states(now, ever(series(name, CANARIES)), "pod, container")
-    return timeline(about, Query(query, "{{container}}"), colours.CANARY_STATES)
+    now = replicas(numbered(name, "state", colours.CANARY_STATES, "instance, pod, container", CANARIES))
+    query = states(now, ever(series(name, CANARIES)), "replica")
+    return timeline(about, Query(query, "{{replica}}"), colours.CANARY_STATES)
 
 
 def _outcomes() -> Panel:
@@ -329,4 +330,4 @@ def _output() -> Panel:
         empty="No output is compared",
     )
     query = worst_gauges("infercanary_output_error_ratio", CANARIES)
-    return lines(about, Query(query, "{{container}}"), minimum=0, calm=0.02)
+    return lines(about, Query(query, "{{replica}}"), minimum=0, calm=0.02)

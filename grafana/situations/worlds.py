@@ -86,6 +86,7 @@ _NEW = Image(
     slower=0.34,
     environment=_BASE | {"torch": "2.13.0", "env_ONEDNN_MAX_CPU_ISA": "AVX", "torch_intra_op_threads": "8"},
 )
+_MOVING = Image("registry.example.com/search-gateway:latest", environment=_BASE)
 _OTHER = Image("registry.example.com/moderation-gateway:2026.01.2", environment=_BASE)
 
 
@@ -131,8 +132,8 @@ def _troubled() -> tuple[Server, ...]:
     return (
         Server("classify", "infercanary-classify-1", starts, troubles=_set("throttled late wrong shared")),
         Server("classify", "infercanary-classify-2", [(HOUR, _OLD), (1200.0, wrong)], troubles=_set("failing")),
-        Server("search", "infercanary-search-1", [(HOUR, _OTHER), (1100.0, _OTHER)], troubles=_set("down")),
-        Server("search", "infercanary-search-2", [(HOUR, _OTHER)], troubles=_set("memory rejected journal")),
+        Server("search", "infercanary-search-1", [(HOUR, _MOVING), (1100.0, _MOVING)], troubles=_set("down")),
+        Server("search", "infercanary-search-2", [(HOUR, _MOVING)], troubles=_set("memory rejected journal")),
         Server("moderate", "infercanary-moderate-1", [(HOUR, _OTHER)], latency=0.08, troubles=_set("host gpu")),
     )  # fmt: skip
 

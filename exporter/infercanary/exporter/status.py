@@ -35,10 +35,10 @@ _REFRESH_SECONDS = 15
 _CARDS_PER_TURN = 20
 _WIDTH, _HEIGHT = 120, 30
 _MAX_EARLIER = 8  # upgrades
-_MOVING_TAG = re.compile(
-    r"(?![0-9a-f]{12,64}$)([^@]+/)?[^/:@]+(:(latest|stable|edge|nightly|main|master|head))?"
-)
+MOVING_TAG = r"([^@]+/)?[^/:@]+(:(latest|stable|edge|nightly|main|master|head))?"
 """An image reference without a digest or a version: a restart may be an upgrade that nobody ordered."""
+IMAGE_ID = "[0-9a-f]{12,64}"
+"""What looks like one, and is none."""
 
 _HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
@@ -130,7 +130,7 @@ def card(
     if ended is not None:
         trouble += f'<p class="trouble">{_ended(ended)}</p>'
     trouble += "".join(map(_condition, _to_show(conditions, ended)))
-    if _MOVING_TAG.fullmatch(container.image):
+    if tag_moves(container.image):
         trouble += (
             f'<p class="note">runs {_text(container.image)}, a tag that may be another image tomorrow</p>'
         )
@@ -151,6 +151,15 @@ def card(
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"
     )
+
+
+def tag_moves(image: str) -> bool:
+    """Whether a reference may be another image tomorrow.
+
+    Args:
+        image: As the container was started from.
+    """
+    return bool(re.fullmatch(MOVING_TAG, image)) and not re.fullmatch(IMAGE_ID, image)
 
 
 def _ended(ended: Ended) -> str:

@@ -31,7 +31,6 @@ function series_(data, theme, field) {
     name: field.shownAs(),
     colour: theme.visualization.getColorByName(data.getFieldSeriesColor(field, theme).color),
     dash: lineStyle?.fill && lineStyle.fill !== 'solid' ? `${lineStyle.fill} ${lineStyle.dash ?? ''}`.trim() : 'solid',
-    byName: field.config.color?.mode === 'palette-classic-by-name',
     width: field.config.custom?.lineWidth ?? 1,
     fill: field.config.custom?.fillOpacity ?? 0,
     last: last === undefined ? '' : data.formattedValueToString(field.display(last)),

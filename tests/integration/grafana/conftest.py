@@ -31,7 +31,7 @@ OPEN = {
     "xid": ["79"],
     "call": ["nvmlDeviceGetFieldValues"],
     "baseline_image": [f"web:1 ({'a' * 12})"],
-    "candidate_image": [f"web:2 ({'b' * 12})"],
+    "candidate_image": [f"web:latest ({'b' * 12})"],
 }
 HOLDS = {"state": "failing", "verdict": "regressed", "cause": "image", "mode": "default"}
 """Of state sets, the state that holds."""
@@ -76,7 +76,7 @@ def _environment(component: str, at: float) -> dict[str, str]:
 
 def _container(service: str, container: str, at: float) -> dict[str, str]:
     new = service == "search" and at > UPGRADE
-    name, digits = ("web:2", "b" * 64) if new else ("web:1", "a" * 64)
+    name, digits = ("web:latest", "b" * 64) if new else ("web:1", "a" * 64)
     ids = {"image_id": f"sha256:{digits}", "image_digest": f"web@sha256:{digits}"}
     return {"image": name, **ids, "container_id": f"{container}{digits}"[:12]}
 

@@ -104,6 +104,11 @@ def dashed(name: str, *dash: int) -> dict[str, Any]:
     return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
 
 
+def coloured(name: str, hue: str) -> dict[str, Any]:
+    style = {"id": "color", "value": {"mode": "fixed", "fixedColor": hue}}
+    return {"matcher": {"id": "byName", "options": name}, "properties": [style]}
+
+
 def no_value(text: str) -> dict[str, Any]:
     return {
         "matcher": {"id": "byType", "options": "number"},
@@ -113,9 +118,7 @@ def no_value(text: str) -> dict[str, Any]:
 
 ONE = {"name": "search"}
 NAMED = {"textMode": "value_and_name"}
-BY_NAME = {"color": {"mode": "palette-classic-by-name"}}
-MEET = (({"name": "search-7"}, [1.0]), ({"name": "search-10"}, [1.0]))
-"""Of one hue by name."""
+YELLOW = [coloured("search", "#F0E442")]
 SHADES = {"color": {"mode": "shades", "fixedColor": "#0072B2"}}
 STATES = [
     {"type": "value", "options": {"0": {"text": EMPTY}, "1": {"text": "regressed", "color": "#D55E00"}}}
@@ -168,13 +171,21 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES),
         lines([1.0, 1.1], [1.2, 1.3], defaults=SHADES, overrides=[dashed("search-2", 6, 6)]),
     ),
-    "alike: a hue by name, of more than five": (
-        lines(*[[1.0]] * 39, defaults=BY_NAME),
-        lines(*[[1.0]] * 10, defaults=BY_NAME),  # search-7 and search-10 meet
+    "alike: of more than eight": (
+        lines(*[[1.0]] * 10, defaults=SHADES),
+        lines(*[[1.0]] * 12),  # of which three may meet
     ),
-    "alike: a hue by name, of few": (
-        panel("timeseries", matrix(*MEET), defaults=BY_NAME),
-        panel("timeseries", matrix(*MEET, ({"name": "search-1"}, [1.0])), defaults=BY_NAME),
+    "faint": (
+        lines([1.0], overrides=[coloured("search-1", "#FFEE52")]),
+        lines([1.0], overrides=[coloured("search-1", "#E69F00")]),
+    ),
+    "faint: on a dark page": (
+        lines([1.0], overrides=[coloured("search-1", "#3F2B5B")]),
+        lines([1.0], overrides=[coloured("search-1", "#0072B2")]),
+    ),
+    "faint: digits": (
+        panel("stat", vector((ONE, 1.0)), options=NAMED | {"colorMode": "value"}, overrides=YELLOW),
+        panel("stat", vector((ONE, 1.0)), options=NAMED | {"colorMode": "background"}, overrides=YELLOW),
     ),
     "sameName": (
         panel("timeseries", matrix(({"name": "a", "x": "1"}, [1.0]), ({"name": "a", "x": "2"}, [1.0]))),

@@ -49,7 +49,7 @@ def test_an_upgrade_is_marked_when_it_was(hour: Any) -> None:
     [judged] = _panel(hour, "service", "annotation Upgrades")
     assert {value for _, value in judged.points} == {hour.upgrade * 1000}
     seen = _panel(hour, "service", "annotation Images")
-    assert {mark.labels["image"] for mark in seen} == {"web:2"}
+    assert {mark.labels["image"] for mark in seen} == {"web:latest"}
     assert all(abs(mark.points[0][0] - hour.upgrade) <= 60 and len(mark.points) <= 2 for mark in seen)
     changed = _panel(hour, "service", "annotation Environment")
     assert {(m.labels["component"], m.labels["version"]) for m in changed} == {("torch", "2.13.0")}
@@ -57,7 +57,7 @@ def test_an_upgrade_is_marked_when_it_was(hour: Any) -> None:
 
 def test_two_images_stand_side_by_side(hour: Any) -> None:
     [old], [new] = (_panel(hour, "upgrade", f"panel How latencies lie, by image {letter}") for letter in "AB")
-    assert (old.labels["tag"], new.labels["tag"]) == ("web:1", "web:2")
+    assert (old.labels["tag"], new.labels["tag"]) == ("web:1", "web:latest")
     assert old.points[-1][0] <= hour.upgrade < new.points[0][0]
     for letter, value in zip("ABC", (0.02, 0.022, 0.1), strict=True):
         levels = _panel(hour, "upgrade", f"panel Medians of runs {letter}")
@@ -76,7 +76,7 @@ def test_two_images_stand_side_by_side(hour: Any) -> None:
         row.labels["image"]: row.labels["which"]
         for row in _panel(hour, "upgrade", "panel Images in this time range A")
     }
-    assert images == {"web:1": "old", "web:2": "new"}
+    assert images == {"web:1": "old", "web:latest": "new"}
 
 
 def test_a_service_is_one_row_for_each_verdict(hour: Any) -> None:

@@ -10,7 +10,7 @@ from infercanary.contract.report import Family, Point
 from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _MOVING_TAG, _measures, _verdict, before_and_after, page
+from infercanary.exporter.status import _measures, _verdict, before_and_after, page, tag_moves
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.origin import Origin
@@ -80,7 +80,7 @@ def test_measures_have_one_line_with_what_changed_first() -> None:
     ],
 )
 def test_tags_that_move_and_those_that_do_not(image: str, moves: bool) -> None:
-    assert bool(_MOVING_TAG.fullmatch(image)) == moves
+    assert tag_moves(image) == moves
 
 
 class Reported:

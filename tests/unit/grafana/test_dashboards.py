@@ -7,9 +7,11 @@ grafana/README.md, and at their tests.
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from grafana import generate
-from grafana.dashboards import colours
+from grafana.dashboards import colours, names
 from grafana.queries import Query, dashboards, panels, queries
 from tests.for_each import for_each
 
@@ -103,7 +105,7 @@ def _recorded() -> set[str]:
 
 METRICS, RECORDED = _declared(), _recorded()
 
-_SELECTOR = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<matchers>[^}]*)\})?")
+_SELECTOR = re.compile(r'(?P<name>[a-zA-Z_:][\w:]*)\s*(?:\{(?P<matchers>(?:"[^"]*"|[^}"])*)\})?')
 _WORDS = {
     "by",
     "on",
@@ -362,7 +364,7 @@ def test_everybody_can_distinguish_the_colours(board: Mapping[str, Any]) -> None
     text = json.dumps(board)
     palette = {
         getattr(colours, name)
-        for name in ["BLUE", "SKY", "GREEN", "YELLOW", "ORANGE", "VERMILLION", "PURPLE", "GREY"]
+        for name in ["BLUE", "SKY", "GREEN", "YELLOW", "ORANGE", "VERMILLION", "PURPLE", "GREY", "OLIVE"]
     }
     assert set(re.findall(r"#[0-9A-Fa-f]{6}", text)) <= palette
     assert not re.search(r'"(?:fixedColor|color|iconColor)": "[a-z-]+"', text), "a colour of Grafana's own"
@@ -392,17 +394,45 @@ def _headings(panel: Mapping[str, Any]) -> list[str]:
 
 @every_panel
 def test_a_name_has_one_hue(at: tuple[str, Mapping[str, Any]]) -> None:
-    """Shades of one hue look alike, and a hue by place changes from panel to panel."""
-    name, panel = at
-    assert '"shades"' not in json.dumps(panel)
-    if panel["type"] in ("timeseries", "histogram"):
-        mode = panel["fieldConfig"]["defaults"]["color"]["mode"]
-        # Too many for hues by name, and lines on one panel only.
-        apart = f"{name}: {panel['title']}" in (
-            "fleet: Latency of each service, over its own mean",
-            "self: Samplers",
-        )
-        assert mode == ("palette-classic" if apart else "palette-classic-by-name")
+    """Shades of one hue look alike, a hue by place changes from panel to panel, and some of Grafana's hues by name are
+    as good as white."""
+    _, panel = at
+    assert not {*re.findall(r'"mode": "(shades|palette[\w-]*)"', json.dumps(panel))}
+    if panel["type"] not in ("timeseries", "histogram"):
+        return
+    legends = {target["refId"]: target["legendFormat"] for target in panel["targets"]}
+    hues = [
+        override["matcher"]
+        for override in panel["fieldConfig"]["overrides"]
+        if any(item["id"] == "color" for item in override["properties"])
+    ]
+    known = {matcher["options"] for matcher in hues if matcher["id"] == "byName"}
+    own = {legends[matcher["options"]] for matcher in hues if matcher["id"] == "byFrameRefID"}
+    by_name = sum(matcher["id"] == "byRegexp" for matcher in hues)
+    assert by_name == 8 or {*legends.values()} <= known | own
+
+
+def _look(name: str) -> tuple[str, ...]:
+    """Hue and strokes."""
+    found = [item for pattern, item in names.looks() if re.search(pattern.strip("/"), name)]
+    assert [item[0].id_val for item in found] == ["color", "custom.lineStyle"], f"{name} has not one look"
+    return tuple(json.dumps(item[0].value, sort_keys=True) for item in found)
+
+
+def test_a_name_of_any_kind_has_one_look() -> None:
+    """A hue and strokes, whatever the name; names next to each other differ."""
+    numbered = [f"infercanary-classify-{n} exporter" for n in range(1, 9)]
+    assert len({hue for hue, _ in map(_look, numbered)}) == 8
+    on_hosts = [f"search-{n} node-{host}" for n in (1, 2) for host in (1, 2, 3)]
+    assert len({*map(_look, on_hosts)}) == len(on_hosts)
+    of_kubernetes = random.Random(1)
+    pods = {"".join(of_kubernetes.choices("bcdfghjklmnpqrstvwxz2456789", k=5)) for _ in range(2000)}
+    looks = Counter(_look(f"search-6c9f7d5b8-{pod}/server") for pod in pods)
+    alike = sum(count * (count - 1) for count in looks.values()) / len(pods) / (len(pods) - 1)
+    assert alike < 0.035, "of two names; 1 in 32 is the least"
+    # Its GPU and its host do not change a container's strokes; capitals and other signs count for nothing.
+    assert _look("search-1 node-1")[1] == _look("search-1 node-2")[1] == _look("search-1 node-1 GPU 0")[1]
+    assert _look("Ämter/Ω 日本") == _look("mter/")
 
 
 @every_panel
