@@ -29,7 +29,9 @@ from infercanary.contract.report import Run
 from infercanary.probe import TorchTarget
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
+from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.samplers import make_samplers
 from infercanary.probe.sampling import Sampling
@@ -71,7 +73,9 @@ class Bench:
         self._controls = Controls(tally)
         self._sampling = Sampling(make_samplers(), tally)
         self._stopping = threading.Event()
-        self._rounds = Rounds([self._canary], [], self._controls, self._sampling, tally, self._stopping)
+        self._rounds = Rounds(
+            [self._canary], [], self._controls, self._sampling, RoundFootprint(Room()), tally, self._stopping
+        )
         self._canary.open(600.0)
         for _ in range(2):
             self._controls.measure(self._canary.device)
@@ -82,7 +86,7 @@ class Bench:
     def run(self, pause: float) -> tuple[Run, float]:
         """One run, ``pause`` seconds after the last one ended; and how long that was in truth."""
         slot = self._rounds.worked_until + pause if math.isfinite(self._rounds.worked_until) else 0.0
-        time.sleep(max(0.0, slot - self._sampling.seconds - time.monotonic()))
+        time.sleep(max(0.0, slot - self._rounds.lead - time.monotonic()))
         last = self._rounds.worked_until
         (run,), _ = self._rounds.run([(self._canary, self.repeats)], max(slot, time.monotonic()))
         return run, time.monotonic() - last

@@ -104,9 +104,10 @@ class Canary:
         self._costs: deque[float] = deque(maxlen=5)  # busy seconds per repeat, of the last runs
         self._unsteady: deque[float] | None = deque(maxlen=8 * WINDOW)  # wall seconds; None once steady
         self._reference: list[float] | None = None
-        self._failed_open: Round | None = None
+        self._failed: Round | None = None  # without having run, and not taken yet
         self._skipped = 0  # runs in a row
         self._complaint = ""
+        self._lack = ""  # why its runs are put off
         self._record.state(self.state)
 
     @property
@@ -196,14 +197,29 @@ class Canary:
         self._runner.rest()
         self._opening_since = None
 
-    def failed_open(self) -> Round | None:
-        """The last attempt to open it, as a failed run; None where it went well, or was taken already.
+    def failed(self) -> Round | None:
+        """The last attempt to open it, or a run that was put off, as a failed run; None where there is none.
 
         Returns:
             The run, without latencies; a second call returns None.
         """
-        failed, self._failed_open = self._failed_open, None
+        failed, self._failed = self._failed, None
         return failed
+
+    def put_off(self, why: str) -> None:
+        """Make no run, since too little memory is left for one; the next is a minute later, then two, up to ten.
+
+        Args:
+            why: A line. The first is logged and shown for as long as that lasts: sizes in it change with each.
+        """
+        now = perf_counter()
+        if now < self._retry_at:
+            return
+        self._retry_at = now + self._longer_rest()
+        self._failed = Round("raised", self._lack or why, reason="out_of_memory")
+        self._lack = self._failed.detail
+        self._record.failed(self._failed)
+        self._fail(self._lack, state="out_of_memory")
 
     def round(self, repeats: int, lateness: float = 0.0) -> Round | None:
         """Run one round of the open canary. Whatever the target does, this does not raise.
@@ -331,8 +347,8 @@ class Canary:
         self.environment = {
             name: version for name, version in self._runner.unopened.items() if name not in DEVICE_COMPONENTS
         }
-        self._failed_open = Round("raised", complaint, reason=reason)
-        self._record.failed(self._failed_open)
+        self._failed = Round("raised", complaint, reason=reason)
+        self._record.failed(self._failed)
         self._fail(complaint, log_it, _failed(reason))
 
     def _account(self, result: Round) -> None:
@@ -377,7 +393,7 @@ class Canary:
     def _recover(self) -> None:
         if self._complaint:
             log.info("canary %s: answers again", self.name)
-        self._complaint = ""
+        self._complaint = self._lack = ""
         self._enter("steady" if self._unsteady is None else "warming")
 
     def _fail(self, complaint: str, log_it: bool = True, state: CanaryState = "failing") -> None:

@@ -1,10 +1,12 @@
-"""What the points of a sweep took of memory, and what the next one will need by that, before it is taken."""
+"""What rounds and the points of a sweep took of memory, and what the next will need by that, before it is taken."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from time import perf_counter
 
 from infercanary.probe.device_room import DeviceRoom
 from infercanary.probe.load import Load
@@ -12,10 +14,72 @@ from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.room import Room
 from infercanary.probe.shortage import readable
 from infercanary.probe.targets import CountsMemory, Failure, Need, Target
-from infercanary.probe.watcher import Watcher
+from infercanary.probe.watcher import Growth, Watcher
 
 _PROC = Path("/proc/self")
 _FIX = "name fewer or smaller loads"
+_ROUNDS = 10  # of which the largest tells what the next one takes
+_FIRST_ROUND = 32 << 20  # it opens the controls, whose buffers have 18 MiB
+_LEAST_ROUND = 8 << 20
+
+
+class RoundFootprint:
+    """Keeps what the last rounds took for a moment, and says when the next would not fit.
+
+    Engines allocate outputs anew, and each thread that runs has a heap of its own, so that a round takes more than it
+    leaves. In a process of the probe's own the kernel counts its peak anew. In a server's it does not: a peak is known
+    there where it is the process's highest so far, and else only what is resident right after each run.
+
+    Args:
+        room: Asked before a round.
+        proc: The process's folder in ``/proc``.
+    """
+
+    def __init__(self, room: Room, proc: Path = _PROC) -> None:
+        self.is_guest = False
+        """Whether the process is a server's, whose peak is not reset."""
+        self.seconds = 0.0
+        """What the last look at what is left took."""
+        self._room = room
+        self._proc = proc
+        self._took = deque([_FIRST_ROUND], maxlen=_ROUNDS)
+        self._growth = Growth("", proc=proc)
+        self._size = 0  # of the round under way
+
+    def lacks(self) -> str:
+        """Say why there is no room for a round. After each such answer less is asked for, down to 8 MiB: what a round
+        took is forgotten with time, since the server may have taken it.
+
+        Returns:
+            A line; empty where there is room, or it is not known.
+        """
+        begin = perf_counter()
+        room = self._room.beside_a_round()
+        self.seconds = perf_counter() - begin
+        need = max(_LEAST_ROUND, *self._took)
+        if room is None or room.size >= need:
+            return ""
+        self._took.append(0)
+        return (
+            f"runs are put off: they take up to {readable(need)} for a moment; {readable(room.size)} are left of "
+            f"{room.whose}, less {readable(room.reserve)} in reserve; grant more memory"
+        )
+
+    def begin(self) -> None:
+        """Begin a round."""
+        if not self.is_guest:
+            with suppress(OSError):  # a kernel without CONFIG_PROC_PAGE_MONITOR
+                reset_peak(self._proc)
+        self._growth, self._size = Growth("", proc=self._proc), 0
+
+    def look(self) -> None:
+        """Read what the round has taken; called after each of its runs, since the next counts the peak anew."""
+        self._size = self._growth.took
+
+    def end(self) -> None:
+        """Keep what the round took, where it had a run."""
+        if self._size:
+            self._took.append(self._size)
 
 
 class Footprint:

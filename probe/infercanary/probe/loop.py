@@ -149,8 +149,9 @@ class Probe:
         self._publisher = Publisher(self._tally, self._sampling, self._canaries, journal, journal_bytes)
         self._stopping = threading.Event()
         self._rounds = Rounds(
-            self._canaries, self._sweeps, self._controls, self._sampling, self._tally, self._stopping
-        )
+            self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
+            self._stopping,
+        )  # fmt: skip
         self._running_since: float | None = None
         self._thread: threading.Thread | None = None
         self._tally.set(INTERVAL, interval_seconds)
@@ -253,7 +254,7 @@ class Probe:
                     )
                     self._sampling.take()
                 self._publisher.observe_environment()
-                self._publisher.keep(self._rounds.failed_opens())
+                self._publisher.keep(self._rounds.failed())
         for canary in self._canaries:
             if canary.mistake is not None:
                 raise UsageError(f"canaries.{canary.name}: {canary.mistake}")
@@ -284,7 +285,7 @@ class Probe:
             self._tally.add(MISSED, missed)
             slot = max(slot, budget.ready_at(cost, time.monotonic()))
             # The sample before a run is taken first, so that the run begins in its slot.
-            if not self._wait_until(slot - self._sampling.seconds):
+            if not self._wait_until(slot - self._rounds.lead):
                 return
             for canary in self._canaries:
                 canary.open(0)  # those that failed are tried again, beside the others' runs, which are tagged

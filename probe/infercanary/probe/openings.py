@@ -21,6 +21,7 @@ import msgspec
 from infercanary.contract.report import Metric
 from infercanary.probe.anew import Carried, Ended, start_anew
 from infercanary.probe.device_room import DeviceRoom
+from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.room import Room
 from infercanary.probe.targets import (
@@ -80,6 +81,7 @@ class Openings:
         self.room = room
         self.device_room = device_room or DeviceRoom()
         self.watcher = Watcher(room)
+        self.rounds = RoundFootprint(room)
         self.ended: dict[str, Ended] = {}
         """Canary → how its work was ended last, within a day or so."""
         self.took: dict[str, int] = {}
@@ -95,7 +97,7 @@ class Openings:
 
     def be_a_guest(self) -> None:
         """Run in a server's process: nothing is watched, and what was taken is kept in the file."""
-        self._is_guest = True
+        self._is_guest = self.rounds.is_guest = True
 
     def watch(self, carried: Carried, running_since: Callable[[], float | None]) -> Sequence[Ended]:
         """Watch, in a process of the probe's own.

@@ -1,7 +1,7 @@
 """How much host memory this process may still take, and the refusal of what is known not to fit, before it is taken.
 
-The process may share its container with a server: where memory runs out, the kernel may end that one. It is read only
-where something is about to be opened, never around a run.
+The process may share its container with a server: where memory runs out, the kernel may end that one. It is read where
+something is about to be opened and once before a round, never within a run.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from infercanary.probe.targets import Failure, Need
 ROOM = Metric(
     "infercanary_memory_room_bytes",
     "gauge",
-    "Host memory that the probe could still take when it last asked, before it opened a canary or ran a point of a "
-    "sweep: the least, over the control groups above it and the host, of limit - (usage - inactive page cache), less "
-    "`memory_reserve`; 0 where the reserve is touched.",
-    reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`. It is "
-    "not read around runs; what is left now is about `infercanary_cgroup_memory_limit_bytes - "
-    "infercanary_cgroup_memory_working_set_bytes`. Missing where neither control groups nor the host's memory can be "
-    "read: nothing is refused there.",
+    "Host memory that the probe could still take when it last asked, before a round, before it opened a canary or ran "
+    "a point of a sweep: the least, over the control groups above it and the host, of limit - (usage - inactive page "
+    "cache), less `memory_reserve`; 0 where the reserve is touched.",
+    reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`; so are "
+    "runs that are put off, where less is left than a round took and the last 64 MiB of the reserve. Missing where "
+    "neither control groups nor the host's memory can be read: nothing is refused there.",
 )
 
 LEAST_RESERVE = 64 << 20
 RESERVE_SHARE = 0.05
+_SHARE_BESIDE_ROUNDS = 8  # of a small limit: a probe that is alone in 128 MiB runs
 
 _PATH = 40  # characters
 _ROOT, _PROC = Path("/sys/fs/cgroup"), Path("/proc")
@@ -142,6 +142,18 @@ class Room:
         room = left(found, self._reserve)
         last = left(found, LEAST_RESERVE if self._reserve is None else min(self._reserve, LEAST_RESERVE))
         return None if room is None or last is None else (room, last)
+
+    def beside_a_round(self) -> Left | None:
+        """Read what a round may take for a moment: all but the last 64 MiB, or the reserve where that is less, or an
+        eighth of the limit where that is least.
+
+        Returns:
+            It; None where it is not known.
+        """
+        found = bounds(self._root, self._proc)
+        self._last = left(found, self._reserve)
+        kept = min([LEAST_RESERVE, *(bound.limit // _SHARE_BESIDE_ROUNDS for bound in found)])
+        return left(found, kept if self._reserve is None else min(self._reserve, kept))
 
     def require(self, canary: str, needs: Sequence[Need]) -> None:
         """Refuse what does not fit together.

@@ -14,6 +14,7 @@ from infercanary.contract.report import Metric, Run
 from infercanary.contract.vocabulary import NOT_JUDGED
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
+from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
@@ -50,6 +51,7 @@ class Rounds:
         sweeps: Of some of these canaries.
         controls: Measured after each run; None for none.
         sampling: Samples before and after each run.
+        footprint: Asked whether there is memory for a round.
         tally: Where the probe's own metrics are counted.
         stopping: Ends a round early.
     """
@@ -60,6 +62,7 @@ class Rounds:
         sweeps: Sequence[Sweeping],
         controls: Controls | None,
         sampling: Sampling,
+        footprint: RoundFootprint,
         tally: Tally,
         stopping: threading.Event,
     ) -> None:
@@ -73,6 +76,7 @@ class Rounds:
         self._sweeps = sweeps
         self._controls = controls
         self._sampling = sampling
+        self._footprint = footprint
         self._tally = tally
         self._stopping = stopping
         self._sequence = 0
@@ -83,8 +87,13 @@ class Rounds:
         ] = {}  # canary → those of its last run, as NVML numbers them
         self._is_beside_sweep = False  # when the last round began
 
-    def run(self, planned: Iterable[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
-        """Run one round.
+    @property
+    def lead(self) -> float:
+        """Seconds before its slot at which a round is to be called: what is read first takes about that long."""
+        return self._footprint.seconds + self._sampling.seconds
+
+    def run(self, planned: Sequence[tuple[Canary, int]], slot: float) -> tuple[list[Run], float]:
+        """Run one round, unless too little memory is left for what it takes for a moment.
 
         Args:
             planned: Open canaries, and the repeats of each.
@@ -93,7 +102,11 @@ class Rounds:
         Returns:
             The runs, and the seconds that they cost the duty cap.
         """
-        runs = self.failed_opens()
+        if planned and (why := self._footprint.lacks()):
+            for canary, _ in planned:
+                canary.put_off(why)
+            planned = ()
+        runs = self.failed()
         cost = 0.0
         self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
         rested = time.monotonic() - self.worked_until
@@ -103,6 +116,7 @@ class Rounds:
         self._stopping.wait(max(0.0, slot - time.monotonic()))
         lateness = max(0.0, time.monotonic() - slot)
         self._tally.set(LATENESS, lateness)
+        self._footprint.begin()
         for canary, repeats in planned:
             if self._stopping.is_set():
                 break
@@ -122,6 +136,7 @@ class Rounds:
                         kept = {name: x for name, x in done.measures.items() if name != HOST_MEMORY}
                         done = done._replace(measures=kept)
                 self.worked_until = time.monotonic()
+                self._footprint.look()
                 # The sample says whether the canary was near them.
                 self._gpus[canary.name] = _gpus(canary.gpus, before)
                 after = self._sampling.take()
@@ -153,6 +168,7 @@ class Rounds:
                 )
                 before, began, self._last, self._last_at = after, self._sampling.began, after, now
             lateness = 0.0  # a later canary of the round waits for the one before by intent
+        self._footprint.end()
         self._show_gpus(before)
         return runs, cost
 
@@ -172,14 +188,14 @@ class Rounds:
                 return True
         return False
 
-    def failed_opens(self) -> list[Run]:
-        """A run for each canary whose attempt to open failed since the last call.
+    def failed(self) -> list[Run]:
+        """A run for each canary whose attempt to open failed since the last call, or whose run was put off.
 
         Returns:
-            Runs without latencies; empty where no attempt failed.
+            Runs without latencies; empty where there is none.
         """
         now = time.time()
-        failed = ((canary, canary.failed_open()) for canary in self._canaries)
+        failed = ((canary, canary.failed()) for canary in self._canaries)
         return [self._run(canary, done, now, now, ()) for canary, done in failed if done is not None]
 
     def places(self) -> dict[str, Place]:

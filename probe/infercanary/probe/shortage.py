@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
 from infercanary.contract.text import printable
@@ -102,8 +103,19 @@ def give_back() -> None:
     with suppress(Exception):
         if (cuda := _torch_cuda()) is not None:
             cuda.empty_cache()
+    trim()
+
+
+def trim() -> float:
+    """Hand what the C library keeps of freed memory, in a heap of each thread, back to the kernel. Never raises.
+
+    Returns:
+        Seconds that it took: milliseconds.
+    """
+    begin = perf_counter()
     with suppress(Exception):  # glibc only
         ctypes.CDLL(None).malloc_trim(0)
+    return perf_counter() - begin
 
 
 def _place_of_one(error: BaseException, device: str) -> Place | None:

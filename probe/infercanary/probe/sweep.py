@@ -27,6 +27,7 @@ from infercanary.probe.load import Load, Measured, Measurement, Missing, Reason
 from infercanary.probe.openings import Openings
 from infercanary.probe.pool import Pool
 from infercanary.probe.schedule import Turns
+from infercanary.probe.shortage import trim
 from infercanary.probe.targets import CountsSamples, Failure, Resizable, Target
 
 log = logging.getLogger("infercanary.probe")
@@ -239,6 +240,8 @@ class Sweeping:
                 self._begin(now)
             if self._left:
                 took += self._point(self._left)
+            if self._left == []:
+                took += trim()  # a sweep's threads are gone, and their heaps hold what requests took
         self._tally.add(BUSY, took, self._canary.name)
         # Where requests wait in the server's pool, or did at the last run, a sweep costs more than its time too.
         self._cost += took * self._canary.crowding
@@ -356,6 +359,8 @@ class Sweeping:
             self._turns.put_off(_PUT_OFF_SECONDS, time.monotonic())
         elif isinstance(found, Missing):
             self._miss(load, found)
+            if found.reason == "out_of_memory":
+                trim()
         else:
             self._footprint.end(load)
             self._on_device.end(load, found.peak_bytes)

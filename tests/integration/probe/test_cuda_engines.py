@@ -579,7 +579,7 @@ from infercanary.probe.histogram import Tally
 canary = Canary("c", kind(path, **options), Tally(), 30, 300)
 say(f"{function} 1 2")
 canary.open(300)
-failed = canary.failed_open()
+failed = canary.failed()
 found["reason"], found["detail"] = failed.reason, failed.detail
 found["alive"] = alive()
 say("")
@@ -667,7 +667,7 @@ target = kind(path, **options)
 FULL_DEVICE = """
 openings, canary = beside(target)
 canary.open(300)
-failed = canary.failed_open()
+failed = canary.failed()
 found["state"], found["why"] = canary.state, failed.detail
 found["contexts"] = held("cuDevicePrimaryCtxRetain")
 used(70 << 30)
@@ -740,7 +740,7 @@ def test_an_engines_execution_context_is_asked_for(nvml: Nvml, tmp_path: Path) -
     script = """
 _, canary = beside(target)
 canary.open(300)
-found["why"], found["alive"] = canary.failed_open().detail, alive()
+found["why"], found["alive"] = canary.failed().detail, alive()
 canary.close(30)
 """
     found = session(nvml(70 << 30), TENSORRT + ROOM + script, path=str(tmp_path / "engine"), options={})

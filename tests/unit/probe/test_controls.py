@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -105,6 +106,17 @@ def test_each_call_may_come_from_another_thread(name: str) -> None:
         thread.start()
         thread.join()
     assert errors == []
+
+
+@each
+def test_filling_the_buffers_takes_no_second_one(name: str) -> None:
+    tracemalloc.start()
+    try:
+        with opened(name):
+            _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 20
 
 
 @each

@@ -19,9 +19,11 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.contract.report import Run
 from infercanary.probe import HostClock, Phase, Probe, Sweep
 from infercanary.probe.canary import Canary
+from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.load import Load, Measured, Measurement, Missing
 from infercanary.probe.pool import Pool
+from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import SWEEP_SHARE, Budget, Schedule, Turns, keep_for_sweeps, plan
@@ -421,7 +423,10 @@ def swept() -> Iterator[Callable[..., Swept]]:
 def test_the_next_run_that_is_judged_has_what_a_point_gave(swept: Any) -> None:
     target = Sized()
     one = swept(target, Sweep(batches=(1,), seconds=1))
-    rounds = Rounds([one.canary], [one.sweeping], None, Sampling((), one.tally), one.tally, threading.Event())
+    rounds = Rounds(
+        [one.canary], [one.sweeping], None, Sampling((), one.tally), RoundFootprint(Room()), one.tally,
+        threading.Event(),
+    )  # fmt: skip
 
     def run() -> Run:
         (ran,), _ = rounds.run([(one.canary, 5)], time.monotonic())

@@ -19,6 +19,7 @@ from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_100_us
 
 _MAX_VALUES = 1024
+_PIECE = 1 << 18  # elements that are looked at together; all at once would need as much memory again
 _CAPTURE_WARM_UPS = 5
 _COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
@@ -181,7 +182,8 @@ class TorchTarget:
         for t in flat:
             chosen += t[skip::step].double().tolist()
             skip = (skip - t.numel()) % step
-        if chosen and not all(bool(torch.isfinite(t).all()) for t in flat if t.is_floating_point()):
+        pieces = (piece for t in flat if t.is_floating_point() for piece in t.split(_PIECE))
+        if chosen and not all(bool(torch.isfinite(piece).all()) for piece in pieces):
             chosen[-1] = float("nan")
         return chosen
 

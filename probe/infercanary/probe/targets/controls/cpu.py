@@ -360,8 +360,11 @@ def _memory(size: int) -> Iterator[mmap.mmap]:
     with buffer:
         with suppress(OSError):  # a kernel without huge pages
             buffer.madvise(mmap.MADV_NOHUGEPAGE)
-        pattern = bytes(range(1, 252))  # 251 is prime: no two pages are the same
-        buffer.write((pattern * (size // len(pattern) + 1))[:size])
+        piece = (
+            bytes(range(1, 252)) * 256
+        )  # 251 is prime: no two pages are the same; in pieces, to need no copy
+        while left := size - buffer.tell():
+            buffer.write(piece[:left])
         yield buffer
 
 
