@@ -14,7 +14,7 @@ from grafana.dashboards.promql import SCRAPED, TOP, ever, how_many, newest, seri
 from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES
 from grafana.dashboards.verdicts import BY
-from infercanary.exporter.status import IMAGE_ID, MOVING_TAG
+from infercanary.exporter.tags import IMAGE_ID, MOVING_TAG
 
 UP = f"infercanary_up{{{INSTANCE}, {SERVICES}}}"
 _FAILING = 'state=~"failing|out_of_memory"'

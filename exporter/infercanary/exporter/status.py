@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,8 @@ from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.replicas import apart, replica
+from infercanary.exporter.tags import tag_moves
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement, ServiceKey
@@ -35,10 +36,6 @@ _REFRESH_SECONDS = 15
 _CARDS_PER_TURN = 20
 _WIDTH, _HEIGHT = 120, 30
 _MAX_EARLIER = 8  # upgrades
-MOVING_TAG = r"([^@]+/)?[^/:@]+(:(latest|stable|edge|nightly|main|master|head))?"
-"""An image reference without a digest or a version: a restart may be an upgrade that nobody ordered."""
-IMAGE_ID = "[0-9a-f]{12,64}"
-"""What looks like one, and is none."""
 
 _HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
@@ -85,8 +82,12 @@ async def page(
     """
     now = time.monotonic()
     ended = ended or {}
+    differ = apart({probe.key: replica(probe) for probe in probes}, policy, time.time())
     found = {
-        probe.key: probe.conditions(policy, time.time(), ended[probe.key][1] if probe.key in ended else None)
+        probe.key: [
+            *probe.conditions(policy, time.time(), ended[probe.key][1] if probe.key in ended else None),
+            *differ.get(probe.key, ()),
+        ]
         for probe in probes
     }
     states = {probe.key: _state(probe, found[probe.key]) for probe in probes}
@@ -151,15 +152,6 @@ def card(
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
         f"{_environment(probe.environment)}</article>"
     )
-
-
-def tag_moves(image: str) -> bool:
-    """Whether a reference may be another image tomorrow.
-
-    Args:
-        image: As the container was started from.
-    """
-    return bool(re.fullmatch(MOVING_TAG, image)) and not re.fullmatch(IMAGE_ID, image)
 
 
 def _ended(ended: Ended) -> str:

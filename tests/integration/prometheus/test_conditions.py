@@ -17,7 +17,11 @@ import yaml
 
 from infercanary.contract.report import Family, Point
 from infercanary.exporter.conditions import Known, conditions, impaired
+from infercanary.exporter.discovery.base import Key
+from infercanary.exporter.history import History, RunSummary
+from infercanary.exporter.replicas import Replica, apart
 from infercanary.exporter.signals import OWN, REPORTED, Signals
+from infercanary.judge.model import ServiceKey
 from infercanary.judge.policy import LIVE
 from tests.for_each import for_each
 
@@ -30,7 +34,6 @@ ALERTS: list[dict[str, Any]] = [
 ]
 NOT_SHOWN = {
     "InferCanaryExporterDown": "an exporter that is down has no page",
-    "InferCanaryReplicasApart": "replicas are on several hosts, and Prometheus alone knows all of them",
 }
 FILES = ("canary", "cpu", "drift", "gpu", "itself", "upgrades", "resolving")
 MINUTE = 60.0
@@ -86,6 +89,7 @@ class Container:
 
     def __init__(self) -> None:
         self.reported, self.own = Signals(REPORTED), Signals(OWN)
+        self.history, self.image_id, self.environment = History(), "", dict[str, str]()
         self.ended_at: float | None = None
         self._ended: dict[str, float] = {}
 
@@ -94,6 +98,13 @@ class Container:
         self.reported.take(report, at)
         self.own.take(report, at)
         for series, value in there:
+            if series.name == "infercanary_run_median_seconds":
+                run = RunSummary(series.labels["canary"], at, "ok", "", value, value, value)
+                self.history.take([run])
+            elif series.name == "infercanary_container_info":
+                self.image_id = series.labels.get("image_id", "")
+            elif series.name == "infercanary_environment_info":
+                self.environment[series.labels["component"]] = series.labels["version"]
             if series.name == "infercanary_container_oom_kills_total":
                 # The exporter counts from 0; what is there when Prometheus first sees it was before or is a first end.
                 if value > self._ended.setdefault(series.labels["image"], 0.0 if at else value):
@@ -101,26 +112,43 @@ class Container:
                 self._ended[series.labels["image"]] = value
 
 
+def replicas_on(host: str, containers: Mapping[Key, Container]) -> dict[Key, Replica]:
+    """Those that the exporter there knows."""
+    return {
+        key: Replica(ServiceKey("", key[1]), key[2], each.image_id, each.environment, each.history.canaries)
+        for key, each in containers.items()
+        if key[0] == host
+    }
+
+
 def shown(scenario: dict[str, Any], minutes: set[int]) -> Iterator[tuple[int, str, str, Labels]]:
     """Minute, alert, severity and labels of each condition then."""
     inputs = [series_of(each) for each in scenario.get("input_series", ())]
-    containers: dict[tuple[str, ...], Container] = defaultdict(Container)
+    containers: dict[Key, Container] = defaultdict(Container)
     for minute in range(max(minutes) + 1):
         at = minute * MINUTE
-        there: dict[tuple[str, ...], list[tuple[Series, float]]] = {key: [] for key in containers}
+        there: dict[Key, list[tuple[Series, float]]] = {key: [] for key in containers}
         for series in inputs:
             value = series.values[minute] if minute < len(series.values) else None
             if value is not None and "instance" in series.labels:
-                key = tuple(series.labels.get(name, "") for name in ("instance", "service", "container"))
+                host, service, container = (
+                    series.labels.get(name, "") for name in ("instance", "service", "container")
+                )
+                key = host, service, container
                 there.setdefault(key, []).append((series, value))
         for key, values in there.items():
             containers[key].take(values, at)
         if minute not in minutes:
             continue
+        differ = {
+            key: found
+            for host in {host for host, *_ in containers}
+            for key, found in apart(replicas_on(host, containers), LIVE, at).items()
+        }
         for (instance, service, container), each in containers.items():
             view = Known(each.reported, each.own, LIVE, at, each.ended_at)
             found = conditions(view) if container else impaired(each.own, LIVE, at)
-            for condition in found:
+            for condition in (*found, *differ.get((instance, service, container), ())):
                 of = {"instance": instance, "service": service, "container": container, **condition.labels}
                 yield minute, condition.alert, condition.severity, {k: v for k, v in of.items() if v}
 
@@ -131,11 +159,12 @@ def minutes_of(scenario: dict[str, Any]) -> set[int]:
     return {int(case["eval_time"].removesuffix("m")) for case in cases}
 
 
-SERVICES_OWN = ("ImageRegressed", "RegressionUnexplained", "MeasureRegressed")
+SERVICES_OWN = ("ImageRegressed", "RegressionUnexplained", "MeasureRegressed", "ReplicasApart")
 
 
 def alert_labels(alert: str, labels: Labels) -> Labels:
-    """A verdict is the service's, on whichever hosts, and on the card of each of its containers."""
+    """A verdict is the service's, on whichever hosts, and on the card of each of its containers; that replicas are
+    apart is on the card of the slowest one."""
     of_service = alert.removeprefix("InferCanary") in SERVICES_OWN
     since_upgrade = labels.get("since") == "upgrade" or labels.get("reason") == "gpu_before_upgrade"
     dropped = ("instance", "container") if of_service or since_upgrade else ()

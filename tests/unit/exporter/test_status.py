@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 
 import pytest
 
 from infercanary.contract.report import Family, Point
 from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.history import RunSummary
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _measures, _verdict, before_and_after, page, tag_moves
+from infercanary.exporter.status import _measures, _verdict, before_and_after, page
+from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.origin import Origin
@@ -121,6 +125,29 @@ def test_what_waits_is_in_the_colour_of_doubt_and_what_is_well_is_green() -> Non
 def test_what_a_probe_names_is_escaped_there_too() -> None:
     shown = Reported(family("infercanary_matmul_tensorcores_unused", canary="<script>")).page()
     assert "&lt;script&gt;: Tensor Cores are not in use" in shown
+
+
+def test_replicas_that_are_apart_are_on_the_card_of_the_slow_one() -> None:
+    def replica(name: str, latency: float, gpu: str = "L4", image_id: str = "sha256:1") -> PolledProbe:
+        probe = PolledProbe(
+            Container(service="search", name=name, image_id=image_id, url="http://127.0.0.1:9798")
+        )
+        probe.up, probe.trouble, probe.environment = True, "", {"torch_cuda_device": gpu, "cpu_model": "EPYC"}
+        old, new = time.time() - 1000, time.time() - 10
+        runs = [(old, 10 * latency)] * 9 + [(new, latency)]
+        probe.history.take(RunSummary("resnet", at, "ok", "", median, 0.0, 1.0) for at, median in runs)
+        return probe
+
+    others = [replica("search-3", 0.9, gpu="T4"), replica("search-4", 0.9, image_id="sha256:2")]
+    probes = [replica("search-1", 0.030), replica("search-2", 0.042), *others]
+    text = asyncio.run(page(probes, silent=(), version="1"))
+    cards = dict(re.findall(r'<article class="\w+">.*?<h2>(.+?)</h2>(.*?)</article>', text, re.DOTALL))
+    apart = {name for name, card in cards.items() if "#infercanaryreplicasapart" in card}
+    assert apart == {"search-2"}
+    assert "resnet takes 40 % longer here than in search-1" in cards["search-2"]
+    assert "<b>1</b> in trouble" in text
+    nearer = asyncio.run(page([replica("a", 0.030), replica("b", 0.034)], silent=(), version="1"))
+    assert "#infercanaryreplicasapart" not in nearer
 
 
 def test_trouble_of_the_exporter_is_above_the_cards() -> None:
