@@ -36,6 +36,9 @@ def replica(probe: PolledProbe) -> Replica:
 
     Args:
         probe: Of the container.
+
+    Returns:
+        What can be compared.
     """
     of = probe.container
     return Replica(of.service_key, of.replica, of.image_id, probe.environment, probe.history.canaries)

@@ -14,5 +14,8 @@ def tag_moves(image: str) -> bool:
 
     Args:
         image: As the container was started from.
+
+    Returns:
+        False for what has a version or a digest, and for an id.
     """
     return bool(re.fullmatch(MOVING_TAG, image)) and not re.fullmatch(IMAGE_ID, image)
