@@ -37,7 +37,7 @@ from infercanary.contract.vocabulary import (
 )
 from infercanary.judge.model import EXCHANGED, STATES
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.probe import failing, measures, sweep
+from infercanary.probe import failing, measures, profiling, sweep
 from infercanary.probe.samplers import registered
 from infercanary.probe.samplers.cgroup.metrics import RESOURCES
 from infercanary.probe.samplers.nvml import fast, faults, slow
@@ -89,6 +89,12 @@ PARTS = (
         "sweep",
         "Throughput against latency, where a canary has a `sweep` ([how, and at what cost](sweeps.md)). Missing where "
         "it has none.",
+    ),
+    Part(
+        "Profiles",
+        "profile profiled",
+        "Repeats under the engine's own profiler, now and then ([how, and at what cost](profiles.md)). Missing where "
+        "they are off, and where the engine has none.",
     ),
     Part(
         "GPU",
@@ -161,6 +167,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("run_failures_total", "reason"): REASONS,
     ("tagged_runs_total", "tag"): tuple(TAGS),
     ("sweep_missing_points_total", "reason"): sweep.REASONS,
+    ("profile_failures_total", "reason"): profiling.REASONS,
     ("canary_state", "state"): CANARY_STATES,
     ("cuda_missing", "reason"): failing.CUDA_MISSING_REASONS,
     ("canary_context_switches_total", "kind"): _SWITCHES,

@@ -12,6 +12,7 @@ import msgspec
 
 from infercanary.client.limits import Limits
 from infercanary.contract.kinds import KINDS
+from infercanary.contract.profile import is_sound
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
@@ -36,6 +37,7 @@ Reason = Literal[
     "run",
     "environment",
     "output",
+    "profile",
 ]
 
 _NAME = re.compile(r"infercanary_[a-z0-9_]+")
@@ -103,6 +105,12 @@ def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepte
         and all(map(math.isfinite, values))
     }
     rejected["run"] += len(report.runs) - len(runs)
+    unsound = {i for i, run in enumerate(runs) if run.profile is not None and not is_sound(run.profile)}
+    rejected["profile"] += len(unsound)
+    if unsound:
+        runs = [
+            msgspec.structs.replace(run, profile=None) if i in unsound else run for i, run in enumerate(runs)
+        ]
     rejected["environment"] += len(report.environment) - len(environment)
     rejected["output"] += len(report.outputs) - len(outputs)
     return Accepted([*families.values()], runs, environment, outputs, +rejected)

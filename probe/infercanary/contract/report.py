@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from infercanary.contract.profile import Profile
 from infercanary.contract.vocabulary import Outcome
 
 SCHEMA_VERSION = 1
@@ -135,6 +136,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     received a second since the run before. ``off_cpu`` is why the thread did not compute in the median latency: reason
     (of :data:`~infercanary.contract.bottleneck.OFF_CPU`) → seconds. ``measures`` are what it is judged by beside the
     latency: name (:mod:`infercanary.contract.measures`) → value, those of sweeps since the run before among them.
+    ``profile`` is what repeats showed that were profiled since the run before.
     ``boot_id`` is empty, or that of an earlier probe of this container whose journal was found.
     """
 
@@ -157,6 +159,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     received: float | None = None
     off_cpu: dict[str, float] = {}
     measures: dict[str, float] = {}
+    profile: Profile | None = None
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -124,7 +124,7 @@ TAGS: Mapping[str, Tag] = _table(
         _state_tag(BESIDE_OPENING, "another canary was loading meanwhile; run it again when that one opens"),
         _state_tag(
             BESIDE_SWEEP,
-            "a request of a sweep was still going; give the sweep more seconds, or smaller batches",
+            "a request of a sweep, or a profile, was still going; give the sweep more seconds, or smaller batches",
         ),
         _others(
             "late", "it started over 0.25 s late: no CPU was free, or a thread kept the GIL; give it more CPU"

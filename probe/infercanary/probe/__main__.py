@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 import click
 
 from infercanary.command.settings import UsageError
+from infercanary.probe import profile_table
 from infercanary.probe.anew import be_ended_first, carried
 from infercanary.probe.config import read
 from infercanary.probe.loop import Probe
@@ -37,16 +39,34 @@ log = logging.getLogger("infercanary.probe")
     is_flag=True,
     help="Run every canary once, print a report that people can read, and exit.",
 )
-def command(path: str, log_level: str, only_once: bool) -> int:
+@click.option(
+    "--profile",
+    "profiles",
+    is_flag=True,
+    help="Profile every canary, print which operators its time goes to, and exit.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="With --profile: also write the engine's trace to this file, for https://ui.perfetto.dev.",
+)
+def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
     """Run canary inferences in this container, and answer the exporter with what they took.
 
     Modules named in the settings are searched in the working directory too. Ends on SIGTERM or Ctrl-C.
 
-    With --once it neither listens nor writes a journal, so that it may run beside another probe (but each disturbs the
-    other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary failed or could not be opened, and
-    128 + N where signal N ended it.
+    With --once or --profile it neither listens nor writes a journal, so that it may run beside another probe (but each
+    disturbs the other). Exit codes: 0 every canary ran well, 2 usage or input error, 3 a canary failed or could not be
+    opened or profiled, and 128 + N where signal N ended it.
     """
-    line = "%(message)s" if only_once else "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    if only_once and profiles:
+        raise UsageError("--once and --profile: give one of them")
+    if trace is not None and not profiles:
+        raise UsageError("--trace: it goes with --profile")
+    if trace is not None and not trace.resolve().parent.is_dir():
+        raise UsageError(f"--trace: no folder `{trace.parent}`; make it")
+    for_a_person = only_once or profiles
+    line = "%(message)s" if for_a_person else "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=log_level.upper(), format=line)
     if (error := be_ended_first()) is not None:
         log.debug("where memory runs out, the kernel may end the server first: %s", error)
@@ -57,8 +77,8 @@ def command(path: str, log_level: str, only_once: bool) -> int:
 
     def stop(number: int, _: FrameType | None) -> None:
         nonlocal code
-        # A signal is how a probe that runs for good ends; with --once it means that nothing was reported.
-        code = 128 + number if only_once else 0
+        # A signal is how a probe that runs for good ends; with --once or --profile it means that nothing was reported.
+        code = 128 + number if for_a_person else 0
         if probe is None:
             sys.exit(code)
         # In a thread: the handler interrupts the loop, which may hold the lock of the event that stop() sets.
@@ -71,6 +91,8 @@ def command(path: str, log_level: str, only_once: bool) -> int:
     try:
         if only_once:
             code = once(probe) or code
+        elif profiles:
+            code = profile_table.show(probe, trace) or code
         else:
             probe.serve()
             probe.open()

@@ -88,6 +88,8 @@ class Canary:
         """The fingerprint of the first steady output since the start."""
         self.crowding = 1.0
         """What the last run cost, over the time that it took: above 1 where it waited in the server's pool."""
+        self.last_tags: tuple[str, ...] = ()
+        """Of its last run."""
         self.place: Place | None = None
         """Where the thread of the last run was; None where that failed."""
         self.mistake: UsageError | None = None
@@ -268,6 +270,7 @@ class Canary:
             tags: Their names; all of them are in ``TAGS``.
             eligible: Whether the round is fit for comparing images.
         """
+        self.last_tags = tags
         self._record.tags(tags, eligible)
 
     def measured(self, measures: Mapping[str, float]) -> None:

@@ -45,6 +45,8 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Name → whether it is on, where that is not its default."""
     journal: str | None = None
     journal_bytes: Annotated[int, Meta(ge=65536)] = 16777216
+    profile: bool = True
+    """Whether repeats are profiled now and then, where the engine has a profiler."""
     memory_reserve: Annotated[int, Meta(ge=0)] | None = None
     """Bytes of host memory that are left alone; by default 64 MiB, or 5 % of the limit where that is more."""
     device_memory_reserve: Annotated[int, Meta(ge=0)] | None = None
@@ -88,6 +90,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
             journal_bytes=config.journal_bytes,
             memory_reserve=config.memory_reserve,
             device_memory_reserve=config.device_memory_reserve,
+            profile=config.profile,
             sweeps={
                 name: canary.sweep for name, canary in config.canaries.items() if canary.sweep is not None
             },

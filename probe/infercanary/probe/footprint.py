@@ -46,9 +46,12 @@ class RoundFootprint:
         self._growth = Growth("", proc=proc)
         self._size = 0  # of the round under way
 
-    def lacks(self) -> str:
+    def lacks(self, beside: int = 0) -> str:
         """Say why there is no room for a round. After each such answer less is asked for, down to 8 MiB: what a round
         took is forgotten with time, since the server may have taken it.
+
+        Args:
+            beside: Bytes that are taken in it besides.
 
         Returns:
             A line; empty where there is room, or it is not known.
@@ -56,7 +59,7 @@ class RoundFootprint:
         begin = perf_counter()
         room = self._room.beside_a_round()
         self.seconds = perf_counter() - begin
-        need = max(_LEAST_ROUND, *self._took)
+        need = max(_LEAST_ROUND, *self._took) + beside
         if room is None or room.size >= need:
             return ""
         self._took.append(0)

@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
+from pathlib import Path
 from types import MappingProxyType
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.profile import Profile
 from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.anew import Carried
 from infercanary.probe.arguments import check, check_reserves, checked
@@ -35,6 +37,7 @@ from infercanary.probe.journal import MAX_BYTES
 from infercanary.probe.openings import Openings
 from infercanary.probe.pace import bursts, pace
 from infercanary.probe.pool import Pool
+from infercanary.probe.profiling import SHARE, Profiling, profile_each
 from infercanary.probe.publish import Publisher
 from infercanary.probe.room import Room
 from infercanary.probe.rounds import Rounds
@@ -44,7 +47,7 @@ from infercanary.probe.sampling import Sampling
 from infercanary.probe.schedule import Budget, Schedule, keep_for_sweeps, plan
 from infercanary.probe.start import since_start
 from infercanary.probe.sweep import Sweep, Sweeping
-from infercanary.probe.targets import Target
+from infercanary.probe.targets import Profilable, Target
 
 log = logging.getLogger("infercanary.probe")
 
@@ -79,6 +82,7 @@ class Probe:
         memory_reserve: int | None = None,
         device_memory_reserve: int | None = None,
         sweeps: Mapping[str, Sweep] | None = None,
+        profile: bool = False,
         samplers: Mapping[str, bool] | Iterable[Sampler] = MappingProxyType({}),
         executor: Executor | None = None,
         on_hang: Callable[[], Executor | None] | None = None,
@@ -101,6 +105,7 @@ class Probe:
                 of the limit where that is more.
             device_memory_reserve: The same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more.
             sweeps: Name → what to sweep of that canary, within the duty cap.
+            profile: Whether repeats are profiled now and then, within the duty cap, where the engine has a profiler.
             samplers: Name → whether it is on, where that is not its default; or samplers in place of the built-in ones.
             executor: The server's own pool, if it runs its model in one: each repeat then takes its turn there, on the
                 threads that serve. Otherwise canaries run in a thread of the probe's own.
@@ -116,6 +121,7 @@ class Probe:
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
             log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
+        self._targets = targets
         self._listen = listen
         self._interval = interval_seconds
         self._duty_cap = duty_cap
@@ -134,7 +140,11 @@ class Probe:
             for name, target in targets.items()
         ]  # fmt: skip
         kept, intervals = keep_for_sweeps([(s.seconds, s.every_seconds) for s in wanted.values()], duty_cap)
-        self._runs_cap = duty_cap - kept
+        profilable = [
+            canary for canary in self._canaries if profile and isinstance(targets[canary.name], Profilable)
+        ]
+        kept_for_profiles = SHARE * duty_cap if profilable else 0.0
+        self._runs_cap = duty_cap - kept - kept_for_profiles
         swept = {canary.name: canary for canary in self._canaries if canary.name in wanted}
         self._sweeps = [
             Sweeping(
@@ -142,6 +152,12 @@ class Probe:
             )
             for (name, sweep), interval in zip(wanted.items(), intervals, strict=True)
         ]  # fmt: skip
+        self._profiles = [
+            Profiling(
+                c, targets[c.name], kept_for_profiles / len(profilable), timeout_seconds, self._tally, pool
+            )
+            for c in profilable
+        ]
         self._controls = Controls(self._tally) if controls else None
         if isinstance(samplers, Mapping):
             samplers = make_samplers(samplers, compute_threads=self._compute_threads, places=self._places)
@@ -150,7 +166,7 @@ class Probe:
         self._stopping = threading.Event()
         self._rounds = Rounds(
             self._canaries, self._sweeps, self._controls, self._sampling, self._openings.rounds, self._tally,
-            self._stopping,
+            self._stopping, self._profiles,
         )  # fmt: skip
         self._running_since: float | None = None
         self._thread: threading.Thread | None = None
@@ -177,6 +193,8 @@ class Probe:
             canary.be_a_guest()
         for sweeping in self._sweeps:
             sweeping.be_a_guest()
+        for profiling in self._profiles:
+            profiling.is_guest = True
         self._thread = threading.Thread(target=self._run_guarded, name="infercanary-probe", daemon=True)
         try:
             self._thread.start()
@@ -197,6 +215,8 @@ class Probe:
         self._openings.watcher.stop()
         for sweeping in self._sweeps:
             sweeping.interrupt()
+        for profiling in self._profiles:
+            profiling.interrupt()
         waits = self._thread is not None and self._thread.is_alive() and seconds > 0
         for canary in self._canaries:
             if not waits or not canary.is_open:  # nothing is lost with a model that is half loaded
@@ -298,7 +318,7 @@ class Probe:
             self._tally.set(BURST_DEBT, burst.debt)
             self._account()
             self._publisher.keep(runs)
-            if self._rounds.sweep():
+            if self._rounds.sweep() or self._rounds.profile():
                 self._publish()
 
     def once(self) -> Report | None:
@@ -324,13 +344,31 @@ class Probe:
         self._publisher.publish(runs)
         return decode(self.report(""))
 
+    def profile(self, trace: Path | None = None) -> dict[str, Profile | str]:
+        """Profile every canary now, apart from any schedule. Call it after :meth:`open`, in place of :meth:`run`.
+
+        Args:
+            trace: Where a trace for Perfetto is written; of several canaries each gets its name before the suffix.
+
+        Returns:
+            Canary → its profile, or one line that says why there is none.
+        """
+        return profile_each(self._canaries, self._targets, trace)
+
     def close(self) -> bool:
         """Stop listening and let go of every target; False where a thread hangs."""
         self._openings.watcher.stop()
         self._publisher.stop_serving()
         deadline = time.monotonic() + _CLOSE_SECONDS
         ended = True
-        parts = (*self._sweeps, *self._canaries, self._controls, self._sampling, self._publisher)
+        parts = (
+            *self._sweeps,
+            *self._profiles,
+            *self._canaries,
+            self._controls,
+            self._sampling,
+            self._publisher,
+        )
         for part in parts:
             if part is not None:
                 ended &= part.close(max(0.1, deadline - time.monotonic()))

@@ -163,18 +163,20 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         yield from _row(run.outcome.replace("_", " "), run.detail or "unknown; the log says why", width)
     median = value(record.MEDIAN)
     if run is not None and median is not None:
-        parts = [f"median {_time(median)}", f"min {_time(value(record.MINIMUM))}"]
+        parts = [f"median {time_text(median)}", f"min {time_text(value(record.MINIMUM))}"]
         if (iqr := value(record.IQR)) is not None:
-            parts.append(f"IQR {_time(iqr)}")
+            parts.append(f"IQR {time_text(iqr)}")
         yield from _row("latency", _joined(*parts, _count(len(run.latencies), "repeat")), width)
         if (batch := value(record.BATCH) or 1) > 1:
             text = f"{batch:g} inferences in each, since one is too short to be timed; times are of one"
             yield from _row("repeat", text, width)
     if (load := value(record.LOAD)) is not None:
-        warm_up = f"warm-up {_time(value(record.WARM_UP))}"
+        warm_up = f"warm-up {time_text(value(record.WARM_UP))}"
         repeats = _count(int(value(record.WARM_UP_REPEATS) or 0), "repeat")
-        first = f"first run {_time(value(record.FIRST_RUN))}"
-        yield from _row("cold start", _joined(f"load {_time(load)}", first, f"{warm_up} ({repeats})"), width)
+        first = f"first run {time_text(value(record.FIRST_RUN))}"
+        yield from _row(
+            "cold start", _joined(f"load {time_text(load)}", first, f"{warm_up} ({repeats})"), width
+        )
     if run is not None and median:
         overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
         yield from _phases(run.phases, median, overhead, width)
@@ -183,15 +185,15 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         yield from _row(label, text, width)
     own = {part: seconds for (of, part), seconds in known.get(SERVER.name, {}).items() if of == name}
     if own:
-        text = _joined(*(f"{part} {_time(seconds)}" for part, seconds in own.items()))
+        text = _joined(*(f"{part} {time_text(seconds)}" for part, seconds in own.items()))
         yield from _row("server", f"{text}  of one inference, by its own clock; within wait", width)
     if (salted := value(FIRST_TOKEN, "salted")) is not None:
-        plain = _time(value(FIRST_TOKEN, "plain"))
-        text = f"{_time(salted)} of a new prompt, {plain} of the plain one, which a cache may know"
+        plain = time_text(value(FIRST_TOKEN, "plain"))
+        text = f"{time_text(salted)} of a new prompt, {plain} of the plain one, which a cache may know"
         yield from _row("first token", text, width)
     if (tokens := value(TOKENS)) is not None:
         apart = value(BETWEEN_TOKENS)
-        text = f", {_time(apart)} from one to the next" if apart is not None else ""
+        text = f", {time_text(apart)} from one to the next" if apart is not None else ""
         yield from _row("tokens", _count(tokens, "token") + text, width)
     points = known.get(matmul.FLOPS.name, {}).items()
     if rates := [f"{part} {_digits(rate / 1e9)} GFLOP/s" for (of, part), rate in points if of == name]:
@@ -214,21 +216,20 @@ def _phases(phases: Mapping[str, float], wall: float, overhead: float, width: in
     column = min(_NAME, max(map(len, bars)))
     label = "phases"
     for name, seconds in bars.items():
-        start = f"  {label:<{_LABEL}}{name[:column]:<{column}}  {_time(seconds):>8}  {100 * seconds / wall:5.1f} %  "
+        time = time_text(seconds)
+        start = f"  {label:<{_LABEL}}{name[:column]:<{column}}  {time:>8}  {100 * seconds / wall:5.1f} %  "
         yield start + "#" * round(min(1.0, seconds / wall) * (width - len(start)))
         label = ""
     if (launch := phases.get("launch")) is not None:
         text = (
-            f"{_time(launch)} of the host's time, {_share(launch / wall)} of the wall time, to enqueue the work; "
+            f"{time_text(launch)} of the host's time, {_share(launch / wall)} of the wall time, to enqueue the work; "
             "it overlaps the phases and is no part of their sum"
         )
         if launch > phases.get("compute", launch):
             text += "; longer than compute: the host sets the pace"
         yield from _row("launch", text, width)
     if overhead > 0.01 * wall:
-        text = (
-            f"a phase with nothing in it reads {_time(overhead)}, {_share(overhead / wall)} of the wall time"
-        )
+        text = f"a phase with nothing in it reads {time_text(overhead)}, {_share(overhead / wall)} of the wall time"
         yield from _row("clock", text, width)
 
 
@@ -262,7 +263,7 @@ def _controls(device: str, known: Values) -> Iterator[str]:
         if name not in seconds:
             yield f"  {name:<{column}}  not measured; the log says why"
             continue
-        line = f"  {name:<{column}}  {_time(seconds[name]):>8}"
+        line = f"  {name:<{column}}  {time_text(seconds[name]):>8}"
         for rate, unit in rates:
             if name in rate:
                 line += f"  {_digits(rate[name] / 1e9):>6} {unit}"
@@ -378,7 +379,15 @@ def _count(number: float, noun: str) -> str:
     return f"{number:g}\xa0{noun}{'' if number == 1 else 's'}"
 
 
-def _time(seconds: float | None) -> str:
+def time_text(seconds: float | None) -> str:
+    """Seconds in words: ``12.3 ms``, or ``unknown``; with a space that does not break.
+
+    Args:
+        seconds: 0 or more; None where it is not known.
+
+    Returns:
+        The largest unit in which it is 1 or more, down to µs, with four digits.
+    """
     if seconds is None:
         return "unknown"
     for unit, factor in (("s", 1.0), ("ms", 1e3)):

@@ -18,6 +18,7 @@ from infercanary.probe.footprint import RoundFootprint
 from infercanary.probe.gpu.cuda_driver import CudaError, pci_bus_id
 from infercanary.probe.histogram import Tally
 from infercanary.probe.measures import of_gpu
+from infercanary.probe.profiling import PROFILER_BYTES, Profiling
 from infercanary.probe.round import Round
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place
@@ -54,6 +55,7 @@ class Rounds:
         footprint: Asked whether there is memory for a round.
         tally: Where the probe's own metrics are counted.
         stopping: Ends a round early.
+        profiles: Of some of these canaries.
     """
 
     def __init__(
@@ -65,15 +67,17 @@ class Rounds:
         footprint: RoundFootprint,
         tally: Tally,
         stopping: threading.Event,
+        profiles: Sequence[Profiling] = (),
     ) -> None:
         self.busy = 0.0
-        """Seconds in runs, their controls and sweeps."""
+        """Seconds in runs, their controls, sweeps and profiles."""
         self.worked_until = -math.inf
-        """Monotonic: when warm-up, canaries, controls or sweeps last ended."""
+        """Monotonic: when warm-up, canaries, controls, sweeps or profiles last ended."""
         self.running_since: float | None = None
         """When the run under way began (monotonic)."""
         self._canaries = canaries
         self._sweeps = sweeps
+        self._profiles = profiles
         self._controls = controls
         self._sampling = sampling
         self._footprint = footprint
@@ -108,7 +112,9 @@ class Rounds:
             planned = ()
         runs = self.failed()
         cost = 0.0
-        self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps)
+        self._is_beside_sweep = any(sweeping.is_running for sweeping in self._sweeps) or any(
+            profiling.is_running for profiling in self._profiles
+        )
         rested = time.monotonic() - self.worked_until
         before, began = self._sampling.take(), self._sampling.began
         # What NVML calls busy so soon after the probe's own work may be that work.
@@ -181,12 +187,31 @@ class Rounds:
             if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
                 return False
             if took := sweeping.step(time.monotonic()):
-                self.busy += took
-                self.worked_until = time.monotonic()
-                self._last = self._sampling.take()  # what a sweep did to the host is not the next run's
-                self._last_at = time.monotonic()
+                self._worked(took)
                 return True
         return False
+
+    def profile(self) -> bool:
+        """Profile a canary whose time has come, the longest overdue first; whether there was one.
+
+        As a sweep, right after a round.
+        """
+        for profiling in sorted(self._profiles, key=lambda profiling: profiling.next_at):
+            if self._stopping.is_set() or any(canary.is_opening for canary in self._canaries):
+                return False
+            if profiling.is_due(time.monotonic()) and (why := self._footprint.lacks(PROFILER_BYTES)):
+                profiling.put_off("out_of_memory", time.monotonic(), why)
+            elif took := profiling.step(time.monotonic()):
+                self._worked(took)
+                return True
+        return False
+
+    def _worked(self, seconds: float) -> None:
+        """Book work between two rounds: what it did to the host is not the next run's."""
+        self.busy += seconds
+        self.worked_until = time.monotonic()
+        self._last = self._sampling.take()
+        self._last_at = time.monotonic()
 
     def failed(self) -> list[Run]:
         """A run for each canary whose attempt to open failed since the last call, or whose run was put off.
@@ -239,6 +264,7 @@ class Rounds:
         if done.outcome == "ok" and NOT_JUDGED.isdisjoint(all_tags):
             for sweeping in self._sweeps:
                 measures |= sweeping.taken() if sweeping.canary == canary.name else {}
+        profile = next((p.taken() for p in self._profiles if p.canary == canary.name), None)
         return Run(
             sequence=self._sequence,
             canary=canary.name,
@@ -253,6 +279,7 @@ class Rounds:
             output_error=done.output_error,
             off_cpu=done.idle,
             measures=measures,
+            profile=profile,
         )
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from infercanary.client.accept import accept
 from infercanary.client.limits import Limits
+from infercanary.contract.profile import Profile
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
@@ -124,6 +125,15 @@ def test_a_bad_run_is_left_out(change: dict[str, object]) -> None:
     accepted = accept(report(runs=(msgspec.structs.replace(RUN, **change), RUN)), Limits(), RESERVED)
     assert accepted.runs == [RUN]
     assert accepted.rejected == {"run": 1}
+
+
+def test_of_a_run_with_a_bad_profile_the_run_is_kept() -> None:
+    sound = Profile(1.0, "torch", "ok", (0.2,), (0.1,), (0.1,), ())
+    bad = msgspec.structs.replace(sound, wall=(float("inf"),))
+    runs = tuple(msgspec.structs.replace(RUN, profile=profile) for profile in (sound, bad))
+    accepted = accept(report(runs=runs), Limits(), RESERVED)
+    assert accepted.runs == [runs[0], RUN]
+    assert accepted.rejected == {"profile": 1}
 
 
 def test_runs_and_environment_are_bounded() -> None:

@@ -8,7 +8,15 @@
 package is named ``package.module:attribute``, and needs no registration.
 """
 
-from infercanary.probe.targets.failures import REASONS, Failure, NoCuda, Reason, Unsized, is_reason
+from infercanary.probe.targets.failures import (
+    REASONS,
+    Failure,
+    NoCuda,
+    Reason,
+    Unprofiled,
+    Unsized,
+    is_reason,
+)
 from infercanary.probe.targets.registry import (
     TakesOptions,
     attribute,
@@ -32,6 +40,7 @@ from infercanary.probe.targets.target import (
     NamesReasons,
     Need,
     PreparesRuns,
+    Profilable,
     Reading,
     ReportsBusy,
     Resizable,
@@ -57,6 +66,7 @@ __all__ = [
     "Need",
     "NoCuda",
     "PreparesRuns",
+    "Profilable",
     "Reading",
     "Reason",
     "ReportsBusy",
@@ -65,6 +75,7 @@ __all__ = [
     "TakesOptions",
     "Target",
     "TracksPeakMemory",
+    "Unprofiled",
     "Unsized",
     "attribute",
     "is_reason",

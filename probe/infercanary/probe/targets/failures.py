@@ -65,3 +65,7 @@ class NoCuda(UsageError):
 
 class Unsized(Exception):
     """A target cannot be run with this number of samples; the text says why. Raised by ``sized()``."""
+
+
+class Unprofiled(Exception):
+    """A target cannot be profiled now; the text says why. Raised by ``profiled()``."""

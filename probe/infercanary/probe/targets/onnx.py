@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
-from infercanary.probe.targets import Need, Unsized, register
-from infercanary.probe.targets.engines import needs
+from infercanary.probe.targets import Need, Unprofiled, Unsized, register
+from infercanary.probe.targets.engines import needs, onnx_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock
 from infercanary.probe.targets.engines.digests import beside_onnx, of_files
 from infercanary.probe.targets.engines.environment import reported
@@ -48,6 +49,8 @@ class OnnxTarget:
     inferences as take 100 µs. With any other provider the host's clock times the whole run as ``compute``: on the CPU
     there are no copies, and what another accelerator copies is part of it.
     """
+
+    profile_loads = True
 
     def __init__(
         self,
@@ -287,6 +290,29 @@ class OnnxTarget:
         }
         other._bind(arrays, self._dtypes)
         return other
+
+    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+        """Profile some repeats of a second session with ONNX Runtime's own profiler, on the CPU only.
+
+        Raises:
+            Unprofiled: It runs on CUDA: there the profiler times the launch of a node, not its kernels.
+        """
+        if self._loaded.gpu is not None:
+            raise Unprofiled("on CUDA ONNX Runtime's profiler times launches; profile it with `nsys`")
+        path = Path(self._path)
+        self.ask_for_memory([needs.of_files("model", [path, *beside_onnx(path)])])
+
+        def session(prefix: str) -> Any:
+            options = self.session_options()
+            options.enable_profiling = True
+            options.profile_file_prefix = prefix
+            return self._loaded.another(options)
+
+        def work_of(session: Any) -> Callable[[], float]:
+            bound = HostBinding(session, self._arrays, self._dtypes)
+            return lambda: bound.clock.measure(bound.run)[0].wall
+
+        return onnx_profile.profiled(session, work_of, repeats, trace)
 
     def session_options(self) -> Any:
         """Make the ``onnxruntime.SessionOptions`` that the model is loaded with; to be extended in a subclass.

@@ -6,8 +6,10 @@ Callers ask for an ability with ``isinstance(target, PreparesRuns)``: a target h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from infercanary.contract.profile import Profile
 from infercanary.contract.report import Metric
 from infercanary.probe.targets.failures import Reason
 from infercanary.probe.timing import Clock, Phase
@@ -161,6 +163,29 @@ class Resizable(Protocol):
 
         Raises:
             Unsized: It cannot be run with so many.
+        """
+        ...
+
+
+@runtime_checkable
+class Profilable(Protocol):
+    """A target whose engine has a profiler of its own (docs/profiles.md)."""
+
+    profile_loads: bool
+    """Whether the model is loaded once more for that."""
+
+    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+        """Profile some repeats, apart from those that are timed; in a thread that runs nothing of the target besides.
+
+        Args:
+            repeats: How many, 1 or more.
+            trace: Where the profiler's trace is written, for Perfetto; None for nowhere.
+
+        Returns:
+            Which operators the time went to.
+
+        Raises:
+            Unprofiled: It cannot be done now.
         """
         ...
 

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from infercanary.command.settings import UsageError, convert
+from infercanary.contract.profile import Profile
 from infercanary.probe.targets import Need, NoCuda, Unsized, register
-from infercanary.probe.targets.engines import needs, torch_model
+from infercanary.probe.targets.engines import needs, torch_model, torch_profile
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import seen_by_nvml
 from infercanary.probe.targets.engines.tensors import TensorSpec
 from infercanary.probe.targets.engines.torch_weights import digest_of
 from infercanary.probe.targets.libraries import imported
-from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences_of_100_us
+from infercanary.probe.timing import CudaClock, HostClock, Phase, inferences, inferences_of_100_us
 
 _MAX_VALUES = 1024
 _PIECE = 1 << 18  # elements that are looked at together; all at once would need as much memory again
@@ -36,6 +37,8 @@ class TorchTarget:
     while this process has work on the device's default stream; a server in another process, or on streams of its own,
     is not seen by that: its load is in the runs' tag ``gpu_busy``.
     """
+
+    profile_loads = False
 
     def __init__(
         self,
@@ -264,6 +267,15 @@ class TorchTarget:
             # Each copy has memory of its own: shared inputs would stay in the caches.
             other._place(torch_model.repeated(t, batch) if common else t.clone() for t in inputs)
         return other
+
+    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+        """Profile some repeats with torch's own profiler: operators, and on CUDA their kernels."""
+        batch = inferences(self.clock)
+
+        def repeat() -> float:
+            return self.clock.measure(self.run)[0].wall * batch
+
+        return torch_profile.profiled(self._torch, repeat, repeats, batch, str(self._device), trace)
 
     def reset_peak_memory(self) -> None:
         """Begin to count peak memory anew, also for other readers in this process."""

@@ -110,6 +110,21 @@ class OnnxSession:
                 "dtypes; convert the model, or name the provider that runs it first"
             )
 
+    def another(self, options: Any) -> Any:
+        """Load the model once more, on the providers that this session runs on; on the CPU only.
+
+        Args:
+            options: An ``onnxruntime.SessionOptions``.
+
+        Returns:
+            An ``onnxruntime.InferenceSession``, which is the caller's own.
+        """
+        assert self.gpu is None, "a second session would need a stream of its own"
+        providers = [(name, self._options.get(name, {})) for name in self.session.get_providers()]
+        return self._ort.InferenceSession(
+            self._path, sess_options=options, providers=providers, enable_fallback=0
+        )
+
     def close(self) -> None:
         """Release the session and the device."""
         gpu, self.gpu = self.gpu, None

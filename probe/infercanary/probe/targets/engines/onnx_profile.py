@@ -1,0 +1,135 @@
+"""Profiles repeats with ONNX Runtime's own profiler: nodes by operator type and provider.
+
+It is on from a session's beginning to its end, and makes all of its runs slower: so a session of its own is profiled,
+of the same file with the same options, and closed again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from infercanary.contract.profile import Profile
+from infercanary.probe.targets.engines.onnx_providers import short_name
+from infercanary.probe.targets.engines.profiled import (
+    Operator,
+    ProfiledRepeat,
+    Spent,
+    assembled,
+    shapes_text,
+)
+from infercanary.probe.targets.failures import Unprofiled
+
+_WARM_UPS = 3  # of a session that has not run yet: its arena grows in the first one
+_FOLDERS = (None, "/dev/shm")  # the default one; and what a container with a read-only root has  # noqa: S108
+_SHARED_MEMORY_BYTES = 32 << 20
+
+
+class _Arguments(msgspec.Struct):
+    op_name: str = ""
+    provider: str = ""
+    input_type_shape: tuple[dict[str, list[int]], ...] = ()
+
+
+class _Event(msgspec.Struct):
+    """One event of the profile; times in microseconds."""
+
+    name: str = ""
+    cat: str = ""
+    ts: int = 0
+    dur: int = 0
+    args: _Arguments = msgspec.field(default_factory=_Arguments)
+
+
+def profiled(
+    make: Callable[[str], Any],
+    work_of: Callable[[Any], Callable[[], float]],
+    repeats: int,
+    trace: Path | None,
+) -> Profile:
+    """Profile some repeats of a session that is made for it, after a few that are not counted.
+
+    Args:
+        make: Makes the session, profiled into files whose paths begin with this text.
+        work_of: Of that session: what makes one inference, and returns its wall seconds.
+        repeats: How many, 1 or more.
+        trace: Where the trace is written, for Perfetto; None for nowhere.
+
+    Returns:
+        The profile.
+
+    Raises:
+        Unprofiled: There is no folder to write to, or the profile cannot be read.
+    """
+    folder = _folder()
+    try:
+        session = make(str(folder / "profile"))
+        file = ""
+        try:
+            work = work_of(session)
+            taken_at = time.time()
+            walls = [work() for _ in range(_WARM_UPS + repeats)]
+        finally:
+            file = session.end_profiling()
+        if trace is not None:
+            shutil.copyfile(file, trace)
+        return of_events(Path(file).read_bytes(), walls, _WARM_UPS, taken_at)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def of_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: float) -> Profile:
+    """Make the profile of a file that ONNX Runtime wrote.
+
+    Args:
+        body: Of the file.
+        walls: Wall seconds of each run in it.
+        warm_ups: The first so many runs are left out.
+        taken_at: When they began, a Unix time.
+
+    Returns:
+        The profile of the others.
+
+    Raises:
+        Unprofiled: It is another format, or of other runs.
+    """
+    try:
+        events = msgspec.json.decode(body, type=list[_Event])
+    except msgspec.DecodeError as error:
+        raise Unprofiled(f"ONNX Runtime's profile cannot be read: {error}") from None
+    runs = sorted((e for e in events if e.name == "model_run"), key=lambda e: e.ts)
+    if len(runs) != len(walls):
+        raise Unprofiled(f"ONNX Runtime's profile has {len(runs)} runs in place of {len(walls)}")
+    nodes = [e for e in events if e.cat == "Node" and e.name.endswith("_kernel_time")]
+    found = []
+    for run, wall in list(zip(runs, walls, strict=True))[warm_ups:]:
+        operators: dict[Operator, Spent] = {}
+        for node in nodes:
+            if run.ts <= node.ts <= run.ts + run.dur:
+                kind = node.args.op_name or "unknown"
+                shapes = [shape for each in node.args.input_type_shape for shape in each.values()]
+                dtypes = [dtype for each in node.args.input_type_shape for dtype in each]
+                operator = Operator(kind, _device(node.args.provider), shapes_text(shapes, dtypes))
+                operators.setdefault(operator, Spent()).add(node.dur / 1e6, {kind: node.dur / 1e6})
+        # What the profiler itself takes after a node is within the run, and in no node.
+        found.append(ProfiledRepeat(wall, run.dur / 1e6, operators))
+    return assembled(found, "onnxruntime", taken_at)
+
+
+def _device(provider: str) -> str:
+    return short_name(provider) if provider else "unknown"
+
+
+def _folder() -> Path:
+    for parent in _FOLDERS:
+        with suppress(OSError):
+            if parent is None or shutil.disk_usage(parent).free >= _SHARED_MEMORY_BYTES:
+                return Path(tempfile.mkdtemp(prefix="infercanary-", dir=parent))
+    raise Unprofiled("no folder to write ONNX Runtime's profile to; mount a tmpfs at /tmp")

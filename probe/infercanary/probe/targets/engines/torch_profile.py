@@ -1,0 +1,218 @@
+"""Profiles repeats with torch's own profiler: operators by what they took, and on a GPU their kernels by device time.
+
+``torch.autograd.profiler`` is what ``torch.profiler`` starts underneath: that one imports 800 modules (73 MiB) first.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
+from infercanary.probe.targets.engines.profiled import (
+    Operator,
+    ProfiledRepeat,
+    Spent,
+    assembled,
+    shapes_text,
+)
+
+_MARK = "infercanary::repeat"
+_WARM_UPS = 1  # the first one makes the profiler's buffers
+_COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
+_COMPILED_ROW = "compiled region"
+# What asks the device for something, and waits for it: the host's side of kernels that have rows of their own.
+_RUNTIME = ("cuda", "cu", "hip")
+
+
+class _Event(NamedTuple):
+    """One event of the host, in the order in which they begin."""
+
+    name: str
+    begin: int  # nanoseconds, as the next
+    end: int
+    shapes: str
+    is_operator: bool
+    kernels: list[tuple[str, str, int]]  # name, device, nanoseconds
+
+
+def profiled(
+    torch: Any, work: Callable[[], float], repeats: int, inferences: int, device: str, trace: Path | None
+) -> Profile:
+    """Profile some repeats, after one that is not counted.
+
+    Args:
+        torch: The module.
+        work: Makes one repeat, and returns the wall seconds of all of it.
+        repeats: How many, 1 or more.
+        inferences: In one repeat.
+        device: ``cpu``, or ``cuda[:N]``.
+        trace: Where the trace is written, for Perfetto; None for nowhere.
+
+    Returns:
+        The profile. Only operators of the calling thread are in it: a server's requests go on beside it.
+    """
+    # Else its library prints a line on standard error each time it starts. A server's own setting stays.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    on_device = device.startswith("cuda")
+    profiler = torch.autograd.profiler
+    walls = []
+    taken_at = time.time()
+    with profiler.profile(record_shapes=True, use_device="cuda" if on_device else None) as profile:
+        for _ in range(_WARM_UPS + repeats):
+            with profiler.record_function(_MARK):
+                walls.append(work())
+    if trace is not None:
+        profile.export_chrome_trace(str(trace))
+    found = list(_repeats(profile.kineto_results.events(), walls, inferences, on_device))[_WARM_UPS:]
+    has_kernels = any(o.device != "cpu" for repeat in found for o in repeat.operators)
+    return assembled(found, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
+
+
+def _repeats(events: Any, walls: list[float], inferences: int, on_device: bool) -> Iterator[ProfiledRepeat]:
+    """The marked repeats, in order; ``events`` are as the profiler gives them."""
+    by_thread: dict[int, list[_Event]] = {}
+    marks: list[tuple[int, _Event]] = []
+    kernels: dict[int, list[tuple[str, str, int]]] = {}
+    alone: list[tuple[str, str, int, int]] = []  # name, device, begin, nanoseconds
+    listed = list(events)
+    # A graph's kernels are linked to what was going on when it was launched, which may be the mark alone.
+    operators = {e.correlation_id() for e in listed if _is_on_host(e) and _is_operator(e, e.name())}
+    for event in listed:
+        if _is_on_host(event):
+            continue
+        if _flag(event, "is_user_annotation"):  # the mark itself, as the device saw it
+            continue
+        named = event.name(), f"cuda:{event.device_index()}"
+        begin, end = _span(event)
+        if event.linked_correlation_id() in operators:
+            kernels.setdefault(event.linked_correlation_id(), []).append((*named, end - begin))
+        else:
+            alone.append((*named, begin, end - begin))
+    for event in listed:
+        if not _is_on_host(event):
+            continue
+        begin, end = _span(event)
+        name = event.name()
+        made = _Event(
+            name,
+            begin,
+            end,
+            shapes_text(event.shapes(), event.dtypes()),
+            _is_operator(event, name),
+            kernels.get(event.correlation_id(), []),
+        )
+        thread = event.start_thread_id()
+        by_thread.setdefault(thread, []).append(made)
+        if name == _MARK:
+            marks.append((thread, made))
+    for each in by_thread.values():
+        each.sort(key=lambda e: (e.begin, -e.end))
+    for (thread, mark), wall in zip(sorted(marks, key=lambda m: m[1].begin), walls, strict=True):
+        within = [
+            e for e in by_thread[thread] if mark.begin <= e.begin and e.end <= mark.end and e is not mark
+        ]
+        found: dict[Operator, Spent] = {}
+        _account(within, found, on_device)
+        for name, device, begin, took in alone:  # a graph's kernels belong to no operator
+            if mark.begin <= begin <= mark.end:
+                kernel = normalised(name)
+                found.setdefault(Operator(kernel, device), Spent()).add(took / 1e9, {kernel: took / 1e9})
+        yield ProfiledRepeat(wall, (mark.end - mark.begin) / 1e9, found, inferences)
+
+
+def _account(events: list[_Event], found: dict[Operator, Spent], on_device: bool) -> None:
+    """Add to ``found`` each outermost operator among ``events``, which are in order, with all that is within it."""
+    i = 0
+    while i < len(events):
+        event = events[i]
+        after = i + 1
+        while after < len(events) and events[after].begin < event.end:
+            after += 1
+        inner = events[i + 1 : after]
+        if event.is_operator:
+            _add_operator(event, inner, found, on_device)
+        else:
+            if event.name.startswith(_COMPILED):
+                # Fused loops of the CPU are no operators; what is called between them is.
+                own = event.end - event.begin - _covered(inner)
+                if own > 0 and not on_device:
+                    spent = found.setdefault(Operator(_COMPILED_ROW, "cpu"), Spent())
+                    spent.add(own / 1e9, {_COMPILED_ROW: own / 1e9}, 0.0 if _is_nested(inner) else 1.0)
+            _account(inner, found, on_device)
+        i = after
+
+
+def _add_operator(event: _Event, inner: list[_Event], found: dict[Operator, Spent], on_device: bool) -> None:
+    launched = [*event.kernels, *(kernel for each in inner for kernel in each.kernels)]
+    if launched:
+        # The host's time overlaps the device's: it is the kernels that take the time.
+        for device in dict.fromkeys(device for _, device, _ in launched):
+            own = [(name, took / 1e9) for name, of, took in launched if of == device]
+            within: dict[str, float] = {}
+            for name, seconds in own:
+                kernel = normalised(name)
+                within[kernel] = within.get(kernel, 0.0) + seconds
+            operator = Operator(event.name, device, event.shapes)
+            found.setdefault(operator, Spent()).add(sum(s for _, s in own), within, len(own))
+        return
+    own_times: dict[str, float] = {}
+    stack: list[list[Any]] = []  # name, end, nanoseconds of its own
+    for each in (event, *inner):
+        while stack and stack[-1][1] <= each.begin:
+            _pop(stack, own_times)
+        took = each.end - each.begin
+        if stack:
+            stack[-1][2] -= took
+        stack.append([each.name, each.end, took])
+    while stack:
+        _pop(stack, own_times)
+    operator = Operator(event.name, "cpu", event.shapes)
+    found.setdefault(operator, Spent()).add((event.end - event.begin) / 1e9, own_times)
+
+
+def _pop(stack: list[list[Any]], own_times: dict[str, float]) -> None:
+    name, _, own = stack.pop()
+    own_times[name] = own_times.get(name, 0.0) + max(0, own) / 1e9
+
+
+def _covered(events: list[_Event]) -> int:
+    """Nanoseconds of those that lie within no other one of them."""
+    total, until = 0, 0
+    for event in events:
+        if event.begin >= until:
+            total += event.end - event.begin
+            until = event.end
+    return total
+
+
+def _is_nested(inner: list[_Event]) -> bool:
+    return any(event.name.startswith(_COMPILED) for event in inner)
+
+
+def _is_operator(event: Any, name: str) -> bool:
+    if name == _MARK or _flag(event, "is_user_annotation") or _flag(event, "is_python_function"):
+        return False
+    return "::" in name and not name.startswith((*_RUNTIME, *_COMPILED))
+
+
+def _is_on_host(event: Any) -> bool:
+    return str(event.device_type()).rpartition(".")[2] == "CPU"
+
+
+def _flag(event: Any, name: str) -> bool:
+    """What older versions of torch do not say."""
+    ask = getattr(event, name, None)
+    return bool(ask()) if ask is not None else False
+
+
+def _span(event: Any) -> tuple[int, int]:
+    """When it began and ended, in nanoseconds; torch before 2.4 has microseconds."""
+    if hasattr(event, "start_ns"):
+        begin = int(event.start_ns())
+        return begin, begin + int(event.duration_ns())
+    begin = 1000 * int(event.start_us())
+    return begin, begin + 1000 * int(event.duration_us())

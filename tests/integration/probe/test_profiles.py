@@ -1,0 +1,229 @@
+"""Profiles of real engines: their parts are the whole, their order is that of layers timed alone, and the command."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from watching import fetch, until
+
+from infercanary.contract.profile import Profile, is_sound
+from infercanary.probe import TorchTarget
+from infercanary.probe.journal import read
+from infercanary.probe.profiling import BUSY, REPEATS
+from infercanary.probe.targets.onnx import OnnxTarget
+
+torch = pytest.importorskip("torch")
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "resnet18"
+MOST_OFF = 0.02
+"""What operators and the row `outside` may differ by from the wall time."""
+LEAST_IN_OPERATORS = 0.85
+"""Of the wall time of ResNet-18."""
+
+
+def resnet18() -> Any:
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        from model import build
+    finally:
+        sys.path.remove(str(EXAMPLE))
+    return build()
+
+
+def parts(profile: Profile) -> list[tuple[float, float]]:
+    """Of each repeat: all parts over the wall time, and the operators over it."""
+    found = []
+    for i, wall in enumerate(profile.wall):
+        operators = sum(row.seconds[i] for row in profile.rows) + profile.rest[i]
+        found.append(((operators + profile.outside[i]) / wall, operators / wall))
+    return found
+
+
+def check(profile: Profile) -> None:
+    assert is_sound(profile) and profile.state == "ok" and profile.repeats == 5
+    whole, operators = zip(*parts(profile), strict=True)
+    assert abs(statistics.median(whole) - 1) <= MOST_OFF, whole
+    assert statistics.median(operators) >= LEAST_IN_OPERATORS, operators
+
+
+def test_torchs_parts_are_the_whole_and_its_trace_is_one_for_perfetto(tmp_path: Path) -> None:
+    target = TorchTarget(resnet18(), [{"shape": [1, 3, 224, 224]}])
+    target.open()
+    target.clock.measure(target.run)
+    profile = target.profiled(5, tmp_path / "trace.json")
+    check(profile)
+    assert profile.rows[0].kind == "aten::conv2d" and "float" in profile.rows[0].shapes
+    assert sum(row.calls for row in profile.rows if row.kind == "aten::conv2d") == 20
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(
+        event.get("name") == "aten::conv2d" and event["dur"] > 0 for event in events if event.get("ph") == "X"
+    )
+
+
+@pytest.mark.quiet
+def test_convolutions_have_the_order_of_layers_timed_alone() -> None:
+    """The independent measurement is torch's convolution, called with each layer's own input and weights.
+
+    On one thread, and both by their quickest calls: others on the machine disturb these least.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone, shown = convolutions()
+    finally:
+        torch.set_num_threads(threads)
+    assert shown.keys() == alone.keys()
+    assert rank_correlation([alone[key] for key in shown], [shown[key] for key in shown]) >= 0.8
+
+
+def convolutions() -> tuple[dict[str, float], dict[str, float]]:
+    """Shapes → seconds in ResNet-18: of its layers called alone, and as a profile shows them."""
+    model = resnet18()
+    alone: dict[str, float] = defaultdict(float)
+
+    def timed(layer: Any, inputs: Any, _: Any) -> None:
+        x = inputs[0].clone()
+        # By value, since a hook runs within the layer's own call.
+        times = []
+        for _ in range(5):
+            begin = time.perf_counter()
+            torch.conv2d(x, layer.weight, layer.bias, layer.stride, layer.padding)
+            times.append(time.perf_counter() - begin)
+        key = " ".join("x".join(map(str, each.shape)) for each in (x, layer.weight))
+        alone[key] += min(times)
+
+    hooks = [
+        layer.register_forward_hook(timed) for layer in model.modules() if isinstance(layer, torch.nn.Conv2d)
+    ]
+    with torch.inference_mode():
+        model(torch.randn(1, 3, 224, 224))
+    for hook in hooks:
+        hook.remove()
+    target = TorchTarget(model, [{"shape": [1, 3, 224, 224]}])
+    target.open()
+    target.clock.measure(target.run)
+    profile = target.profiled(5)
+    shown = {
+        " ".join(part.split()[0] for part in row.shapes.split(", ")[:2]): min(row.seconds)
+        for row in profile.rows
+        if row.kind == "aten::conv2d"
+    }
+    return dict(alone), shown
+
+
+def rank_correlation(one: list[float], other: list[float]) -> float:
+    """Spearman's."""
+
+    def ranks(values: list[float]) -> list[float]:
+        order = sorted(values)
+        return [float(order.index(value)) for value in values]
+
+    return statistics.correlation(ranks(one), ranks(other))
+
+
+def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    from onnx_profiler import resnet18 as exported
+
+    target = OnnxTarget(str(exported(tmp_path)))
+    target.open()
+    target.clock.measure(target.run)
+    session = target.session
+    profile = target.profiled(5, tmp_path / "trace.json")
+    check(profile)
+    assert target.session is session
+    assert (profile.engine, profile.rows[0].kind, profile.rows[0].device) == ("onnxruntime", "Conv", "cpu")
+    assert any(event["name"] == "model_run" for event in json.loads((tmp_path / "trace.json").read_text()))
+    target.clock.measure(target.run)
+    target.close()
+
+
+TINY = """
+import torch
+
+class Tiny(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(256, 256)
+
+    def forward(self, x):
+        return torch.relu(self.layer(x))
+
+def model():
+    return Tiny()
+"""
+
+
+def profile_command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    (folder / "tiny.py").write_text(TINY)
+    (folder / "probe.yaml").write_text(
+        "canaries:\n  tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [8, 256]}]}}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "infercanary", "probe", *arguments],
+        cwd=folder, capture_output=True, check=False, timeout=120, text=True,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None:
+    code, out, _ = profile_command(tmp_path, "--profile", "--trace", "trace.json")
+    assert code == 0
+    assert out.startswith("canary tiny: 5 repeats profiled by torch, ")
+    lines = [line.split() for line in out.splitlines()[1:]]
+    assert lines[0] == ["operator", "by", "device", "calls", "time", "share", "shapes"]
+    assert {line[0] for line in lines} >= {"aten::linear", "aten::relu", "outside"}
+    assert [line[1] for line in lines if line[0] == "aten::linear"] == ["aten::addmm"]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(TINY)
+    journal = tmp_path / "journal"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "probe.yaml").write_text(
+        f"listen: 127.0.0.1:{port}\njournal: {journal}\ninterval_seconds: 0.1\nduty_cap: 1\n"
+        "canaries:\n  tiny: {target: torch, options: {model: 'tiny:model', inputs: [{shape: [8, 256]}]}}\n"
+    )
+    command = [sys.executable, "-m", "infercanary", "probe", "--config", "probe.yaml"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=log)
+
+    def profiles() -> list[Profile]:
+        runs = [entry.run for entry in read(journal) if entry.run is not None]
+        return [run.profile for run in runs if run.profile is not None]
+
+    try:
+        until(profiles, "no profile in the journal", 60)
+        seen = fetch(f"http://127.0.0.1:{port}")
+    finally:
+        process.terminate()
+        process.wait(30)
+    [profile] = profiles()
+    assert is_sound(profile) and {row.kind for row in profile.rows} >= {"aten::linear", "aten::relu"}
+    assert [run.profile for run in seen.report.runs if run.profile is not None] == [profile]
+    assert seen.value(REPEATS.name, "tiny") == profile.repeats
+    assert (seen.value(BUSY.name, "tiny") or 0.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--trace", "trace.json"], "--trace: it goes with --profile"),
+        (["--profile", "--trace", "none/trace.json"], "--trace: no folder `none`; make it"),
+        (["--profile", "--once"], "--once and --profile: give one of them"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, arguments: list[str], why: str) -> None:
+    code, out, err = profile_command(tmp_path, *arguments)
+    assert (code, out) == (2, "") and why in err and err.count("\n") == 1

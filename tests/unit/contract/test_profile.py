@@ -1,0 +1,87 @@
+"""Profiles as they travel: names that stay the same, and bounds that a hostile probe cannot pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infercanary.contract.profile import (
+    MAX_REPEATS,
+    MAX_ROWS,
+    NAME_BYTES,
+    Profile,
+    ProfileRow,
+    is_sound,
+    normalised,
+)
+
+ROW = ProfileRow("aten::conv2d", "aten::mkldnn_convolution", "cpu", "1x3x8x8 float", 1.0, (0.1, 0.2))
+SOUND = Profile(1.0, "torch", "ok", (0.2, 0.3), (0.1, 0.1), (0.0, 0.0), (ROW,))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("aten::conv2d", "aten::conv2d"),
+        ("triton_poi_fused_add_relu_0", "triton_poi_fused_add_relu"),
+        ("triton_poi_fused_add_relu_17", "triton_poi_fused_add_relu"),
+        (
+            "void at::native::vectorized_kernel<4, float>(int, float*)",
+            "at::native::vectorized_kernel<4, float>",
+        ),
+        ("void (anonymous namespace)::softmax_warp<float>(float*)", "softmax_warp<float>"),
+        ("<lambda> at 0x7f33aabbccdd", "<lambda> at #"),
+        ("kernel_deadbeef01234567", "kernel_#"),
+        ("sm80_xmma_fprop_implicit_gemm_f32f32", "sm80_xmma_fprop_implicit_gemm_f32f32"),
+        ("a\nb\x1b[31m", "a?b?[31m"),
+    ],
+)
+def test_a_name_stays_the_same_from_start_to_start(name: str, shown: str) -> None:
+    assert normalised(name) == shown
+
+
+@given(st.text(max_size=400))
+def test_any_name_becomes_printable_and_short(name: str) -> None:
+    shown = normalised(name)
+    assert shown.isprintable() and len(shown.encode(errors="replace")) <= NAME_BYTES
+
+
+def test_what_a_probe_sends_is_sound_and_survives_the_way() -> None:
+    assert is_sound(SOUND)
+    assert msgspec.json.decode(msgspec.json.encode(SOUND), type=Profile) == SOUND
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"wall": ()},
+        {"wall": (0.2, 0.3, 0.4)},
+        {"wall": (0.2, math.nan)},
+        {"outside": (-1.0, 0.0)},
+        {"rest": (math.inf, 0.0)},
+        {"taken_at": math.nan},
+        {"engine": ""},
+        {"engine": "torch\n"},
+        {"rows": (ROW,) * (MAX_ROWS + 1)},
+        {"rows": (msgspec.structs.replace(ROW, kind="x" * (NAME_BYTES + 1)),)},
+        {"rows": (msgspec.structs.replace(ROW, name="é" * 61),)},
+        {"rows": (msgspec.structs.replace(ROW, name="\ud800"),)},
+        {"rows": (msgspec.structs.replace(ROW, device="\x1b[2J"),)},
+        {"rows": (msgspec.structs.replace(ROW, shapes="\u202e"),)},
+        {"rows": (msgspec.structs.replace(ROW, calls=math.inf),)},
+        {"rows": (msgspec.structs.replace(ROW, seconds=(0.1,)),)},
+        {"rows": (msgspec.structs.replace(ROW, seconds=(0.1, math.inf)),)},
+    ],
+)
+def test_what_is_out_of_bounds_is_not_sound(wrong: dict[str, Any]) -> None:
+    assert not is_sound(msgspec.structs.replace(SOUND, **wrong))
+
+
+def test_too_many_repeats_are_not_sound() -> None:
+    many = (0.1,) * (MAX_REPEATS + 1)
+    assert not is_sound(msgspec.structs.replace(SOUND, wall=many, outside=many, rest=many, rows=()))

@@ -1,0 +1,194 @@
+"""When a canary is profiled, what that may cost, and when not: real canaries whose engine is scripted."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infercanary.contract.profile import Profile
+from infercanary.probe import HostClock, Phase, Probe
+from infercanary.probe.canary import Canary
+from infercanary.probe.histogram import Tally
+from infercanary.probe.pool import Pool
+from infercanary.probe.profiling import (
+    AGAIN_SECONDS,
+    BUSY,
+    EVERY_SECONDS,
+    MISSING,
+    REPEATS,
+    SHARE,
+    Profiling,
+)
+from infercanary.probe.targets import Unprofiled
+from infercanary.probe.targets.engines.profiled import ProfiledRepeat, assembled
+
+NOW = 1_000.0
+
+
+class Scripted:
+    """A target whose profiles do as they are told."""
+
+    clock = HostClock()
+    profile_loads = False
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.asked: list[int] = []
+        self.threads: list[str] = []
+        self.is_waited_for = False
+        self.hang: threading.Event | None = None
+
+    def open(self) -> None:
+        pass
+
+    def run(self, phase: Phase) -> None:
+        with phase("compute"):
+            pass
+
+    def values(self, result: Any) -> Sequence[float]:
+        return [1.0]
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def close(self) -> None:
+        pass
+
+    def is_busy(self) -> bool:
+        return self.is_waited_for
+
+    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+        self.asked.append(repeats)
+        self.threads.append(threading.current_thread().name)
+        if self.hang is not None:
+            self.hang.wait(30)
+        if self.error is not None:
+            raise self.error
+        return assembled([ProfiledRepeat(0.001, 0.001, {})] * repeats, "torch", 1.0)
+
+
+class Bench:
+    """One canary that is steady, with its profiles."""
+
+    def __init__(
+        self, target: Scripted, pool: Pool | None = None, timeout: float = 5.0, share: float = 0.05
+    ) -> None:
+        self.tally = Tally()
+        self.canary = Canary("one", target, self.tally, 5.0, 5.0)
+        self.canary.state = "steady"
+        self.profiling = Profiling(self.canary, target, share, timeout, self.tally, pool, random.Random(1))
+
+    def count(self, metric: Any, *labels: str) -> float:
+        [family] = [f for f in self.tally.families() if f.name == metric.name]
+        return next(p.value for p in family.points if p.labels == ("one", *labels))  # type: ignore[return-value]
+
+
+def test_it_comes_once_steady_then_after_ten_minutes_then_hourly() -> None:
+    bench = Bench(Scripted())
+    times: list[float] = []
+    now = NOW
+    while len(times) < 4:
+        if bench.profiling.step(now):
+            times.append(now)
+        now += 10.0
+    apart = [b - a for a, b in itertools.pairwise(times)]
+    assert times[0] == NOW
+    assert AGAIN_SECONDS <= apart[0] <= 1.1 * AGAIN_SECONDS + 10
+    assert all(EVERY_SECONDS <= each <= 1.1 * EVERY_SECONDS + 10 for each in apart[1:])
+    assert bench.count(REPEATS) == 4 * 5 and bench.count(BUSY) > 0
+
+
+@pytest.mark.parametrize("state", ["opening", "warming", "failing", "out_of_memory", "busy"])
+def test_it_waits_until_the_canary_is_steady(state: Any) -> None:
+    target = Scripted()
+    bench = Bench(target)
+    bench.canary.state = state
+    assert bench.profiling.step(NOW) == 0.0 and not target.asked
+
+
+@pytest.mark.parametrize("who", ["device", "container", "pool"])
+def test_it_gives_way_to_the_hosts_own_work(who: str) -> None:
+    target = Scripted()
+    bench = Bench(target)
+    if who == "device":
+        target.is_waited_for = True
+    elif who == "container":
+        bench.canary.last_tags = ("crowded_inside",)
+    else:
+        bench.canary._is_pooled, bench.canary.crowding = True, 4.0
+    assert bench.profiling.step(NOW) == 0.0 and not target.asked
+    assert bench.count(MISSING, "busy") == 1
+    assert bench.profiling.step(NOW + 30) == 0.0, "it is not asked again and again"
+    assert bench.count(MISSING, "busy") == 1
+    target.is_waited_for = False
+    bench.canary.last_tags, bench.canary.crowding = (), 1.0
+    assert bench.profiling.step(NOW + 61) > 0 and target.asked == [5]
+
+
+def test_a_costly_canary_has_fewer_repeats_and_comes_more_rarely() -> None:
+    target = Scripted()
+    bench = Bench(target)
+    bench.canary._costs.append(100.0)
+    assert bench.profiling.step(NOW) > 0 and target.asked == [3]
+    slow = Bench(Scripted(), share=1e-9)  # what it took is far above its share of an hour
+    slow.profiling.step(NOW)
+    assert slow.profiling.next_at > NOW + 0.9 * 86_400
+
+
+def test_what_it_found_is_given_once_and_what_failed_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(Scripted())
+    bench.profiling.step(NOW)
+    assert bench.profiling.taken() is not None and bench.profiling.taken() is None
+    target = Scripted(ValueError("no such event"))
+    bench = Bench(target)
+    assert bench.profiling.step(NOW) > 0 and bench.profiling.taken() is None
+    assert bench.count(MISSING, "raised") == 1 and "no such event" in caplog.text
+    assert bench.profiling.step(NOW + 1000) > 0, "it may go well next time"
+    assert caplog.text.count("no such event") == 1
+
+
+def test_an_engine_without_a_profiler_is_asked_once() -> None:
+    target = Scripted(Unprofiled("not here"))
+    bench = Bench(target)
+    bench.profiling.step(NOW)
+    assert bench.profiling.step(NOW + 10_000) == 0.0
+    assert len(target.asked) == 1 and bench.count(MISSING, "unsupported") == 1
+
+
+def test_one_that_hangs_is_given_up_and_runs_meanwhile_are_beside_it() -> None:
+    target = Scripted()
+    target.hang = threading.Event()
+    bench = Bench(target, timeout=0.05)
+    assert bench.profiling.step(NOW) > 0
+    assert bench.count(MISSING, "timed_out") == 1 and bench.profiling.is_running
+    target.hang.set()
+    assert bench.profiling.close(5.0)
+    assert bench.profiling.step(NOW + 100_000) == 0.0, "what hung once is not tried again"
+
+
+def test_in_a_servers_pool_each_repeat_takes_a_turn_of_its_own() -> None:
+    target = Scripted()
+    with ThreadPoolExecutor(1, "server") as executor:
+        bench = Bench(target, Pool(executor, None))
+        assert bench.profiling.step(NOW) > 0
+        found = bench.profiling.taken()
+        loads = Scripted()
+        loads.profile_loads = True
+        other = Bench(loads, Pool(executor, None))
+        other.profiling.step(NOW)
+    assert target.asked == [1] * 5 and all(name.startswith("server") for name in target.threads)
+    assert found is not None and found.repeats == 5
+    assert not loads.asked and other.count(MISSING, "unsupported") == 1
+
+
+def test_the_cap_is_shared_with_them_only_where_they_are_on() -> None:
+    off, on = Probe({"one": Scripted()}), Probe({"one": Scripted()}, profile=True)
+    assert off._runs_cap == 0.01 and not off._profiles
+    assert on._runs_cap == pytest.approx((1 - SHARE) * 0.01) and len(on._profiles) == 1
