@@ -33,7 +33,7 @@ NOW = 1_000.0
 
 
 class Scripted:
-    """A target whose profiles do as they are told."""
+    """A target whose profiles are scripted."""
 
     clock = HostClock()
     profile_loads = False

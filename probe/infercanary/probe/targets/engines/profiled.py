@@ -12,7 +12,7 @@ _SHAPES = 3  # inputs whose shapes are shown
 
 
 class Operator(NamedTuple):
-    """What rows are told apart by."""
+    """What makes a row of its own."""
 
     kind: str
     device: str
