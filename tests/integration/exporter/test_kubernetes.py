@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 from aiohttp import web
@@ -15,14 +19,23 @@ from aiohttp.test_utils import TestServer
 from infercanary.command.settings import UsageError
 from infercanary.exporter.config import check
 from infercanary.exporter.discovery import kubernetes
-from infercanary.exporter.discovery.kubernetes import KubernetesDiscovery, KubernetesSettings, create
+from infercanary.exporter.discovery.kubernetes import (
+    KubeletSettings,
+    KubernetesDiscovery,
+    KubernetesSettings,
+    create,
+)
+from infercanary.exporter.discovery.kubernetes_watch import MAX_LINE_BYTES
 from tests.unit.exporter.test_kubernetes_watch import event, page, pod
 
 GONE = {"kind": "Status", "code": 410, "message": "too old resource version: 1 (9)"}
 
 
 class Api:
-    """Answers lists from ``pods``, and each watch with what is put into ``streams``; None ends a watch."""
+    """Answers lists from ``pods``, and each watch with what is put into ``streams``; None ends a watch.
+
+    As a kubelet it answers with the same pods, and has neither versions nor pages.
+    """
 
     def __init__(self, token_file: Path, port: int | None = None) -> None:
         self.pods: list[dict[str, Any]] = []
@@ -30,18 +43,21 @@ class Api:
         self.page_pods = 100
         self.requests: list[dict[str, str]] = []
         self.tokens: list[str] = []
-        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be
+        self.status: list[int] = []  # of the next answers; 200 is an answer as it should be, 0 none at all
         self.stream: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.token_file = token_file
         app = web.Application()
         app.router.add_get("/api/v1/pods", self._answer)
+        app.router.add_get("/pods", self._answer_as_kubelet)
         self.server = TestServer(app, host="127.0.0.1", port=port)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(dict(request.query))
         self.tokens.append(request.headers.get("Authorization", ""))
         if self.status and (status := self.status.pop(0)) != 200:
-            return web.Response(status=status)
+            if not status:
+                await self.stream.get()
+            return web.Response(status=status or 200)
         if "watch" not in request.query:
             first = int(request.query.get("continue", "0"))
             most = min(int(request.query["limit"]), self.page_pods)
@@ -57,6 +73,13 @@ class Api:
             await response.write(piece)
         return response
 
+    async def _answer_as_kubelet(self, request: web.Request) -> web.Response:
+        self.requests.append(dict(request.query))
+        self.tokens.append(request.headers.get("Authorization", ""))
+        if self.status and (status := self.status.pop(0)) != 200:
+            return web.Response(status=status)
+        return web.json_response({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.pods})
+
     @property
     def watches(self) -> list[str]:
         """The resource versions that watches began at."""
@@ -71,7 +94,8 @@ class Follower:
     """A discovery of that server's pods, and how often it said that something changed."""
 
     def __init__(self, api: Api, **settings: Any) -> None:
-        chosen = KubernetesSettings(enabled=True, token_file=str(api.token_file), ca_file="", **settings)
+        given = {"token_file": str(api.token_file), "ca_file": "", **settings}
+        chosen = KubernetesSettings(enabled=True, **given)
         self.api = api
         self.changes = 0
         url = str(api.server.make_url(""))
@@ -198,12 +222,35 @@ async def test_half_a_line_is_taken_only_when_it_is_whole(api: Api, follow: Foll
     await follower.finds("2")
 
 
+async def test_a_pod_that_is_too_large_costs_only_itself(api: Api, follow: Follow) -> None:
+    follower = follow()
+    await follower.until(lambda: api.watches)
+    huge = pod("1", 5, labels={"x": "x" * MAX_LINE_BYTES})
+    api.stream.put_nowait(event("ADDED", huge) + b"\n" + event("ADDED", pod("2", 6)) + b"\n")
+    await follower.finds("2")
+    api.stream.put_nowait(None)
+    await follower.until(lambda: api.watches == ["1", "6"])
+    assert follower.metric("kubernetes_left_out_total") == {"too_large": 1}
+    assert follower.discovery.up
+
+
 async def test_silence_ends_the_watch(api: Api, follow: Follow) -> None:
     api.pods = [pod("1", 1)]
     follower = follow(silent_seconds=0.2)
     await follower.until(lambda: api.watches == ["1", "1"])
     assert follower.metric("kubernetes_watches_ended_total") == {"silent": 1}
     assert follower.discovery.up and api.lists == 1 and len(follower.discovery.containers) == 1
+
+
+async def test_a_server_that_takes_connections_and_says_nothing_is_an_outage(
+    api: Api, follow: Follow
+) -> None:
+    api.status = [200, 200, *[0] * 100]
+    follower = follow(silent_seconds=0.1)
+    await follower.until(lambda: api.watches)
+    assert follower.discovery.up
+    await follower.until(lambda: not follower.discovery.up)
+    assert follower.metric("kubernetes_watches_ended_total").keys() == {"silent"}
 
 
 async def test_each_request_has_the_token_of_now(api: Api, follow: Follow) -> None:
@@ -293,6 +340,93 @@ async def test_pages_that_are_too_large_become_smaller(
     assert limits == ["100", "10", *["1"] * 9]
 
 
+KUBELET = KubeletSettings(enabled=True, poll_seconds=0.02)
+
+
+async def test_a_kubelet_is_asked_again_and_again(api: Api, follow: Follow) -> None:
+    api.pods = [pod("1", 1), pod("2", 1)]
+    follower = follow(kubelet=KUBELET)
+    await follower.finds("1", "2")
+    assert follower.discovery.up and api.requests[0] == {}
+    known = {c.pod: c for c in follower.discovery.containers}
+    api.token_file.write_text("second\n")
+    api.pods = [pod("2", 3), pod("3", 4)]
+    await follower.finds("2", "3")
+    assert known["2"] in follower.discovery.containers, "the same container, so it is polled on"
+    assert (api.tokens[0], api.tokens[-1]) == ("Bearer first", "Bearer second")
+    assert follower.metric("kubernetes_lists_total")[""] >= 2
+    assert follower.metric("kubernetes_watches_ended_total") == {}
+
+
+@pytest.mark.parametrize(
+    ("status", "fix"), [(401, "cannot ask the API server"), (403, "`get` on `nodes/pods`"), (503, "HTTP 503")]
+)
+async def test_a_kubelet_that_refuses(
+    api: Api, follow: Follow, status: int, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.pods = [pod("1", 1)]
+    follower = follow(kubelet=KUBELET)
+    await follower.finds("1")
+    api.status = [status] * 3
+    await follower.until(lambda: not follower.discovery.up)
+    assert len(follower.discovery.containers) == 1, "known pods are polled meanwhile"
+    await follower.until(lambda: follower.discovery.up)
+    assert follower.metric("kubernetes_watches_ended_total") == {"refused": 3}
+    said = capsys.readouterr().out
+    assert said.count("kubernetes does not answer") == 1 and fix in said
+
+
+async def test_a_list_of_a_kubelet_over_the_bound(
+    api: Api, follow: Follow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes, "_KUBELET_BYTES", 1000)
+    api.pods = [pod(str(n), 1) for n in range(1, 10)]
+    follower = follow(kubelet=KUBELET)
+    await follower.until(lambda: follower.metric("kubernetes_watches_ended_total").get("malformed", 0) > 0)
+    assert not follower.discovery.up and follower.discovery.containers == []
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    """A server's, whose certificate signs itself and is in ``ca.pem``."""
+    key, certificate = folder / "key.pem", folder / "ca.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=kubelet",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+@pytest.mark.parametrize(
+    ("settings", "trusted"),
+    [({}, False), ({"ca_file": "ca.pem"}, True), ({"kubelet": {"insecure_skip_verify": True}}, True)],
+)
+async def test_whose_certificate_is_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], trusted: bool
+) -> None:
+    """A kubelet's own is signed by nobody else, unless the cluster signs it."""
+    (tmp_path / "token").write_text("first")
+    context = self_signed(tmp_path)
+    served = Api(tmp_path / "token")
+    served.pods = [pod("1", 1)]
+    await served.server.start_server(ssl=context)
+    kubelet = msgspec.structs.replace(KUBELET, **settings.get("kubelet", {}))
+    ca_file = str(tmp_path / settings["ca_file"]) if "ca_file" in settings else ""
+    follower = Follower(served, ca_file=ca_file, kubelet=kubelet)
+    follower.discovery.start()
+    await follower.until(lambda: follower.discovery.tried)
+    assert follower.discovery.up == trusted
+    if not trusted:
+        assert served.tokens == [], "it gets no token"
+        assert follower.metric("kubernetes_watches_ended_total").keys() == {"untrusted"}
+        assert "or set kubernetes.kubelet.insecure_skip_verify" in capsys.readouterr().out
+    await follower.discovery.stop()
+    await served.server.close()
+
+
 def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     on = KubernetesSettings(enabled=True)
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "NODE_NAME"):
@@ -306,7 +440,21 @@ def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> 
         create(on, lambda: None)
     monkeypatch.setenv("NODE_NAME", "node-7")
     made = create(on, lambda: None)
-    assert made is not None and (made._url, made._node) == ("https://[fd00::1]:6443/api/v1/pods", "node-7")
+    assert made is not None and made._server.url == "https://[fd00::1]:6443/api/v1/pods"
+    assert made._server.query == {"fieldSelector": "spec.nodeName=node-7"}
+
+
+def test_where_the_kubelet_is_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = KubernetesSettings(enabled=True, node="node-7", kubelet=KubeletSettings(enabled=True))
+    monkeypatch.delenv("NODE_IP", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(UsageError, match=r"set NODE_IP from the field status\.hostIP"):
+        create(asked, lambda: None)
+    monkeypatch.setenv("NODE_IP", "fd00::7")
+    made = create(asked, lambda: None)
+    assert made is not None and made._server.url == "https://[fd00::7]:10250/pods"
+    made = create(msgspec.structs.replace(asked, url="https://10.0.0.7:1"), lambda: None)
+    assert made is not None and made._server.url == "https://10.0.0.7:1/pods"
 
 
 @pytest.mark.parametrize(
@@ -315,6 +463,8 @@ def test_where_it_runs_is_known_or_one_line(monkeypatch: pytest.MonkeyPatch) -> 
         ("kubernetes: {enabled: true}", "docker and kubernetes are enabled, and find the same containers"),
         ("kubernetes: {enabled: true, url: 'ftp://x'}", r"kubernetes\.url: 'ftp://x' has no scheme"),
         ("kubernetes: {watch_seconds: 0}", r"kubernetes\.watch_seconds"),
+        ("kubernetes: {kubelet: {port: 0}}", r"kubernetes\.kubelet\.port"),
+        ("kubernetes: {kubelet: true}", r"kubernetes\.kubelet"),
     ],
 )
 def test_a_mistake_in_its_settings_is_one_line(tmp_path: Path, text: str, line: str) -> None:

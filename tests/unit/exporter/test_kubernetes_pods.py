@@ -133,6 +133,15 @@ def test_the_owner_is_the_service(
     assert service_of(pod(owner=owner, labels=labels)) == service
 
 
+@pytest.mark.parametrize(
+    ("source", "service"), [("file", "search"), ("http", "search"), ("api", "search-node-1")]
+)
+def test_a_static_pod_has_no_owner_in_its_kubelets_list(source: str, service: str) -> None:
+    static = pod(name="search-node-1", annotations={"kubernetes.io/config.source": source})
+    static.spec.node_name = "node-1"
+    assert service_of(static) == service
+
+
 def test_an_annotation_names_the_service() -> None:
     otel = {"resource.opentelemetry.io/service.name": "ranking"}
     owner = ("Deployment", "x")

@@ -1,7 +1,7 @@
 """Kubernetes: pods with the annotation or label ``infercanary.io/enable: "true"`` on this node.
 
-A list, page by page, and then a watch that goes on where it ended, for ever. The client library is not used: it reads
-the service account's token once, and a token is renewed within the hour.
+From the API server by a list, page by page, and then a watch that goes on where it ended, for ever; or, where the
+settings say so, from the node's own kubelet, which knows no watch and is asked again and again.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import asyncio
 import math
 import os
 import random
-import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import aiohttp
 import msgspec
@@ -35,6 +32,7 @@ from infercanary.exporter.discovery.base import (
     url_mistake,
 )
 from infercanary.exporter.discovery.kills import MemoryKill
+from infercanary.exporter.discovery.kubernetes_api import CONNECT_SECONDS, PodServer, TooLargeError, reason_of
 from infercanary.exporter.discovery.kubernetes_metrics import (
     ENDED,
     EVENTS,
@@ -44,21 +42,33 @@ from infercanary.exporter.discovery.kubernetes_metrics import (
     PODS,
     Reason,
 )
-from infercanary.exporter.discovery.kubernetes_watch import ExpiredError, LineSplitter, NodePods, WatchError
+from infercanary.exporter.discovery.kubernetes_watch import LineSplitter, NodePods
 
 log = structlog.get_logger(__name__)
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _SETTLE_SECONDS = 0.25  # a burst of events costs one comparison
-_CONNECT_SECONDS = 10.0
 _LIST_SECONDS = 60.0
 _LATE_SECONDS = 30.0  # that a watch may last beyond the time after which the API server ends it
 _PAGE_PODS = 100  # a page of them, 1 MB, is read within milliseconds
 _PAGE_BYTES = 16 << 20
+_KUBELET_SECONDS = 10.0
+_KUBELET_BYTES = 32 << 20  # it has no pages; 500 pods, the most that anyone runs, of 64 KiB each
 _BACKOFF_SECONDS, _MAX_BACKOFF_SECONDS = 1.0, 30.0
 _SHORT_SECONDS = 1.0  # a watch that ends sooner, without any event, is a failure
 
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=3_600)]
+
+
+class KubeletSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The section ``kubernetes.kubelet:``. Its address is NODE_IP, unless ``kubernetes.url`` is set."""
+
+    enabled: bool = False
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 10_250
+    poll_seconds: Seconds = 10.0
+    """Between two questions."""
+    insecure_skip_verify: bool = False
+    """Take any certificate: whoever answers at that address then gets the token."""
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,36 +85,19 @@ class KubernetesSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """After which the API server is asked to end a watch, and another one goes on."""
     silent_seconds: Seconds = 150.0
     """Without a byte: bookmarks come once a minute, so the connection is dead."""
+    kubelet: KubeletSettings = KubeletSettings()
 
 
-class RefusedError(Exception):
-    """An HTTP status that is no success. One line, for people, with the fix where there is one."""
-
-
-class _TooLargeError(Exception):
-    """A page of the list over the bound."""
-
-
-class _CredentialsError(Exception):
-    """The token or the CA cannot be read."""
-
-
-_REASONS: tuple[tuple[tuple[type[Exception], ...], Reason], ...] = (
-    ((ExpiredError,), "expired"),
-    ((RefusedError,), "refused"),
-    ((_CredentialsError,), "no_credentials"),
-    ((WatchError,), "error"),
-    ((_TooLargeError, msgspec.DecodeError), "malformed"),
-    ((aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError), "unreachable"),
-    ((asyncio.TimeoutError,), "silent"),
-    ((aiohttp.ClientPayloadError, aiohttp.ClientConnectionError), "closed"),
-    ((aiohttp.ClientError,), "malformed"),
-)
-"""The first of them that an error is."""
-_FIXES = {
+_API_SERVER_FIXES = {
     401: "the token is not valid; see kubernetes.token_file, and that the service account exists",
     403: "give the exporter's service account `list` and `watch` on `pods`, by a ClusterRole",
     404: "kubernetes.url is no API server's",
+}
+_KUBELET_FIXES = {
+    401: "the token is not valid, or the kubelet cannot ask the API server about it; see kubernetes.token_file",
+    403: "give the exporter's service account `get` on `nodes/pods`, by a ClusterRole; a kubelet before 1.33 wants "
+    "more than that, so switch kubernetes.kubelet off there",
+    404: "kubernetes.url is no kubelet's",
 }
 
 
@@ -113,21 +106,20 @@ class KubernetesDiscovery:
 
     Args:
         settings: As in the config.
-        url: Of the API server.
+        url: Of the API server, or of the kubelet.
         node: Its name.
         changed: Called on the event loop after changes of ``containers``.
     """
 
-    source = "Kubernetes"
-
     def __init__(
         self, settings: KubernetesSettings, url: str, node: str, changed: Callable[[], None]
     ) -> None:
+        self.source = "The kubelet" if settings.kubelet.enabled else "Kubernetes"
         self.containers: list[Container] = []
         self.up = False
         self.tried = False
         self._settings = settings
-        self._url = f"{url.rstrip('/')}/api/v1/pods"
+        self._server = _server(settings, url.rstrip("/"), node)
         self._node = node
         self._changed = changed
         self._pods = NodePods(time.time())
@@ -150,7 +142,7 @@ class KubernetesDiscovery:
             self._publishing.cancel()
 
     def families(self) -> list[Family]:
-        """Whether the API server answers, how many containers there are, and what happened."""
+        """Whether it answers, how many containers there are, and what happened."""
         left_out = self._pods.left_out + Counter(too_large=self._too_large)
         return [
             UP.family(float(self.up)),
@@ -173,6 +165,8 @@ class KubernetesDiscovery:
             version, self._answered_at = self._pods.version, math.inf
             try:
                 async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+                    if self._settings.kubelet.enabled:
+                        await self._ask_kubelet(session)
                     if not self._pods.version:
                         await self._list(session)
                     await self._watch(session)
@@ -183,31 +177,32 @@ class KubernetesDiscovery:
             failures = 0 if lasted or self._pods.version != version else failures + 1
             await asyncio.sleep(_delay(failures))
 
+    async def _ask_kubelet(self, session: aiohttp.ClientSession) -> NoReturn:
+        """Take all pods that the kubelet has, again and again, until it fails to answer."""
+        while True:
+            self._pods.begin_list()
+            self._pods.take_page(await self._server.read(session, {}, _KUBELET_SECONDS, _KUBELET_BYTES))
+            self._answered_at = time.monotonic()
+            self._listed()
+            await asyncio.sleep(self._settings.kubelet.poll_seconds)
+
     async def _list(self, session: aiohttp.ClientSession) -> None:
         """List all pods of the node, page by page, and compare."""
         pods, after = _PAGE_PODS, ""
         self._pods.begin_list()
         while True:
             query = {"limit": str(pods), "continue": after} if after else {"limit": str(pods)}
-            timeout = aiohttp.ClientTimeout(total=_LIST_SECONDS, sock_connect=_CONNECT_SECONDS)
-            body = bytearray()
             try:
-                async with self._get(session, query, timeout) as response:
-                    async for piece in response.content.iter_any():
-                        body += piece
-                        if len(body) > _PAGE_BYTES:
-                            raise _TooLargeError(f"a page of {pods} pods is over {_PAGE_BYTES} bytes")
-            except _TooLargeError:
+                body = await self._server.read(session, query, _LIST_SECONDS, _PAGE_BYTES)
+            except TooLargeError:
                 if pods == 1:
                     raise
                 pods = max(1, pods // 10)
                 continue
-            after = self._pods.take_page(bytes(body))
+            after = self._pods.take_page(body)
             if not after:
                 break
-        self._lists += 1
-        self._answered()
-        self._publish()
+        self._listed()
 
     async def _watch(self, session: aiohttp.ClientSession) -> None:
         """Follow the pods until the API server ends the watch."""
@@ -221,10 +216,10 @@ class KubernetesDiscovery:
             "timeoutSeconds": str(max(1, round(seconds))),
         }
         timeout = aiohttp.ClientTimeout(
-            total=seconds + _LATE_SECONDS, sock_connect=_CONNECT_SECONDS, sock_read=settings.silent_seconds
+            total=seconds + _LATE_SECONDS, sock_connect=CONNECT_SECONDS, sock_read=settings.silent_seconds
         )
         try:
-            async with self._get(session, query, timeout) as response:
+            async with self._server.ask(session, query, timeout) as response:
                 self._answered()
                 self._answered_at = time.monotonic()
                 async for piece in response.content.iter_any():
@@ -236,32 +231,10 @@ class KubernetesDiscovery:
             self._settle()
         self._ended["in_time"] += 1
 
-    @asynccontextmanager
-    async def _get(
-        self, session: aiohttp.ClientSession, query: Mapping[str, str], timeout: aiohttp.ClientTimeout
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of the API server about the pods of this node, with the token of now.
-
-        Raises:
-            ExpiredError: What it is to go on from is too old.
-            RefusedError: It is no success.
-        """
-        try:
-            headers, context = await asyncio.to_thread(
-                _credentials, self._settings, self._url.startswith("https:")
-            )
-        except OSError as error:
-            raise _CredentialsError(f"{error}; see kubernetes.token_file and kubernetes.ca_file") from None
-        query = {"fieldSelector": f"spec.nodeName={self._node}", **query}
-        async with session.get(
-            self._url, params=query, headers=headers, ssl=context, timeout=timeout, allow_redirects=False
-        ) as response:
-            if response.status == 410:
-                raise ExpiredError("HTTP 410")
-            if response.status != 200:
-                fix = _FIXES.get(response.status)
-                raise RefusedError(f"HTTP {response.status}" + (f": {fix}" if fix else ""))
-            yield response
+    def _listed(self) -> None:
+        self._lists += 1
+        self._answered()
+        self._publish()
 
     def _answered(self) -> None:
         if not self.up:
@@ -269,8 +242,8 @@ class KubernetesDiscovery:
         self.up = self.tried = True
 
     def _lost(self, error: Exception) -> None:
-        """Note why a request ended. A version that expired and a connection that was cut are no outage yet."""
-        reason = _reason(error)
+        """Note why a request ended. A version that expired and an answer that was cut are no outage yet."""
+        reason = reason_of(error)
         self._ended[reason] += 1
         if reason == "internal":
             log.exception("the search for pods failed by a fault of the exporter")
@@ -278,13 +251,13 @@ class KubernetesDiscovery:
             self._pods.version = ""
             return
         detail = printable(str(error) or type(error).__name__, 300, " ")
-        if reason in ("closed", "silent") and self.up:
-            log.info("kubernetes ended the watch", reason=reason, error=detail)
+        if reason in ("closed", "silent") and self.up and self._answered_at < math.inf:
+            log.info("kubernetes was cut off, and is asked again", reason=reason, error=detail)
             return
         if self.up or not self.tried:
             log.warning(
                 "kubernetes does not answer; the pods known so far stay",
-                url=self._url, reason=reason, error=detail,
+                url=self._server.url, reason=reason, error=detail,
             )  # fmt: skip
         self.up, self.tried = False, True
         self._changed()
@@ -305,16 +278,26 @@ class KubernetesDiscovery:
         self._changed()
 
 
-def _credentials(settings: KubernetesSettings, secure: bool) -> tuple[dict[str, str], ssl.SSLContext | bool]:
-    """The headers with the token of now, and whom to trust."""
-    headers = {"Accept": "application/json"}
-    if settings.token_file:
-        headers["Authorization"] = f"Bearer {Path(settings.token_file).read_text().strip()}"
-    return headers, ssl.create_default_context(cafile=settings.ca_file or None) if secure else True
-
-
-def _reason(error: Exception) -> Reason:
-    return next((reason for kinds, reason in _REASONS if isinstance(error, kinds)), "internal")
+def _server(settings: KubernetesSettings, url: str, node: str) -> PodServer:
+    """Whom the settings say to ask, at this address."""
+    if settings.kubelet.enabled:
+        return PodServer(
+            url=f"{url}/pods",
+            token_file=settings.token_file,
+            ca_file=settings.ca_file,
+            skip_verify=settings.kubelet.insecure_skip_verify,
+            fixes=_KUBELET_FIXES,
+            trust="put who signs kubelets' certificates into kubernetes.ca_file, or set "
+            "kubernetes.kubelet.insecure_skip_verify (docs/kubernetes.md)",
+        )
+    return PodServer(
+        url=f"{url}/api/v1/pods",
+        query={"fieldSelector": f"spec.nodeName={node}"},
+        token_file=settings.token_file,
+        ca_file=settings.ca_file,
+        fixes=_API_SERVER_FIXES,
+        trust="put the cluster's CA into kubernetes.ca_file",
+    )
 
 
 def _delay(failures: int) -> float:
@@ -351,23 +334,41 @@ def create(settings: KubernetesSettings, changed: Callable[[], None]) -> Kuberne
         The discovery, not yet started; None where it is off.
 
     Raises:
-        UsageError: Neither the section nor the environment says which API server, or which node.
+        UsageError: Neither the section nor the environment says whom to ask, or which node.
     """
     if not settings.enabled:
         return None
-    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
-    in_pod = f"https://{f'[{host}]' if ':' in host else host}:{port or 443}" if host else ""
-    url = settings.url or in_pod
-    if not url:
-        raise UsageError(
-            "kubernetes.url: this is no pod; write the API server's, such as https://10.0.0.1:6443"
-        )
+    url = settings.url or (
+        _kubelet_url(settings.kubelet.port) if settings.kubelet.enabled else _api_server_url()
+    )
     node = settings.node or os.environ.get("NODE_NAME", "")
     if not node:
         raise UsageError(
             "kubernetes.node: the node's name is not known; set NODE_NAME from the field spec.nodeName of the pod"
         )
     return KubernetesDiscovery(settings, url, node, changed)
+
+
+def _api_server_url() -> str:
+    host, port = (os.environ.get(f"KUBERNETES_SERVICE_{name}", "") for name in ("HOST", "PORT"))
+    if not host:
+        raise UsageError(
+            "kubernetes.url: this is no pod; write the API server's, such as https://10.0.0.1:6443"
+        )
+    return f"https://{_bracketed(host)}:{port or 443}"
+
+
+def _kubelet_url(port: int) -> str:
+    host = os.environ.get("NODE_IP", "")
+    if not host:
+        raise UsageError(
+            "kubernetes.kubelet: the node's address is not known; set NODE_IP from the field status.hostIP of the pod"
+        )
+    return f"https://{_bracketed(host)}:{port}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 register(

@@ -28,6 +28,7 @@ PORT_NAME = "infercanary"
 _OTEL_SERVICE = "resource.opentelemetry.io/service.name"
 # Each controller puts the hash of its template into the names of its ReplicaSets, and into this label of their pods.
 _TEMPLATE_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
+_SOURCE = "kubernetes.io/config.source"
 _WORKER_SET = "leaderworkerset.sigs.k8s.io/name"
 _CRON_SECONDS = 31 * 86_400.0  # a pod that a CronJob's job begins later than that is not taken for one
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -231,7 +232,9 @@ def _owner(pod: Pod) -> str:
     labels = metadata.labels or {}
     owner = next((each for each in metadata.owner_references or () if each.controller), None)
     if owner is None:
-        return metadata.name
+        # A static pod has no owner in its kubelet's list. One that the API server knows came from there.
+        is_static = (metadata.annotations or {}).get(_SOURCE, "api") != "api"
+        return metadata.name.removesuffix(f"-{pod.spec.node_name}") if is_static else metadata.name
     if owner.kind == "ReplicaSet":
         hashes = (f"-{labels[label]}" for label in _TEMPLATE_HASHES if labels.get(label))
         return next((owner.name.removesuffix(end) for end in hashes if owner.name.endswith(end)), owner.name)
