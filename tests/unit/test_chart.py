@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from infercanary.contract.report import DEFAULT_PORT
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +127,7 @@ MISTAKES = {
     "a policy for pulls": (("image.pullPolicy=never",), "image.pullPolicy must be one of"),
     "a link without a scheme": (("links.grafana=grafana.example.com",), "links.grafana: Does not match"),
     "a setting that the chart makes": (("config.store=/tmp/x",), "config: Must not validate the schema"),
+    "a switch that is a word": (("discovery.kubelet=true",), "discovery.kubelet: Invalid type"),
     "honest labels": (("monitoring.endpoint.honorLabels=false",), "monitoring.endpoint: Must not validate"),
     "a port": (("networkPolicy.probePorts={0}",), "probePorts.0: Must be greater than or equal to 1"),
     "no account": (("serviceAccount.create=false",), "serviceAccount.name: name the account that is there"),
@@ -178,6 +180,19 @@ def test_selectors_and_ports_are_those_of_the_pods(everything: dict[str, Object]
     [endpoint] = everything["PodMonitor/infercanary"]["spec"]["podMetricsEndpoints"]
     [ingress] = everything["NetworkPolicy/infercanary"]["spec"]["ingress"]
     assert endpoint["port"] == ingress["ports"][0]["port"] == "metrics"
+
+
+def test_the_policy_for_a_namespace_of_workloads_lets_the_exporter_in(everything: dict[str, Object]) -> None:
+    page = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    [text] = [
+        block for block in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if "NetworkPolicy" in block
+    ]
+    [rule] = yaml.safe_load(text)["spec"]["ingress"]
+    [source] = rule["from"]
+    assert source["podSelector"]["matchLabels"].items() <= pod(everything)["metadata"]["labels"].items()
+    assert [*source["namespaceSelector"]["matchLabels"].values()] == ["infercanary"]
+    probes, _ = everything["NetworkPolicy/infercanary"]["spec"]["egress"]
+    assert rule["ports"] == probes["ports"] == [{"protocol": "TCP", "port": DEFAULT_PORT}]
 
 
 def test_it_may_list_and_watch_pods_and_nothing_else(everything: dict[str, Object]) -> None:
@@ -235,6 +250,12 @@ def _config(objects: dict[str, Object]) -> Object:
     return yaml.safe_load(objects["ConfigMap/infercanary"]["data"]["exporter.yaml"])
 
 
+def _start_seconds(objects: dict[str, Object]) -> int:
+    probe = _container(objects)["startupProbe"]
+    seconds: int = probe["periodSeconds"] * probe["failureThreshold"]
+    return seconds
+
+
 DIGEST = "sha256:" + "0" * 64
 CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] = {
     "no operator": ((), lambda o: not [name for name in o if name.startswith(("PodMonitor", "PrometheusRule"))]),
@@ -258,6 +279,7 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         ("--set=priorityClass.create=false", "--set=priorityClass.name=high"),
         lambda o: pod(o)["spec"]["priorityClassName"] == "high" and "PriorityClass/infercanary" not in o,
     ),
+    "a node without a CPU to spare": ((), lambda o: _start_seconds(o) >= 300),
     "no priority class": (("--set=priorityClass.create=false",), lambda o: "priorityClassName" not in pod(o)["spec"]),
     "a folder of the node": (
         ("--set=store.hostPath=/data",),
@@ -271,6 +293,27 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         ("--set=webConfigSecret=web",),
         lambda o: "--web-config=/etc/infercanary-web/web.yml" in _container(o)["args"]
         and _container(o)["livenessProbe"]["tcpSocket"] == {"port": "metrics"},
+    ),
+    "the kubelet is asked": (
+        ("--set=discovery.kubelet.enabled=true", "--set=networkPolicy.enabled=true"),
+        lambda o: o["ClusterRole/infercanary"]["rules"]
+        == [{"apiGroups": [""], "resources": ["nodes/pods"], "verbs": ["get"]}]
+        and _config(o)["kubernetes"] == {
+            "enabled": True, "kubelet": {"enabled": True, "port": 10250, "insecure_skip_verify": False}
+        }
+        and "status.hostIP" in str(_container(o)["env"])
+        and o["NetworkPolicy/infercanary"]["spec"]["egress"][1]["ports"] == [{"protocol": "TCP", "port": 10250}],
+    ),
+    "who signs kubelets' certificates": (
+        ("--set=discovery.kubelet.enabled=true", "--set=discovery.kubelet.caConfigMap=ca"),
+        lambda o: _config(o)["kubernetes"]["ca_file"] == "/etc/infercanary-kubelet/ca.crt"
+        and {"name": "kubelet-ca", "configMap": {"name": "ca"}} in pod(o)["spec"]["volumes"]
+        and {"name": "kubelet-ca", "mountPath": "/etc/infercanary-kubelet", "readOnly": True}
+        in _container(o)["volumeMounts"],
+    ),
+    "annotations of pods": (
+        ("--set=podAnnotations.a=b", "--set=discovery.kubelet.enabled=true"),
+        lambda o: pod(o)["metadata"]["annotations"].keys() == {"a", "checksum/kubelet"},
     ),
     "no dashboards": (("--set=dashboards.enabled=false",), lambda o: not [n for n in o if "-dashboard-" in n]),
 }  # fmt: skip

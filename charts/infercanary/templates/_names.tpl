@@ -38,6 +38,21 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* The ConfigMap with who signs kubelets' certificates, where the kubelet is asked and there is one. */}}
+{{- define "infercanary.kubeletCa" -}}
+{{- with .Values.discovery.kubelet }}{{ if .enabled }}{{ .caConfigMap }}{{ end }}{{ end }}
+{{- end }}
+
+{{/* With these settings an exporter must be started anew, which other changes of its file do not need. */}}
+{{- define "infercanary.podAnnotations" -}}
+{{- if .Values.discovery.kubelet.enabled }}
+checksum/kubelet: {{ toJson .Values.discovery.kubelet | sha256sum }}
+{{- end }}
+{{- with .Values.podAnnotations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
 {{/* "true" where PodMonitor and PrometheusRule are wanted. */}}
 {{- define "infercanary.monitoring" -}}
 {{- $wanted := .Values.monitoring.enabled -}}
