@@ -17,7 +17,7 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import expose, polled, reload, runbooks, scrape, status
+from infercanary.exporter import api, expose, polled, reload, runbooks, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.conditions import Condition, impaired
 from infercanary.exporter.config import ExporterConfig
@@ -26,9 +26,12 @@ from infercanary.exporter.discovery.base import Discovery, Reloadable, registere
 from infercanary.exporter.discovery.kills import KillSource
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
+from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
+from infercanary.exporter.rollout import ServiceState
 from infercanary.exporter.signals import OWN, Signals
+from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
 
@@ -155,6 +158,30 @@ class Exporter:
             last += b"# EOF\n"
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         yield Pieces([last], len(last))
+
+    def known(self, service: ServiceKey) -> ServiceState:
+        """What a rollout of a service may learn (:class:`~.rollout.Verdicts`).
+
+        Args:
+            service: Any key.
+
+        Returns:
+            What was judged here, and what is polled here.
+        """
+        probes = self.collector.services.get(service, ())
+        return ServiceState(
+            self.judging.findings.get(service, NOTHING),
+            [probe.start for probe in probes if probe.up and probe.start is not None],
+            [probe.container.replica for probe in probes if probe.start is None],
+        )
+
+    def services(self) -> set[ServiceKey]:
+        """All services that were judged here, or have a container here.
+
+        Returns:
+            Their keys.
+        """
+        return {*self.judging.findings, *self.collector.services}
 
     def impaired(self) -> list[Condition]:
         """What is wrong with the exporter itself, as it is now.
@@ -323,8 +350,8 @@ def create_app(config: ExporterConfig, config_path: Path | None = None) -> web.A
         The application; nothing runs before its start.
     """
     app = web.Application(client_max_size=64 << 10)
-    app[EXPORTER] = Exporter(config, config_path)
+    app[EXPORTER] = app[api.VERDICTS] = Exporter(config, config_path)
     app.cleanup_ctx.append(app[EXPORTER].run)
     app.on_response_prepare.append(_add_security_headers)
-    app.add_routes(routes)
+    app.add_routes([*routes, *api.routes])
     return app

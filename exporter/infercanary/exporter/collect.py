@@ -10,6 +10,7 @@ import asyncio
 import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -30,6 +31,7 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
+from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +71,8 @@ class Collector:
         self.config = config
         self.judging = judging
         self.probes: dict[Key, PolledProbe] = {}
+        self.services: dict[ServiceKey, list[PolledProbe]] = {}
+        """The same by service."""
         self.kills = KillCounts()
         self._exposition = exposition
         self._reserved = reserved
@@ -121,6 +125,10 @@ class Collector:
                 self._tasks[key] = asyncio.create_task(self._watch(probe, container.url, delay))
             if probe.polled:
                 self.show(probe)
+        services: defaultdict[ServiceKey, list[PolledProbe]] = defaultdict(list)
+        for probe in self.probes.values():
+            services[probe.container.service_key].append(probe)
+        self.services = dict(services)
 
     def note_end(self, kill: MemoryKill) -> None:
         """Count a container that the kernel ended for memory, and let the judge know which start it was.

@@ -188,6 +188,11 @@ class PolledProbe:
         return f"{boot_id}@{watched}" if watched else boot_id
 
     @property
+    def start(self) -> Generation | None:
+        """The start that reports now, as it last said; None where none ever did."""
+        return next((generation for generation, _ in reversed(self.generations.values())), None)
+
+    @property
     def identity(self) -> dict[str, str]:
         """The labels that every one of its series carries."""
         return self.container.labels

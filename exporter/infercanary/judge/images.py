@@ -7,11 +7,14 @@ compared; those of different forms are of one image where the reference is the s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from infercanary.judge.model import ImageForm, Start
+from infercanary.judge.model import Generation, ImageForm, Start
+
+_DIGEST = re.compile(r"(?:^|.*@)(sha256:[0-9a-f]{64})")
 
 
 class _Image(msgspec.Struct):
@@ -68,6 +71,22 @@ def by_reference(before: Iterable[Start], after: Iterable[Start]) -> bool:
     """
     old, new = ({start.generation.image_form for start in starts} for starts in (before, after))
     return bool(old and new) and "" not in old | new and old.isdisjoint(new)
+
+
+def is_named(generation: Generation, image: str) -> bool:
+    """Whether a start ran the image that somebody names.
+
+    Args:
+        generation: The start.
+        image: A reference, or a digest or an id (``sha256:…``). Where it has a digest, that decides, and no tag does.
+    """
+    if digest := _DIGEST.fullmatch(image):
+        known = (generation.image_id, generation.image_digest, generation.image)
+        return digest[1] in (each.rpartition("@")[2] for each in known)
+    reference, pinned, _ = generation.image.partition("@")
+    if not reference or (pinned and ":" not in reference.rpartition("/")[2]):
+        return False  # it was started by its digest alone
+    return reference_of(image) == reference_of(reference)
 
 
 def reference_of(image: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from infercanary.exporter.judging.answers import PastVerdict
+from infercanary.exporter.judging.sides import Sides, sides
 from infercanary.judge import drift
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, judge_measures
@@ -35,6 +36,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """The judge's own A/A tests."""
     measures: Mapping[str, Mapping[str, MeasureVerdict]] = {}
     """By canary and measure: memory, energy, the throughput of a load."""
+    sides: Mapping[str, Sides] = {}
+    """Which live starts each judgement is about."""
 
     def judged(
         self,
@@ -80,6 +83,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
                 **self.measures,
                 canary: judge_measures(starts, siblings, policy, self.measures.get(canary, {})),
             },
+            sides={**self.sides, canary: sides(starts, policy)},
         )
 
     def counted(self, canary: str, runs: int) -> Findings:
@@ -123,6 +127,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             answers={canary: found for canary, found in self.answers.items() if canary in canaries},
             trials={canary: found for canary, found in self.trials.items() if canary in canaries},
             measures={canary: found for canary, found in self.measures.items() if canary in canaries},
+            sides={canary: found for canary, found in self.sides.items() if canary in canaries},
         )
 
 

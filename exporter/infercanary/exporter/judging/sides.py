@@ -1,0 +1,44 @@
+"""Which of a service's live starts a verdict is about: by that one knows whether it is about what runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from infercanary.exporter.judging.action import Boot
+from infercanary.judge.model import Start
+from infercanary.judge.policy import Policy
+from infercanary.judge.upgrade import last_upgrade, live_starts
+
+
+class Sides(NamedTuple):
+    """The newest start of each container that was live when its canary was judged, by container and boot id."""
+
+    new: frozenset[Boot] = frozenset()
+    """Of the image that the verdict is about."""
+    old: frozenset[Boot] = frozenset()
+    """Of the image that it is compared with."""
+    others: frozenset[Boot] = frozenset()
+    """Of any other one; without an upgrade, all of them."""
+
+
+def sides(starts: Sequence[Start], policy: Policy) -> Sides:
+    """The live starts of a canary by side of its last upgrade.
+
+    Args:
+        starts: Of one service and canary, identified, in order of time.
+        policy: When a start counts, and when a container is not live any more.
+
+    Returns:
+        At most one start a container.
+    """
+    live = live_starts(starts, policy)
+    upgrade = last_upgrade(starts, policy)
+    if upgrade is None:
+        return Sides(others=frozenset(start.boot for start in live))
+    new, old = ({start.identity for start in side} for side in (upgrade.after, upgrade.before))
+    return Sides(
+        new=frozenset(start.boot for start in live if start.identity in new),
+        old=frozenset(start.boot for start in live if start.identity in old),
+        others=frozenset(start.boot for start in live if start.identity not in new | old),
+    )
