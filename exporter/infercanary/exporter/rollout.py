@@ -1,4 +1,4 @@
-"""What a rollout is told of a service: the judge's verdict, as long as it is about what is being rolled out now.
+"""What a rollout learns of a service: the judge's verdict, as long as it is about what is being rolled out now.
 
 A rollout asks at moments that the judge does not choose: when new pods were created and have not reported yet, when one
 upgrade overtakes another, after a rollback. What is known then may be a verdict on an earlier upgrade, and that must

@@ -77,9 +77,9 @@ async def test_a_rollout_waits_and_then_aborts(
         assert await rollout.webhooks() == [412, 412]
         stable.runs, canary.runs = runs(600, 0.020, BEGIN), runs(192, 0.026, BEGIN + 4000)
         await eventually(lambda: reads("regressed"), 15)
-        told = await rollout.verdict()
-        assert told["sentence"].startswith("regressed +") and told["canaries"] == {"resnet18": "regressed"}
-        assert 0.1 < told["low"] < told["shift"] < told["high"] < 0.5
+        given = await rollout.verdict()
+        assert given["sentence"].startswith("regressed +") and given["canaries"] == {"resnet18": "regressed"}
+        assert 0.1 < given["low"] < given["shift"] < given["high"] < 0.5
         assert await rollout.webhooks() == [412, 200]
         # Of these containers no image is known, so that one which is named may be another one.
         assert await rollout.webhooks(image="search:v2") == [412, 412]

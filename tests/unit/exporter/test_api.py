@@ -157,10 +157,10 @@ async def test_every_question_that_is_described_has_an_answer_that_is(
     client.memory.of = {ServiceKey(in_namespace, "s"): known}
     for path, passes in (("gate", PROMOTES), ("rollback", ABORTS)):
         status, text = await client.post(path, json.dumps(call).encode())
-        told = json.loads(text)
-        ANSWER.validate(told)
-        assert told["verdict"] == found["verdict"]
-        assert status == (200 if told["verdict"] in passes else 412)
+        shown = json.loads(text)
+        ANSWER.validate(shown)
+        assert shown["verdict"] == found["verdict"]
+        assert status == (200 if shown["verdict"] in passes else 412)
 
 
 JSON = st.recursive(

@@ -1,4 +1,4 @@
-"""What a rollout is told, in every race with it that we know: the judge is real, on runs that are made up."""
+"""What a rollout learns, in every race with it that we know: the judge is real, on runs that are made up."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def replaced(seconds: float) -> Findings:
     )
 
 
-def test_the_worst_of_all_states_is_told_apart() -> None:
+def test_all_states_have_an_order() -> None:
     assert {*WORST_FIRST} == {*STATES, "unknown"}
     assert WORST_FIRST[0] == "regressed" and {*WORST_FIRST[-2:]} == PROMOTES
 
@@ -103,15 +103,15 @@ def test_the_worst_of_all_states_is_told_apart() -> None:
 )
 @pytest.mark.parametrize("image", ["", V2, IDS[V2], f"registry.example.com/search@{IDS[V2]}"])
 def test_a_rollout_that_is_under_way(seconds: float, verdict: str, image: str) -> None:
-    told = Memory(side_by_side(seconds), [*STABLE, CANARY]).says(image=image)
-    assert told.verdict == verdict, told.sentence
-    assert told.canaries == {"c": verdict} and told.canary == "c"
-    assert told.low is not None and told.shift is not None and told.high is not None
-    assert told.low < told.shift < told.high
-    assert told.sentence.startswith(verdict) and told.runs > 4 and told.starts > 2 and told.hosts == 1
-    assert told.cause == ("image" if verdict != "equivalent" else None) or told.cause == "unknown"
-    assert told.since is not None and told.since.timestamp() == 4 * HOUR
-    assert told.baseline_image == f"{V1} (111111111111)" and told.candidate_image == f"{V2} (222222222222)"
+    given = Memory(side_by_side(seconds), [*STABLE, CANARY]).says(image=image)
+    assert given.verdict == verdict, given.sentence
+    assert given.canaries == {"c": verdict} and given.canary == "c"
+    assert given.low is not None and given.shift is not None and given.high is not None
+    assert given.low < given.shift < given.high
+    assert given.sentence.startswith(verdict) and given.runs > 4 and given.starts > 2 and given.hosts == 1
+    assert given.cause == ("image" if verdict != "equivalent" else None) or given.cause == "unknown"
+    assert given.since is not None and given.since.timestamp() == 4 * HOUR
+    assert given.baseline_image == f"{V1} (111111111111)" and given.candidate_image == f"{V2} (222222222222)"
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_a_verdict_on_the_upgrade_before_neither_promotes_nor_aborts(seconds: fl
     """v2 was rolled out long ago; now v3 is, and its pods are not there yet, or have not reported."""
     running = [generation(name, V2, 4 * HOUR) for name in ("a", "b")]
     for silent in ((), ("x",)):
-        told = Memory(replaced(seconds), running, silent).says(image=image)
-        assert told.verdict == "unknown" and told.shift is None
-        assert V2 in told.sentence
+        given = Memory(replaced(seconds), running, silent).says(image=image)
+        assert given.verdict == "unknown" and given.shift is None
+        assert V2 in given.sentence
 
 
 def test_an_upgrade_that_overtakes_another_one_is_not_judged_by_it() -> None:
     """v3 came while v2 was still beside v1: nothing names the image, and what began since was not judged."""
     running = [*STABLE, CANARY]
     for findings in (side_by_side(FAST), side_by_side(SLOW)):
-        told = Memory(findings, [*running, generation("y", V3, 5 * HOUR)]).says()
-        assert told.verdict == "unknown" and "y did not run its canaries yet" in told.sentence
-        told = Memory(findings, running, ["y"]).says()
-        assert told.verdict == "unknown" and "y did not run its canaries yet" in told.sentence
+        given = Memory(findings, [*running, generation("y", V3, 5 * HOUR)]).says()
+        assert given.verdict == "unknown" and "y did not run its canaries yet" in given.sentence
+        given = Memory(findings, running, ["y"]).says()
+        assert given.verdict == "unknown" and "y did not run its canaries yet" in given.sentence
         assert Memory(findings, [*running, generation("y", V3, 5 * HOUR)]).says(image=V3).verdict == "unknown"
 
 
@@ -155,28 +155,28 @@ def test_a_tag_that_moved_names_both_images_and_tells_nothing_apart() -> None:
 def test_a_rollback_is_not_judged_by_what_it_takes_back() -> None:
     """v2 replaced v1, and v1 comes back: what is known of v2 does not count, and what is known of v1 then does."""
     running = [generation(name, V2, 4 * HOUR) for name in ("a", "b")]
-    told = Memory(replaced(SLOW), running).says(image=V1)
-    assert told.verdict == "unknown" and f"is about {V2}" in told.sentence
+    given = Memory(replaced(SLOW), running).says(image=V1)
+    assert given.verdict == "unknown" and f"is about {V2}" in given.sentence
     back = generation("c", V1, 5 * HOUR)
     findings = judged(*BEFORE, *(start(each, SLOW, 560) for each in running), start(back))
-    told = Memory(findings, [*running, back]).says(image=V1)
-    assert told.verdict == "improved" and "a rollback" in told.sentence
+    given = Memory(findings, [*running, back]).says(image=V1)
+    assert given.verdict == "improved" and "a rollback" in given.sentence
     assert Memory(findings, [*running, back]).says(image=V2).verdict == "unknown"
 
 
-def test_an_image_whose_containers_are_gone_is_not_told_about() -> None:
-    told = Memory(side_by_side(SLOW), STABLE).says()
-    assert told.verdict == "unknown" and "no container that reports now has that" in told.sentence
+def test_an_image_whose_containers_are_gone_has_no_verdict() -> None:
+    given = Memory(side_by_side(SLOW), STABLE).says()
+    assert given.verdict == "unknown" and "no container that reports now has that" in given.sentence
     assert Memory(side_by_side(SLOW), STABLE).says(image=V2).verdict == "unknown"
 
 
 def test_after_a_rollout_it_takes_a_time_since_when_a_verdict_counts() -> None:
     running = [generation(name, V2, 4 * HOUR) for name in ("a", "b")]
-    told = Memory(replaced(SLOW), running).says(image=V2)
-    assert told.verdict == "unknown" and "say since=" in told.sentence
+    given = Memory(replaced(SLOW), running).says(image=V2)
+    assert given.verdict == "unknown" and "say since=" in given.sentence
     assert Memory(replaced(SLOW), running).says(since=4 * HOUR - 1).verdict == "regressed"
-    told = Memory(replaced(SLOW), running).says(since=4 * HOUR + 1)
-    assert told.verdict == "unknown" and "that is before since=" in told.sentence
+    given = Memory(replaced(SLOW), running).says(since=4 * HOUR + 1)
+    assert given.verdict == "unknown" and "that is before since=" in given.sentence
 
 
 def test_new_weights_in_the_same_image_are_not_judged_by_the_image() -> None:
@@ -192,22 +192,24 @@ def test_of_two_canaries_the_worst_counts() -> None:
     after = [*(start(each, count=560, canary="d") for each in STABLE), start(CANARY, SLOW, canary="d")]
     both = judged(*(start(each, canary="d") for each in OLD[:-2]), *after, found=side_by_side(FAST))
     memory = Memory(both, [*STABLE, CANARY])
-    told = memory.says(image=V2)
-    assert (told.verdict, told.canary) == ("regressed", "d")
-    assert told.canaries == {"c": "equivalent", "d": "regressed"}
+    given = memory.says(image=V2)
+    assert (given.verdict, given.canary) == ("regressed", "d")
+    assert given.canaries == {"c": "equivalent", "d": "regressed"}
     assert memory.says(canary="c").verdict == "equivalent"
     # One that the new image has not run yet holds the other one back.
     half = judged(*(start(each, canary="d") for each in OLD), found=side_by_side(FAST))
-    told = Memory(half, [*STABLE, CANARY]).says(image=V2)
-    assert told.canaries["c"] == "equivalent" and told.verdict not in (*PROMOTES, "regressed")
-    told = memory.says(canary="e")
-    assert told.verdict == "unknown" and told.sentence == "unknown: the service has no canary e; it has c, d"
+    given = Memory(half, [*STABLE, CANARY]).says(image=V2)
+    assert given.canaries["c"] == "equivalent" and given.verdict not in (*PROMOTES, "regressed")
+    given = memory.says(canary="e")
+    assert (
+        given.verdict == "unknown" and given.sentence == "unknown: the service has no canary e; it has c, d"
+    )
 
 
 def test_a_node_without_a_baseline_waits() -> None:
     findings = judged(start(CANARY))
-    told = Memory(findings, [CANARY]).says(image=V2)
-    assert told.verdict == "no_baseline" and told.sentence.startswith("no baseline yet")
+    given = Memory(findings, [CANARY]).says(image=V2)
+    assert given.verdict == "no_baseline" and given.sentence.startswith("no baseline yet")
     beside = [start(each, count=362) for each in STABLE]  # as far as the canary
     settling = judged(*BEFORE[:-2], *beside, start(CANARY, SLOW, 2))
     assert Memory(settling, [*STABLE, CANARY]).says(image=V2).verdict == "settling"
@@ -216,14 +218,14 @@ def test_a_node_without_a_baseline_waits() -> None:
 def test_a_service_of_another_namespace_does_not_answer() -> None:
     memory = Memory(side_by_side(FAST), [*STABLE, CANARY])
     for other in (ServiceKey("", "search"), ServiceKey("staging", "search"), ServiceKey("ml", "serach")):
-        told = memory.says(service=other, image=V2)
-        assert told.verdict == "unknown" and (told.namespace, told.service) == other
+        given = memory.says(service=other, image=V2)
+        assert given.verdict == "unknown" and (given.namespace, given.service) == other
     assert memory.says(service=ServiceKey("", "search")).sentence.endswith("say namespace=ml")
 
 
 def test_what_was_not_judged_yet_waits() -> None:
-    told = Memory(NOTHING, [CANARY]).says()
-    assert (told.verdict, told.sentence) == ("unknown", "unknown: the service was not judged yet")
+    given = Memory(NOTHING, [CANARY]).says()
+    assert (given.verdict, given.sentence) == ("unknown", "unknown: the service was not judged yet")
     # After a restart of the exporter, before the first report.
     assert Memory(side_by_side(FAST), [], ["a", "b", "x"]).says(image=V2).verdict == "unknown"
 
@@ -233,6 +235,6 @@ def test_an_image_that_nobody_knows_is_not_compared() -> None:
     known = [msgspec.structs.replace(each, image="", image_id="") for each in [*STABLE, CANARY]]
     known[-1] = msgspec.structs.replace(known[-1], environment={"torch": "2"})
     findings = judged(*(start(each, count=560) for each in known[:2]), start(known[2], SLOW))
-    told = Memory(findings, known).says(image=V2)
-    assert told.verdict == "unknown" and "ask without image=" in told.sentence
+    given = Memory(findings, known).says(image=V2)
+    assert given.verdict == "unknown" and "ask without image=" in given.sentence
     assert Memory(findings, known).says().verdict == "regressed"
