@@ -96,9 +96,9 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 clean: ## remove what was installed and cached here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-grafana/check/node_modules: grafana/check/package-lock.json
+%/check/node_modules: %/check/package-lock.json
 	@command -v npm >/dev/null || { echo "no npm: apt-get install nodejs npm"; exit 2; }
-	npm ci --prefix grafana/check --no-audit --no-fund
+	npm ci --prefix $*/check --no-audit --no-fund
 	@touch $@
 
 .venv/bin/python:

@@ -177,6 +177,9 @@ def test_selectors_and_ports_are_those_of_the_pods(everything: dict[str, Object]
         assert selector["matchLabels"] and selector["matchLabels"].items() <= labels
     [container] = pod(everything)["spec"]["containers"]
     assert container["ports"] == [{"name": "metrics", "containerPort": 9797}]
+    service = everything["Service/infercanary"]["spec"]
+    assert service["selector"].items() <= labels
+    assert [(port["port"], port["targetPort"]) for port in service["ports"]] == [(9797, "metrics")]
     [endpoint] = everything["PodMonitor/infercanary"]["spec"]["podMetricsEndpoints"]
     [ingress] = everything["NetworkPolicy/infercanary"]["spec"]["ingress"]
     assert endpoint["port"] == ingress["ports"][0]["port"] == "metrics"
