@@ -79,6 +79,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """When the kernel ended its server for memory, as the exporter learned."""
     ended_at: float = 0.0
     """When Docker or Kubernetes had its container no more, a Unix time; 0 where it may still run."""
+    host: str = ""
+    """That it ran on; empty where a store is of one host alone."""
 
     @property
     def is_known(self) -> bool:

@@ -1,7 +1,7 @@
 """What judging needs of a store, and the registry of the kinds of stores.
 
 A kind is one file in this folder: a class with the methods of :class:`Store`, and one call of :func:`register`.
-``sqlite`` is the default, and the only one today.
+``sqlite`` is the default; ``postgresql`` is for exporters that share one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import pkgutil
 from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,96 @@ class Document(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class LeaseLost(StoreError):
+    """Somebody else judges the service by now; nothing was written."""
+
+
+class LastRun(NamedTuple):
+    """When a canary ran last in a container."""
+
+    service: ServiceKey
+    container: str
+    canary: str
+    at: float
+    """A Unix time, by the probe's clock."""
+
+
+class Found(NamedTuple):
+    """A finding as it is kept."""
+
+    service: ServiceKey
+    canary: str
+    body: bytes
+
+
+class Fleet(Protocol):
+    """What exporters that share a store agree on. Every method may raise :class:`StoreError`; one thread at a time.
+
+    A service's lease has one holder. It ends after ``lease_seconds``, by the store's clock, unless it is renewed.
+    """
+
+    lease_seconds: float
+
+    def hold(self, wanted: Collection[ServiceKey]) -> set[ServiceKey]:
+        """Renew the leases of these services, and take those that nobody has.
+
+        Args:
+            wanted: Services; a lease of any other one is left to end.
+
+        Returns:
+            The services whose lease this process has now.
+        """
+
+    def give_back(self, services: Collection[ServiceKey]) -> None:
+        """End the leases of these services, so that another process may take them at once.
+
+        Args:
+            services: Those that this process holds; others are passed over.
+        """
+
+    def refresh(self, services: Collection[ServiceKey]) -> set[tuple[ServiceKey, str]]:
+        """Read again what the store has of these services: what the reading methods of :class:`Store` say of them is of
+        that moment, until the next call.
+
+        Args:
+            services: All others are forgotten.
+
+        Returns:
+            Service and canary of each canary of which a start, or its runs, changed since the call before.
+        """
+
+    def put_finding(self, service: ServiceKey, canary: str, at: float, body: bytes, taught: bytes) -> None:
+        """Keep what is known of a canary now.
+
+        Args:
+            service: One whose lease this process has.
+            canary: Its name.
+            at: A Unix time.
+            body: Any bytes.
+            taught: What its restarts teach about others; empty for nothing.
+
+        Raises:
+            LeaseLost: The lease is another process's by now.
+        """
+
+    def findings(self, services: Collection[ServiceKey]) -> list[Found]:
+        """What is known of these services, as far as it changed since the call before.
+
+        Args:
+            services: Any; what was known of others before is forgotten.
+
+        Returns:
+            One for each canary that has a new finding.
+        """
+
+    def taught(self) -> list[Found]:
+        """What each canary of all services teaches.
+
+        Returns:
+            The ``taught`` of each :meth:`put_finding` that was not empty.
+        """
+
+
 class Store(Protocol):
     """Keeps each run once, thinner with age. Every method but :meth:`close` may raise :class:`StoreError`.
 
@@ -48,8 +138,12 @@ class Store(Protocol):
     """
 
     @property
-    def size_bytes(self) -> int:
-        """Size of what is kept."""
+    def size_bytes(self) -> int | None:
+        """Size of what is kept; None where the store cannot tell."""
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """For a store that several exporters share; None for one that has one owner, who judges all that is in it."""
 
     @property
     def unreadable(self) -> int:
@@ -91,22 +185,24 @@ class Store(Protocol):
             How many of them are new.
         """
 
-    def canaries(self) -> list[tuple[ServiceKey, str]]:
+    def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
         """Service and canary of each canary that ran.
+
+        Args:
+            services: Of these services alone; None for all.
 
         Returns:
             Pairs, each once, in order of namespace and both names.
         """
 
-    def most_active(self, most: int) -> list[tuple[ServiceKey, str]]:
-        """Service and a canary of it, of the ``most`` services that were seen last; those that neither
-        Docker nor Kubernetes found not.
+    def last_runs(self, host: str) -> list[LastRun]:
+        """What ran on a host, in containers that Docker or Kubernetes found.
 
         Args:
-            most: How many services.
+            host: As starts name it.
 
         Returns:
-            Pairs, one for each service; the service that was seen last comes first.
+            One for each container and canary.
         """
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
@@ -148,6 +244,7 @@ class Store(Protocol):
         canary: str,
         *,
         images: Collection[str] | None = None,
+        container: str | None = None,
         newest: int | None = None,
         oldest: int | None = None,
         since: float = -math.inf,
@@ -158,12 +255,13 @@ class Store(Protocol):
             service: Its key.
             canary: Its name.
             images: Starts of these image keys alone.
+            container: Starts of this container alone.
             newest: So many samples of each start, the last ones.
             oldest: So many samples of each start, the first ones; only one of both may be given.
             since: Starts of that Unix time and later.
 
         Returns:
-            Starts, and samples of each, in order of time.
+            Starts, and samples of each, in order of time; of starts that began at the same time, by container.
         """
 
     def keep_for(self, policy: Policy) -> None:

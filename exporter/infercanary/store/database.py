@@ -250,5 +250,11 @@ _NAMESPACES = (
     "ALTER TABLE new_document RENAME TO document",
 )
 
+# A start has the host that it ran on, and a series when its last run began.
+_HOSTS = (
+    "ALTER TABLE generation ADD COLUMN host TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE series ADD COLUMN last_at REAL NOT NULL DEFAULT 0",
+)
+
 # Step k brings a file of schema k to k + 1, in a transaction of its own. One that was released is never changed.
-_STEPS: tuple[tuple[str, ...], ...] = (_CREATE, _NAMESPACES)
+_STEPS: tuple[tuple[str, ...], ...] = (_CREATE, _NAMESPACES, _HOSTS)

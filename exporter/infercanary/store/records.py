@@ -6,9 +6,29 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from infercanary.judge.model import Sample
+from infercanary.judge.model import Generation, ImageForm, Sample
+from infercanary.judge.origin import NOWHERE, Origin
+from infercanary.store.retention import FAILED, OPENING, RAW
 
 _MAX_BYTES = 4096
+_AFTER_SECONDS = 1e-3
+_MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
+
+ContainerKey = tuple[str, str, str]
+"""Namespace, service and container."""
+
+
+class Details(msgspec.Struct, array_like=True):
+    """What is known of a start beside its names and its image; new fields go to the end, with a default."""
+
+    outputs: dict[str, tuple[float, ...]]
+    cold_start: dict[str, dict[str, float]]
+    origin: Origin = NOWHERE
+    memory_kills: tuple[float, ...] = ()
+    image_form: ImageForm = ""
+    ended_at: float = 0.0
+    host: str = ""
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
@@ -53,3 +73,110 @@ def encode_environment(environment: Mapping[str, str]) -> bytes:
         environment: Component → its value.
     """
     return _encoder.encode(dict(sorted(environment.items())))
+
+
+def key_of(generation: Generation) -> ContainerKey:
+    """What tells its container from all others.
+
+    Args:
+        generation: A start of it.
+
+    Returns:
+        The key.
+    """
+    return generation.namespace, generation.service, generation.container
+
+
+def details_of(generation: Generation) -> bytes:
+    """The details of ``generation`` as they are kept.
+
+    Args:
+        generation: A start.
+    """
+    g = generation
+    return msgspec.msgpack.encode(
+        Details(g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form, g.ended_at, g.host)
+    )
+
+
+def start_in(
+    names: tuple[str, str, str, str], started_at: float, image: tuple[str, str, str], environment: bytes, details: bytes
+) -> Generation | None:
+    """The start that a row has; None if a failing disk made it unreadable.
+
+    Args:
+        names: Namespace, service, container and boot id.
+        started_at: A Unix time.
+        image: Reference, id and digest.
+        environment: As :func:`encode_environment` made it.
+        details: As :func:`details_of` made them.
+
+    Returns:
+        The start, or None.
+    """
+    try:
+        known = msgspec.msgpack.decode(details, type=Details)
+        components = msgspec.msgpack.decode(environment, type=dict[str, str])
+    except msgspec.DecodeError:
+        return None
+    return Generation(
+        **dict(zip(("namespace", "service", "container", "boot_id"), names, strict=True)),
+        started_at=started_at,
+        **dict(zip(("image", "image_id", "image_digest"), image, strict=True)),
+        environment=components,
+        outputs=known.outputs,
+        cold_start=known.cold_start,
+        origin=known.origin,
+        memory_kills=known.memory_kills,
+        image_form=known.image_form,
+        ended_at=known.ended_at,
+        host=known.host,
+    )
+
+
+def with_kills(generation: Generation, details: bytes) -> Generation:
+    """``generation`` with what an exporter before this one saw of its ends, too.
+
+    Args:
+        generation: A start as it is known now.
+        details: What is kept of it.
+
+    Returns:
+        The start; of many ends it has the last ones.
+    """
+    try:
+        known = msgspec.msgpack.decode(details, type=Details).memory_kills
+    except msgspec.DecodeError:  # a failing disk
+        return generation
+    times = tuple(sorted({*known, *generation.memory_kills})[-_MAX_KILLS:])
+    return msgspec.structs.replace(generation, memory_kills=times)
+
+
+def began(started_at: float, latest: float | None) -> float:
+    """When a start counts as begun.
+
+    Starts of a service are in the order in which they began, but a container's own are in the order in which they were
+    seen: a host without a battery boots in 1970.
+
+    Args:
+        started_at: By the probe's clock.
+        latest: When the container's start before counts as begun; None where there is none.
+
+    Returns:
+        A Unix time, later than ``latest``.
+    """
+    return started_at if latest is None or started_at > latest else latest + _AFTER_SECONDS
+
+
+def tier_of(sample: Sample, taken: int, opening: int) -> int:
+    """Where a run is kept first.
+
+    Args:
+        sample: A run that is new.
+        taken: How many good runs of its start there were before.
+        opening: How many of these are the start's opening.
+
+    Returns:
+        One of the tiers of :mod:`.retention`.
+    """
+    return FAILED if sample.failed else OPENING if taken < opening else RAW

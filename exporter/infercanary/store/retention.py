@@ -10,7 +10,7 @@ that of the store: how long exporters have watched, whatever the clock showed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -98,7 +98,8 @@ class StartRecord(NamedTuple):
     """One start of a container, as far as it matters for how long it is kept. ``seen`` is an age of the store."""
 
     service: ServiceKey
-    id: int
+    id: Any
+    """As the store names it."""
     container: str
     image: str
     seen: float
@@ -113,7 +114,7 @@ def image_of(key: str) -> str:
     return key.partition(" ")[0]
 
 
-def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[int]:
+def expired(starts: Iterable[StartRecord], age: float, keep: Retention) -> list[Any]:
     """The ids of the starts whose time is over.
 
     Args:

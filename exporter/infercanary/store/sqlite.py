@@ -22,11 +22,12 @@ from typing import Any
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import retention, starts, thinning
-from infercanary.store.base import DEFAULT_SCHEME, HISTORY, Document, register
-from infercanary.store.records import decode, encode
+from infercanary.store.base import DEFAULT_SCHEME, HISTORY, Document, Fleet, LastRun, register
+from infercanary.store.records import ContainerKey, decode, encode, key_of, tier_of
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
 from infercanary.store.session import Session
-from infercanary.store.starts import ContainerKey, SeriesRow, StartRows, key_of
+from infercanary.store.sqlite_rows import SqliteRows, drop
+from infercanary.store.starts import SeriesRow, StartRows
 
 _SWEEP_SECONDS = 3600.0
 _MAX_CANARIES = 32  # of one start: a probe that invents names must not fill the disk
@@ -80,6 +81,11 @@ class SqliteStore:
         return self.session.size_bytes
 
     @property
+    def fleet(self) -> Fleet | None:
+        """None: the file has one owner."""
+        return None
+
+    @property
     def set_aside_at(self) -> float | None:
         """When the last corrupt file that still lies beside this one was set aside, a Unix time."""
         return self.session.set_aside_at
@@ -115,26 +121,27 @@ class SqliteStore:
         self._touched.add(key_of(generation))
         return new
 
-    def canaries(self) -> list[tuple[ServiceKey, str]]:
+    def canaries(self, services: Collection[ServiceKey] | None = None) -> list[tuple[ServiceKey, str]]:
         """Service and canary of each canary that ran."""
         with self.session.work() as db:
             rows = db.execute(
                 "SELECT DISTINCT namespace, service, canary FROM series "
                 "JOIN generation g ON g.id = series.generation ORDER BY namespace, service, canary"
             ).fetchall()
-        return [(ServiceKey(namespace, service), canary) for namespace, service, canary in rows]
+        found = [(ServiceKey(namespace, service), canary) for namespace, service, canary in rows]
+        return [key for key in found if services is None or key[0] in services]
 
-    def most_active(self, most: int) -> list[tuple[ServiceKey, str]]:
-        """Service and a canary of it, of the ``most`` services that were seen last, of those found on this host."""
+    def last_runs(self, host: str) -> list[LastRun]:
+        """What ran on a host, in containers that Docker or Kubernetes found."""
         with self.session.work() as db:
             rows = db.execute(
-                # SQLite takes a bare column from the row of the maximum (https://sqlite.org/lang_select.html#bareagg).
-                "SELECT namespace, service, canary, max(seen) FROM series "
-                "JOIN generation g ON g.id = series.generation WHERE image_id != '' OR image_digest != '' "
-                "GROUP BY namespace, service ORDER BY max(seen) DESC, namespace, service LIMIT ?",
-                (most,),
+                "SELECT namespace, service, container, canary, max(last_at) FROM series "
+                "JOIN generation g ON g.id = series.generation "
+                "WHERE host = ? AND (image_id != '' OR image_digest != '') "
+                "GROUP BY namespace, service, container, canary",
+                (host,),
             ).fetchall()
-        return [(ServiceKey(namespace, service), canary) for namespace, service, canary, _ in rows]
+        return [LastRun(ServiceKey(namespace, service), *rest) for namespace, service, *rest in rows]
 
     def taken(self, service: ServiceKey, canary: str) -> dict[tuple[str, str], int]:
         """Container and boot id → runs that were taken and had not failed, also those that were merged since."""
@@ -159,7 +166,7 @@ class SqliteStore:
         """Each start of the service's containers, also without runs, in order of time."""
         with self.session.work() as db:
             rows = db.execute(
-                f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, g.id", service
+                f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, container, g.id", service
             ).fetchall()
         return [generation for row in rows if (generation := self._generation(row)) is not None]
 
@@ -169,6 +176,7 @@ class SqliteStore:
         canary: str,
         *,
         images: Collection[str] | None = None,
+        container: str | None = None,
         newest: int | None = None,
         oldest: int | None = None,
         since: float = -math.inf,
@@ -186,8 +194,9 @@ class SqliteStore:
         with self.session.work() as db:
             rows = db.execute(
                 f"{starts.COLUMNS} JOIN series s ON s.generation = g.id "
-                "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? ORDER BY began, g.id",
-                (*service, canary, since),
+                "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? AND container = ifnull(?, container) "
+                "ORDER BY began, container, g.id",
+                (*service, canary, since, container),
             ).fetchall()
             for row in rows:
                 generation = self._generation(row)
@@ -221,7 +230,7 @@ class SqliteStore:
         for key in list(self._touched):
             with self.transaction(), self.session.work() as db:
                 self._starts.forget(key)
-                thinning.thin(db, self._keep, key)
+                thinning.thin(SqliteRows(db, key), self._keep)
             self._touched.discard(key)
         if self._swept_at is None or self._age - self._swept_at >= _SWEEP_SECONDS:
             with self.transaction(), self.session.work() as db:
@@ -273,7 +282,7 @@ class SqliteStore:
         ).fetchall()
         records = (StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows)
         if expired := retention.expired(records, self._age, self._keep):
-            thinning.drop(db, expired)
+            drop(db, expired)
             db.execute(
                 "DELETE FROM document WHERE service != '' AND (namespace, service) NOT IN "
                 "(SELECT namespace, service FROM generation)"
@@ -301,22 +310,22 @@ class SqliteStore:
 def _insert(db: sqlite3.Connection, series: SeriesRow, samples: Iterable[Sample], opening: int) -> int:
     """How many were new; the first ``opening`` ones of the start are its opening."""
     added = dict.fromkeys((retention.OPENING, retention.RAW, retention.FAILED), 0)
+    last_at = 0.0
     for sample in sorted(samples, key=lambda sample: sample.sequence):
-        failed = sample.failed
-        if sample.sequence <= (series.failed_through if failed else series.merged_through):
+        if sample.sequence <= (series.failed_through if sample.failed else series.merged_through):
             continue
-        begins = series.taken + added[retention.OPENING] < opening
-        tier = retention.FAILED if failed else retention.OPENING if begins else retention.RAW
+        tier = tier_of(sample, series.taken + added[retention.OPENING], opening)
         added[tier] += db.execute(
             "INSERT OR IGNORE INTO sample VALUES (?, ?, ?, ?)",
             (series.id, sample.sequence, tier, encode(sample)),
         ).rowcount
+        last_at = max(last_at, sample.started_at)
     begun, later, failures = added.values()
     if begun or later or failures:
         db.execute(
-            "UPDATE series SET opening = opening + ?, raw = raw + ?, failed = failed + ?, taken = taken + ? "
-            "WHERE id = ?",
-            (begun, later, failures, begun + later, series.id),
+            "UPDATE series SET opening = opening + ?, raw = raw + ?, failed = failed + ?, taken = taken + ?, "
+            "last_at = max(last_at, ?) WHERE id = ?",
+            (begun, later, failures, begun + later, last_at, series.id),
         )
         series.taken += begun + later
     return begun + later + failures

@@ -8,9 +8,16 @@ from typing import Any
 
 import msgspec
 
-from infercanary.judge.model import Generation, ImageForm
-from infercanary.judge.origin import NOWHERE, Origin
-from infercanary.store.records import encode_environment
+from infercanary.judge.model import Generation
+from infercanary.store.records import (
+    ContainerKey,
+    began,
+    details_of,
+    encode_environment,
+    key_of,
+    start_in,
+    with_kills,
+)
 
 COLUMNS = (
     "SELECT g.id, namespace, service, container, boot_id, started_at, image, image_id, image_digest, e.body, details "
@@ -18,39 +25,12 @@ COLUMNS = (
 )
 """What :func:`read` takes a row of."""
 
-ContainerKey = tuple[str, str, str]
-"""Namespace, service and container."""
-
 DELETE_UNUSED_ENVIRONMENTS = (
     "DELETE FROM environment WHERE NOT EXISTS "
     "(SELECT 1 FROM generation g WHERE g.environment = environment.id)"
 )
 
-_MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
-
-
-class _Details(msgspec.Struct, array_like=True):
-    """The column `details`; new fields go to the end, with a default."""
-
-    outputs: dict[str, tuple[float, ...]]
-    cold_start: dict[str, dict[str, float]]
-    origin: Origin = NOWHERE
-    memory_kills: tuple[float, ...] = ()
-    image_form: ImageForm = ""
-    ended_at: float = 0.0
-
-
-def key_of(generation: Generation) -> ContainerKey:
-    """What tells its container from all others.
-
-    Args:
-        generation: A start of it.
-
-    Returns:
-        The key.
-    """
-    return generation.namespace, generation.service, generation.container
 
 
 class SeriesRow(msgspec.Struct):
@@ -113,10 +93,10 @@ class StartRows:
                 "SELECT environment, details FROM generation WHERE id = ?", (row.id,)
             ).fetchone()
             after = _environment(db, generation)
-            kept = _with_kills(generation, details)
+            kept = with_kills(generation, details)
             db.execute(
                 "UPDATE generation SET image = ?, image_id = ?, image_digest = ?, image_key = ?, environment = ?, "
-                "details = ? WHERE id = ?",
+                "details = ?, host = ? WHERE id = ?",
                 (*_changeable(kept, after), row.id),
             )
             if after != before:
@@ -134,40 +114,9 @@ def read(row: tuple[Any, ...]) -> Generation | None:
     Returns:
         The start, or None.
     """
-    (
-        _,
-        namespace,
-        service,
-        container,
-        boot_id,
-        started_at,
-        image,
-        image_id,
-        image_digest,
-        environment,
-        details,
-    ) = row
-    try:
-        known = msgspec.msgpack.decode(details, type=_Details)
-        return Generation(
-            namespace=namespace,
-            service=service,
-            container=container,
-            boot_id=boot_id,
-            started_at=started_at,
-            image=image,
-            image_id=image_id,
-            image_digest=image_digest,
-            environment=msgspec.msgpack.decode(environment, type=dict[str, str]),
-            outputs=known.outputs,
-            cold_start=known.cold_start,
-            origin=known.origin,
-            memory_kills=known.memory_kills,
-            image_form=known.image_form,
-            ended_at=known.ended_at,
-        )
-    except msgspec.DecodeError:
-        return None
+    _, namespace, service, container, boot_id, started_at, image, image_id, image_digest, environment, details = row
+    names = (namespace, service, container, boot_id)
+    return start_in(names, started_at, (image, image_id, image_digest), environment, details)
 
 
 def add_series(db: sqlite3.Connection, start: StartRow, canary: str, first_at: float) -> SeriesRow:
@@ -209,17 +158,14 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
     (latest,) = db.execute(
         "SELECT max(began) FROM generation WHERE namespace = ? AND service = ? AND container = ?", key
     ).fetchone()
-    # Starts of a service are in the order in which they began, but a container's own are in the order in which they
-    # were seen: a host without a battery boots in 1970.
-    began = max(generation.started_at, latest if latest is not None else generation.started_at)
     added = db.execute(
         "INSERT INTO generation (namespace, service, container, boot_id, started_at, began, seen, image, image_id, "
-        "image_digest, image_key, environment, details) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "image_digest, image_key, environment, details, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *key,
             generation.boot_id,
             generation.started_at,
-            began,
+            began(generation.started_at, latest),
             age,
             *_changeable(generation, _environment(db, generation)),
         ),
@@ -229,21 +175,8 @@ def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow
 
 def _changeable(generation: Generation, environment: int) -> tuple[object, ...]:
     """The columns that a later report of the same start may change."""
-    g = generation
-    known = g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form, g.ended_at
-    details = msgspec.msgpack.encode(_Details(*known))
     image = (generation.image, generation.image_id, generation.image_digest, generation.work_key)
-    return (*image, environment, details)
-
-
-def _with_kills(generation: Generation, details: bytes) -> Generation:
-    """With what an exporter before this one saw of its ends, too."""
-    try:
-        known = msgspec.msgpack.decode(details, type=_Details).memory_kills
-    except msgspec.DecodeError:  # a failing disk
-        return generation
-    times = tuple(sorted({*known, *generation.memory_kills})[-_MAX_KILLS:])
-    return msgspec.structs.replace(generation, memory_kills=times)
+    return (*image, environment, details_of(generation), generation.host)
 
 
 def _environment(db: sqlite3.Connection, generation: Generation) -> int:

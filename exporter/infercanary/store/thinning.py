@@ -1,10 +1,10 @@
-"""Merging and dropping rows of the SQLite file, such that what :mod:`.retention` says is what stays."""
+"""Merging and dropping rows of a store, such that what :mod:`.retention` says is what stays."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any, Protocol
 
 import msgspec
 
@@ -23,13 +23,13 @@ from infercanary.store.retention import (
     Retention,
     image_of,
 )
-from infercanary.store.starts import ContainerKey
 
 
-class _Series(msgspec.Struct):
-    """The rows of one canary of one start."""
+class SeriesCounts(msgspec.Struct):
+    """The rows of one canary of one start, counted by tier."""
 
-    id: int
+    id: Any
+    """As the store names it."""
     canary: str
     image: str
     first_at: float
@@ -43,63 +43,89 @@ class _Series(msgspec.Struct):
     hours: int
 
 
-def thin(db: sqlite3.Connection, keep: Retention, container: ContainerKey) -> None:
+class Rows(Protocol):
+    """The rows of one container, within a transaction of a store."""
+
+    def starts(self) -> Sequence[tuple[Any, str]]:
+        """Its starts, the oldest first.
+
+        Returns:
+            Of each its id and its image key.
+        """
+
+    def series(self) -> Iterable[SeriesCounts]:
+        """Its series.
+
+        Returns:
+            By canary, and of each canary the newest first.
+        """
+
+    def oldest(self, one: SeriesCounts, tier: int, count: int, after: int) -> list[tuple[int, bytes]]:
+        """The oldest rows of a tier.
+
+        Args:
+            one: Their series.
+            tier: One of :mod:`.retention`'s.
+            count: So many at most.
+            after: Of higher sequences than this.
+
+        Returns:
+            Sequences and bodies, in order.
+        """
+
+    def replace(
+        self, one: SeriesCounts, sequences: Sequence[int], merged: Sequence[tuple[int, int, bytes]]
+    ) -> None:
+        """Remove rows, add what they were merged into, and keep the counts of ``one``.
+
+        Args:
+            one: Their series, with the counts after that.
+            sequences: Of the rows to remove.
+            merged: Sequence, tier and body of each row to add.
+        """
+
+    def drop(self, starts: Iterable[Any]) -> None:
+        """Forget starts with all of their runs.
+
+        Args:
+            starts: Their ids.
+        """
+
+    def drop_empty(self) -> None:
+        """Forget the starts of which nothing is left, but for the last one: its runs are still to come."""
+
+
+def thin(db: Rows, keep: Retention) -> None:
     """Merge and drop the rows of one container.
 
     Args:
-        db: A connection within a transaction.
+        db: Its rows.
         keep: How much is kept.
-        container: Its key.
     """
-    starts: dict[str, list[int]] = {}
-    for start, key in db.execute(
-        "SELECT id, image_key FROM generation WHERE namespace = ? AND service = ? AND container = ? ORDER BY began, id",
-        container,
-    ):
+    starts: dict[str, list[Any]] = {}
+    for start, key in db.starts():
         starts.setdefault(image_of(key), []).append(start)
     for ids in starts.values():
-        drop(db, ids[keep.first_starts : max(keep.first_starts, len(ids) - keep.starts + keep.first_starts)])
-    rows = db.execute(
-        "SELECT s.id, canary, image_key, first_at, merged_through, failed_through, "
-        "opening, raw, failed, first, blocks, hours FROM generation g JOIN series s ON s.generation = g.id "
-        "WHERE namespace = ? AND service = ? AND container = ? ORDER BY canary, began DESC, g.id DESC",
-        container,
-    ).fetchall()
-    for _, of_canary in groupby((_Series(*row) for row in rows), lambda one: one.canary):
+        surplus = ids[keep.first_starts : max(keep.first_starts, len(ids) - keep.starts + keep.first_starts)]
+        if surplus:
+            db.drop(surplus)
+    for _, of_canary in groupby(db.series(), lambda one: one.canary):
         series = [*of_canary]
         for of_one in _windows(series, keep.images):
             _drop_first(db, keep, of_one)
             _merge_raw(db, keep, of_one)
         _merge_blocks(db, keep, series)
         _drop_oldest(db, keep, series)
-    # A start of which nothing is left goes, unless it is the last: its runs are still to come.
-    db.execute(
-        "DELETE FROM generation WHERE namespace = ? AND service = ? AND container = ? "
-        "AND id <> (SELECT id FROM generation "
-        "WHERE namespace = ? AND service = ? AND container = ? ORDER BY began DESC, id DESC LIMIT 1) AND NOT EXISTS "
-        "(SELECT 1 FROM series s WHERE s.generation = generation.id "
-        "AND opening + raw + failed + first + blocks + hours > 0)",
-        container * 2,
-    )
+    db.drop_empty()
 
 
-def drop(db: sqlite3.Connection, starts: Iterable[int]) -> None:
-    """Forget ``starts`` with all of their runs.
-
-    Args:
-        db: A connection within a transaction.
-        starts: Ids of their rows.
-    """
-    db.executemany("DELETE FROM generation WHERE id = ?", [(start,) for start in starts])
-
-
-def _windows(series: Sequence[_Series], works: int) -> list[list[_Series]]:
+def _windows(series: Sequence[SeriesCounts], works: int) -> list[list[SeriesCounts]]:
     """The series that share the windows of an image, newest first.
 
     Each model of an image has windows of its own, as an image has; those before its last few share one. A key holds the
     models of all canaries: what another canary's new weights would drop is this one's history.
     """
-    windows: dict[tuple[str, str], list[_Series]] = {}
+    windows: dict[tuple[str, str], list[SeriesCounts]] = {}
     newest: dict[str, dict[str, None]] = {}
     for one in series:
         image = image_of(one.image)
@@ -110,7 +136,7 @@ def _windows(series: Sequence[_Series], works: int) -> list[list[_Series]]:
     return [*windows.values()]
 
 
-def _drop_first(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series]) -> None:
+def _drop_first(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Those of models whose windows became one, beyond what the image's first one left; ``series`` are newest first."""
     oldest = series[::-1]
     for one, count in _beyond(oldest, [one.first for one in oldest], keep.first_most // BLOCK):
@@ -119,7 +145,7 @@ def _drop_first(db: sqlite3.Connection, keep: Retention, series: Sequence[_Serie
             _replace(db, one, rows, [])
 
 
-def _merge_raw(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series]) -> None:
+def _merge_raw(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Into blocks; ``series`` are those of one window, newest first."""
     first_at = series[-1].first_at
     first = BLOCK * sum(one.first for one in series)
@@ -151,7 +177,7 @@ def _merge_raw(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series
             _replace(db, one, rows, blocks)
 
 
-def _merge_blocks(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series]) -> None:
+def _merge_blocks(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Into hours; ``series`` are those of all images, newest first."""
     for one, count in _beyond(series, [one.blocks for one in series], keep.blocks):
         if count < one.blocks:
@@ -163,7 +189,7 @@ def _merge_blocks(db: sqlite3.Connection, keep: Retention, series: Sequence[_Ser
             _replace(db, one, rows, hours)
 
 
-def _drop_oldest(db: sqlite3.Connection, keep: Retention, series: Sequence[_Series]) -> None:
+def _drop_oldest(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> None:
     """Hours and failed runs; ``series`` are those of all images, newest first."""
     for one, count in _beyond(series, [one.hours for one in series], keep.hours):
         if rows := _oldest(db, one, HOURS, count):
@@ -176,7 +202,7 @@ def _drop_oldest(db: sqlite3.Connection, keep: Retention, series: Sequence[_Seri
             _replace(db, one, rows, [])
 
 
-def _beyond(series: Sequence[_Series], counts: Sequence[int], window: int) -> Iterator[tuple[_Series, int]]:
+def _beyond(series: Sequence[SeriesCounts], counts: Sequence[int], window: int) -> Iterator[tuple[SeriesCounts, int]]:
     """How many of each one's rows, newest first, are not among the newest ``window`` of all."""
     for one, count in zip(series, counts, strict=True):
         yield one, max(0, count - window)
@@ -184,15 +210,9 @@ def _beyond(series: Sequence[_Series], counts: Sequence[int], window: int) -> It
 
 
 def _oldest(
-    db: sqlite3.Connection, one: _Series, tier: int, count: int, after: int = -1
+    db: Rows, one: SeriesCounts, tier: int, count: int, after: int = -1
 ) -> list[tuple[int, bytes]]:
-    if not count:
-        return []
-    return db.execute(
-        "SELECT sequence, body FROM sample WHERE series = ? AND sequence > ? AND tier = ? "
-        "ORDER BY sequence LIMIT ?",
-        (one.id, after, tier, count),
-    ).fetchall()
+    return db.oldest(one, tier, count, after) if count else []
 
 
 def _merged(rows: Sequence[tuple[int, bytes]], size: int) -> Iterator[tuple[int, Sample]]:
@@ -204,20 +224,10 @@ def _merged(rows: Sequence[tuple[int, bytes]], size: int) -> Iterator[tuple[int,
 
 
 def _replace(
-    db: sqlite3.Connection,
-    one: _Series,
+    db: Rows,
+    one: SeriesCounts,
     rows: Sequence[tuple[int, bytes]],
     merged: Sequence[tuple[int, int, Sample]],
 ) -> None:
-    db.executemany(
-        "DELETE FROM sample WHERE series = ? AND sequence = ?", [(one.id, sequence) for sequence, _ in rows]
-    )
-    db.executemany(
-        "INSERT INTO sample VALUES (?, ?, ?, ?)",
-        [(one.id, sequence, tier, encode(sample)) for sequence, tier, sample in merged],
-    )
-    db.execute(
-        "UPDATE series SET merged_through = ?, failed_through = ?, opening = ?, raw = ?, failed = ?, first = ?, "
-        "blocks = ?, hours = ? WHERE id = ?",
-        (*msgspec.structs.astuple(one)[4:], one.id),
-    )
+    encoded = [(sequence, tier, encode(sample)) for sequence, tier, sample in merged]
+    db.replace(one, [sequence for sequence, _ in rows], encoded)

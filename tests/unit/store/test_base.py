@@ -42,7 +42,7 @@ def test_without_a_location_it_is_in_memory() -> None:
 
 def test_a_kind_that_there_is_not_is_named_with_those_that_there_are() -> None:
     assert scheme_of("postgresql://host/db") == "postgresql"
-    with pytest.raises(StoreError, match="no store for nosuch://; those that there are: sqlite"):
+    with pytest.raises(StoreError, match="no store for nosuch://; those that there are: postgresql, sqlite"):
         open_store("nosuch://host/db")
 
 

@@ -1,48 +1,79 @@
-"""The covariates of this host: what canaries of other services did at the same time."""
+"""The covariates of a service's hosts: what canaries of other services did there at the same time."""
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Iterable
 
 from infercanary.judge.causes import joined
 from infercanary.judge.identity import identified
 from infercanary.judge.model import ServiceKey, Start
-from infercanary.store.base import Store
+from infercanary.store.base import LastRun, Store
 
 _MOST = 8
-_READ_SECONDS = 30.0  # they are read from the store so often at most
+"""Siblings on a host."""
+_MOST_IN_ALL = 64
+_READ_SECONDS = 30.0  # those of a host are read from the store so often at most
+_RECENT_SECONDS = 600.0  # between two runs: which of two that run ran last is chance
 
 
 class Siblings:
-    """A canary in one container of each other service, of those found on this host: one start for each image.
+    """A canary in one container of each other service of a host, of those that were found: one start for each image.
 
     Restarts of one image are joined, so that a sibling that was restarted still has runs on either side of an upgrade.
     """
 
     def __init__(self) -> None:
-        self._each: list[list[Start]] = []
-        self._read_at = -math.inf
+        self._of_host: dict[str, tuple[float, list[list[Start]]]] = {}  # and when it was read
 
-    def of(self, service: ServiceKey, store: Store) -> list[Start]:
+    def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
         """The starts of the siblings of ``service``.
 
         Args:
             service: The one that is judged.
+            hosts: Those that its starts ran on. Of many hosts each has fewer siblings, and the last ones by name none.
             store: Where the starts are read; not at each call.
 
         Returns:
             Starts with their runs that count; those of one sibling follow each other.
         """
+        hosts = sorted({*hosts})[:_MOST_IN_ALL]
+        most = min(_MOST, _MOST_IN_ALL // len(hosts)) if hosts else 0
+        found = []
+        for host in hosts:
+            others = [each for each in self._on(host, store) if each[0].generation.key != service]
+            found += [start for each in others[:most] for start in each]
+        return found
+
+    def _on(self, host: str, store: Store) -> list[list[Start]]:
         now = time.monotonic()
-        if now - self._read_at > _READ_SECONDS:
-            self._read_at, self._each = now, []
-            for other, canary in store.most_active(_MOST + 1):
-                starts = [Start.of(g, found) for g, found in store.generations(other, canary) if g.is_known]
-                counted = [start for start in starts if start.samples]
-                if counted:
-                    last = max(counted, key=lambda start: start.samples[-1].started_at).generation.container
-                    own = [s for s in counted if s.generation.container == last]
-                    self._each.append(joined(identified(own)))
-        others = [each for each in self._each if each[0].generation.key != service]
-        return [start for each in others[:_MOST] for start in each]
+        self._of_host = {name: kept for name, kept in self._of_host.items() if now - kept[0] <= _READ_SECONDS}
+        if host not in self._of_host:
+            each = []
+            for last in chosen(store.last_runs(host))[: _MOST + 1]:
+                starts = store.generations(last.service, last.canary, container=last.container)
+                own = [Start.of(g, samples) for g, samples in starts if g.is_known and g.host == host]
+                if counted := [start for start in own if start.samples]:
+                    each.append(joined(identified(counted)))
+            self._of_host[host] = now, each
+        return self._of_host[host][1]
+
+
+def chosen(runs: Iterable[LastRun]) -> list[LastRun]:
+    """A canary in one container of each service: of those that run, the first ones by name, and so the same each time.
+
+    Args:
+        runs: What ran on one host.
+
+    Returns:
+        One for each service. Those that run come first, by name; then the others, the one that ran last first.
+    """
+    services: dict[ServiceKey, list[LastRun]] = {}
+    for run in runs:
+        services.setdefault(run.service, []).append(run)
+    found = []
+    for each in services.values():
+        recent = max(run.at for run in each) - _RECENT_SECONDS
+        found.append(min(run for run in each if run.at >= recent))
+    recent = max((run.at for run in found), default=0.0) - _RECENT_SECONDS
+    return sorted(found, key=lambda run: (run.at < recent, -run.at if run.at < recent else 0.0, run.service))

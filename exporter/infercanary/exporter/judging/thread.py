@@ -294,7 +294,7 @@ class Judging:
         starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
         self._seen[service, canary] = seen_now(starts, view, self._policy)
         try:
-            siblings = self._siblings.of(service, store)
+            siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
             before = self.findings.get(service, NOTHING)
             upgrade = last_upgrade(starts, self._policy)
             policy = self._learning.prior(store, upgrade.at if upgrade else None).of(self._policy)

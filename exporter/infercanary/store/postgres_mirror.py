@@ -1,0 +1,186 @@
+"""What this process has read of one service: the starts, the counts of their runs, and the runs' bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from uuid import UUID
+
+import msgspec
+
+from infercanary.judge.model import Generation
+from infercanary.store import postgres_sql as sql
+from infercanary.store.postgres_session import Session
+from infercanary.store.records import start_in
+
+
+class StartSeen(msgspec.Struct):
+    """A start as it was read; ``generation`` is None where its row cannot be read."""
+
+    revision: int
+    began: float
+    container: str
+    boot_id: str
+    generation: Generation | None
+
+
+class SeriesSeen(msgspec.Struct):
+    """The runs of one canary of one start: how many there were when that was read, and those that were read."""
+
+    start: UUID
+    canary: str
+    taken: int = -1
+    thinned: int = -1
+    rows: int = 0
+    read_thinned: int = -1
+    bodies: list[tuple[int, bytes]] = []
+
+    @property
+    def is_read(self) -> bool:
+        """Whether ``bodies`` are all the rows that there were."""
+        return self.read_thinned == self.thinned and len(self.bodies) == self.rows
+
+
+class Mirror:
+    """A service, or one container of it.
+
+    No id and no time shows what is new: a transaction may commit after one that began later. Counts do, for they change
+    with the rows, under the lock of the series: see :meth:`read`.
+
+    Args:
+        service: The identifier.
+        container: The only one to read; None for all.
+    """
+
+    def __init__(self, service: UUID, container: str | None = None) -> None:
+        self.starts: dict[UUID, StartSeen] = {}
+        self.series: dict[UUID, SeriesSeen] = {}
+        self._service = service
+        self._container = container
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the runs that it holds."""
+        return sum(len(body) for one in self.series.values() for _, body in one.bodies)
+
+    def refresh(self, db: Session) -> set[str]:
+        """Read the starts that are new or changed, and all counts.
+
+        Args:
+            db: Where.
+
+        Returns:
+            The canaries of which something changed.
+        """
+        given: dict[str, object] = {"service": self._service}
+        if self._container is not None:
+            given["container"] = self._container
+        query = sql.REVISIONS if self._container is None else sql.REVISIONS_OF_CONTAINER
+        with db.snapshot():
+            revisions = {start: revision for start, revision in db.rows(query, **given)}
+            gone = self.starts.keys() - revisions.keys()
+            changed = {
+                start
+                for start, revision in revisions.items()
+                if start not in self.starts or self.starts[start].revision != revision
+            }
+            if changed:
+                for row in db.rows(sql.STARTS, service=self._service, starts=[*changed]):
+                    start, revision, began, *names, started_at = row[:8]
+                    generation = start_in(
+                        (names[0], names[1], names[2], names[3]), started_at, row[8:11], row[11], row[12]
+                    )
+                    self.starts[start] = StartSeen(revision, began, names[2], names[3], generation)
+            if self._container is None:
+                counts = db.rows(sql.COUNTS, service=self._service)
+            else:
+                counts = db.rows(sql.COUNTS_OF_STARTS, service=self._service, starts=[*revisions])
+        for start in gone:
+            del self.starts[start]
+        new = self._note((row[0], row[1], row[2], row[3], row[4], row[5]) for row in counts)
+        left = {series for series, *_ in counts}
+        for series in self.series.keys() - left:
+            new.add(self.series.pop(series).canary)
+        return new | {one.canary for one in self.series.values() if one.start in changed}
+
+    def read(self, db: Session, canary: str) -> None:
+        """Read the runs of a canary that are new.
+
+        If nothing was merged since, and the rows that are known with those of higher sequences make the count, there is
+        nothing else that is new; if not, the series is read again.
+
+        Args:
+            db: Where.
+            canary: Its name.
+        """
+        ids = [series for series, one in self.series.items() if one.canary == canary]
+        with db.snapshot():
+            if ids:
+                counts = db.rows(sql.COUNTS_OF_SERIES, service=self._service, series=ids)
+                self._note((row[0], row[1], row[2], row[3], row[4], row[5]) for row in counts)
+            self._fetch(db, [one for one in ids if not self.series[one].is_read])
+            again = [one for one in ids if not self.series[one].is_read]
+            for one in again:
+                self.series[one].bodies = []
+            self._fetch(db, again)
+
+    def of_canary(self, canary: str) -> Iterator[tuple[StartSeen, SeriesSeen]]:
+        """The starts in which a canary ran, with its runs, in order of time.
+
+        Args:
+            canary: Its name.
+
+        Yields:
+            Each start, and the series.
+        """
+        found = [
+            (self.starts[one.start], one)
+            for one in self.series.values()
+            if one.canary == canary and one.start in self.starts
+        ]
+        yield from sorted(found, key=lambda pair: _order(pair[0]))
+
+    def in_order(self) -> list[StartSeen]:
+        """All starts.
+
+        Returns:
+            In order of time.
+        """
+        return sorted(self.starts.values(), key=_order)
+
+    def forget_runs(self, but: Collection[str]) -> None:
+        """Hold no runs but those of some canaries; what is asked for again is read again.
+
+        Args:
+            but: Names.
+        """
+        for one in self.series.values():
+            if one.canary not in but:
+                one.bodies, one.read_thinned = [], -1
+
+    def _note(self, counts: Iterable[tuple[UUID, UUID, str, int, int, int]]) -> set[str]:
+        changed: set[str] = set()
+        for series, start, canary, taken, thinned, rows in counts:
+            one = self.series.get(series)
+            if one is None:
+                one = self.series[series] = SeriesSeen(start, canary)
+            if (one.taken, one.rows, one.thinned) != (taken, rows, thinned):
+                changed.add(canary)
+            one.taken, one.rows, one.thinned = taken, rows, thinned
+        return changed
+
+    def _fetch(self, db: Session, ids: Collection[UUID]) -> None:
+        for one in ids:
+            series = self.series[one]
+            if series.read_thinned != series.thinned:
+                series.bodies = []
+        after = [bodies[-1][0] if (bodies := self.series[one].bodies) else -1 for one in ids]
+        if ids:
+            rows = db.rows(sql.SAMPLES, service=self._service, series=[*ids], after=after)
+            for series_id, sequence, body in rows:
+                self.series[series_id].bodies.append((sequence, body))
+        for one in ids:
+            self.series[one].read_thinned = self.series[one].thinned
+
+
+def _order(start: StartSeen) -> tuple[float, str, str]:
+    return start.began, start.container, start.boot_id

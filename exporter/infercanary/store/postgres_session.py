@@ -1,0 +1,327 @@
+"""The connection to PostgreSQL: opened when first used and again when it broke, with errors in plain words."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from infercanary.store import postgres_sql as sql
+from infercanary.store.base import StoreError
+
+if TYPE_CHECKING:
+    import psycopg
+
+Row = tuple[Any, ...]
+
+_CALL_SECONDS = 15.0  # a statement that takes longer is given up, whatever the server does
+_SETTINGS = "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+_DEFAULTS: Mapping[str, str] = {
+    "connect_timeout": "5",
+    "application_name": "infercanary-exporter",
+    "target_session_attrs": "read-write",  # of several hosts the one that is the primary now
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+    "options": _SETTINGS,
+}
+_ADVICE: Mapping[str, str] = {
+    "53100": "the database's disk is full; what was kept is not lost, and it goes on once there is room",
+    "53300": "the database has no connection left; raise max_connections, or use a pooler in session mode",
+    "42501": "the role lacks a right; docs/fleet.md has the grants",
+    "25006": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
+    "3D000": "there is no such database; create it, or correct `store:`",
+    "28P01": "the password was refused; it is read from the file again at each try",
+    "28000": "the role may not connect; see pg_hba.conf, or correct the role in `store:`",
+    "57014": "it took too long; the database is overloaded, or its disk is slow",
+    "55P03": "it waited too long for a lock; it is tried again",
+    "40001": "another exporter was faster; it is tried again",
+    "40P01": "another exporter was faster; it is tried again",
+}
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a database is, without the password."""
+
+    conninfo: str
+    shown: str
+    """For people: without any parameter."""
+    password_file: Path | None = None
+
+    @classmethod
+    def of(cls, url: str) -> Location:
+        """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``: libpq's parameters, and ``password_file``.
+
+        Args:
+            url: As ``store:`` has it.
+
+        Returns:
+            The location.
+
+        Raises:
+            StoreError: It has a password in it, or is no such URL.
+        """
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        authority = parts.netloc.rpartition("@")[0]
+        shown = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        if ":" in authority or "password" in query:
+            raise StoreError(
+                f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
+                "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
+            )
+        file = query.pop("password_file", None)
+        for name, value in _DEFAULTS.items():
+            query.setdefault(name, value)
+        conninfo = urlunsplit(
+            ("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), "")
+        )
+        with suppress(ImportError):
+            import psycopg.conninfo
+
+            try:
+                psycopg.conninfo.conninfo_to_dict(conninfo)
+            except psycopg.Error as error:
+                raise StoreError(f"{shown}: {error}") from None
+        return cls(conninfo, shown, None if file is None else Path(file))
+
+    def password(self) -> dict[str, str]:
+        """The password as it stands in its file now, for a connection.
+
+        Returns:
+            Nothing where there is no such file: then libpq finds one by itself, or none is needed.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        if self.password_file is None:
+            return {}
+        try:
+            return {"password": self.password_file.read_text().rstrip("\r\n")}
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not text"
+            raise StoreError(f"password_file {self.password_file}: {reason}") from None
+
+
+class Session:
+    """One connection.
+
+    Args:
+        location: Of the database.
+        rolled_back: Called after each transaction that was not kept, and with each new connection.
+    """
+
+    def __init__(self, location: Location, rolled_back: Callable[[], None]) -> None:
+        self._location = location
+        self._rolled_back = rolled_back
+        self._db: psycopg.Connection[Row] | None = None
+        self._within = 0
+        self._closed = False
+        self._until: float | None = None
+        self._watchdog: threading.Thread | None = None
+
+    def rows(self, statement: str, **given: object) -> list[Row]:
+        """What a statement returns.
+
+        Args:
+            statement: One of :mod:`.postgres_sql`.
+            given: Its parameters.
+
+        Returns:
+            All rows.
+
+        Raises:
+            StoreError: In one line, with the fix; also after :meth:`close`.
+        """
+        with self._work() as db:
+            cursor = db.execute(statement.encode(), given)
+            return cursor.fetchall() if cursor.description else []
+
+    def run(self, statement: str, **given: object) -> int:
+        """Do what a statement says.
+
+        Args:
+            statement: One of :mod:`.postgres_sql`.
+            given: Its parameters.
+
+        Returns:
+            How many rows it was done to.
+
+        Raises:
+            StoreError: As :meth:`rows`.
+        """
+        with self._work() as db:
+            return db.execute(statement.encode(), given).rowcount
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """As :meth:`infercanary.store.base.Store.transaction`.
+
+        Yields:
+            Nothing.
+
+        Raises:
+            StoreError: It cannot be begun or ended, or a part of it failed.
+        """
+        with self._work() as db:
+            block = db.transaction()
+            block.__enter__()
+        self._within += 1
+        try:
+            yield
+            if self._db is not db or db.closed:
+                raise StoreError(f"{self._location.shown}: not done, since a part of it failed")
+        except BaseException:
+            self._within -= 1
+            with suppress(Exception):
+                block.__exit__(*sys.exc_info())
+            self._rolled_back()
+            raise
+        self._within -= 1
+        try:
+            with self._work():
+                block.__exit__(None, None, None)
+        except BaseException:
+            self._rolled_back()
+            raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """What is read within it is of one moment; within a transaction, of that.
+
+        Yields:
+            Nothing.
+        """
+        if self._within:
+            yield
+            return
+        with self.transaction():
+            self.run(sql.SNAPSHOT)
+            yield
+
+    def close(self) -> None:
+        """Let go of it. Never raises."""
+        self._closed = True
+        self._disconnect()
+
+    @contextmanager
+    def _work(self) -> Iterator[psycopg.Connection[Row]]:
+        """The connection; what goes wrong with it is a :class:`StoreError`."""
+        shown = self._location.shown
+        if self._closed:
+            raise StoreError(f"{shown}: closed")
+        try:
+            import psycopg
+        except ImportError:
+            raise StoreError(f"{shown}: psycopg is missing; pip install 'infercanary[postgres]'") from None
+        try:
+            if self._db is None or self._db.closed:
+                if self._within:
+                    raise StoreError(f"{shown}: not done, since the connection broke")
+                self._db = None
+                self._db = self._connect()
+            self._until = time.monotonic() + _CALL_SECONDS
+            yield self._db
+        except (psycopg.Error, UnicodeError, OSError) as error:
+            if self._db is not None and (self._db.closed or self._db.broken):
+                self._disconnect()
+            raise StoreError(f"{shown}: {explain(error)}") from error
+        finally:
+            self._until = None
+
+    def _connect(self) -> psycopg.Connection[Row]:
+        import psycopg
+
+        db: psycopg.Connection[Row] = psycopg.connect(
+            self._location.conninfo, autocommit=True, **self._location.password()
+        )
+        try:
+            migrate(db, self._location.shown)
+        except BaseException:
+            db.close()
+            raise
+        self._rolled_back()
+        if self._watchdog is None:
+            self._watchdog = threading.Thread(target=self._watch, name="store-watchdog", daemon=True)
+            self._watchdog.start()
+        return db
+
+    def _watch(self) -> None:
+        """End a call that takes too long: a server that is paused neither answers nor takes a cancellation."""
+        while not self._closed:
+            time.sleep(1.0)
+            until, db = self._until, self._db
+            if until is not None and db is not None and time.monotonic() > until:
+                with suppress(Exception), socket.socket(fileno=os.dup(db.fileno())) as twin:
+                    twin.shutdown(socket.SHUT_RDWR)
+
+    def _disconnect(self) -> None:
+        if self._db is not None:
+            with suppress(Exception):
+                self._db.close()
+        self._db = None
+
+
+def migrate(db: psycopg.Connection[Row], shown: str) -> None:
+    """Bring the database to the schema of today; of several exporters that start at once one does, the others wait.
+
+    Args:
+        db: A connection that commits by itself.
+        shown: The database's name, for people.
+
+    Raises:
+        StoreError: A newer version wrote it, or this role may not change it.
+        psycopg.Error: As psycopg does.
+    """
+    from psycopg import errors
+
+    try:
+        version = db.execute(sql.VERSION.encode()).fetchone()
+    except errors.UndefinedTable:
+        version = None
+    if version is not None and version[0] == len(sql.STEPS):
+        return
+    if version is None:
+        # Two that create a table at the same time: the later one's IF NOT EXISTS may fail all the same.
+        for statement in sql.CREATE_VERSION:
+            with suppress(errors.UniqueViolation, errors.DuplicateTable):
+                db.execute(statement.encode())
+    while True:
+        with db.transaction():
+            [(known,)] = db.execute(sql.LOCK_VERSION.encode()).fetchall()
+            if known > len(sql.STEPS):
+                raise StoreError(
+                    f"{shown}: written by a newer InferCanary (schema {known}, this one knows {len(sql.STEPS)}); "
+                    "upgrade this one, or name another database"
+                )
+            if known == len(sql.STEPS):
+                return
+            for statement in sql.STEPS[known]:
+                db.execute(statement.encode())
+            db.execute(sql.SET_VERSION.encode(), {"version": known + 1})
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong, and how to fix it.
+
+    Args:
+        error: What psycopg raised, or the system.
+    """
+    text = " ".join(str(error).split())
+    state = getattr(error, "sqlstate", None) or ""
+    if "password authentication failed" in text:
+        state = "28P01"
+    advice = _ADVICE.get(state)
+    if advice is not None:
+        return f"{advice} ({text})"
+    return text or type(error).__name__

@@ -1,0 +1,198 @@
+"""A PostgreSQL server of a test's own: in a temporary folder, on a free port of the loopback, not as root."""
+
+from __future__ import annotations
+
+import functools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+PASSWORD = "not-a-secret"
+_QUICK = {
+    "fsync": "off",  # a process that is killed loses nothing for that, and no test takes the power away
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "80",
+    "autovacuum": "off",
+    "listen_addresses": "127.0.0.1",
+}
+
+
+@functools.cache
+def programs() -> Path | None:
+    """The folder of the newest PostgreSQL's programs; None where there is none."""
+    if found := shutil.which("postgres"):
+        return Path(found).resolve().parent
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+    return folders[-1] if folders else None
+
+
+def needed() -> Path:
+    """The folder of the programs; skips the test where there is none. In CI that is a failure."""
+    folder = programs()
+    if folder is None:
+        reason = "these tests need PostgreSQL's programs: apt-get install postgresql"
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason}; CI may not skip them")
+        pytest.skip(reason)
+    return folder
+
+
+class Postgres:
+    """A server; its user ``postgres`` needs no password at the socket, and one over TCP.
+
+    Args:
+        folder: Empty; the user that the server runs as may read it.
+        settings: Of postgresql.conf, beside the quick ones.
+    """
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self._programs = needed()
+        self._settings = _QUICK | settings
+        self._user = None
+        if os.getuid() == 0:  # it refuses to run as root
+            self._user = next(name for name in ("postgres", "nobody") if _exists(name))
+            shutil.chown(folder, self._user)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+        password = folder / "password"
+        password.write_text(PASSWORD)
+        password.chmod(0o644)
+        self._run(
+            "initdb", f"--pgdata={self._data}", "--username=postgres", "--auth-local=trust",
+            "--auth-host=scram-sha-256", f"--pwfile={password}", "--no-sync", "--encoding=UTF8", "--locale=C",
+        )  # fmt: skip
+
+    @property
+    def _data(self) -> Path:
+        return self.folder / "data"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                self._as_user("postgres", "-D", self._data, "-p", self.port, "-k", self.folder, *options),
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        deadline = time.monotonic() + 30
+        while self._call("pg_isready", "-h", self.folder, "-p", self.port).returncode != 0:
+            assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
+            assert time.monotonic() < deadline, "PostgreSQL did not start"
+            time.sleep(0.05)
+
+    def stop(self, kill: int = signal.SIGINT) -> None:
+        """End it, and all of its processes.
+
+        Args:
+            kill: SIGINT ends it in order, SIGKILL does not.
+        """
+        if self._process is not None:
+            if kill == signal.SIGKILL:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, kill)
+            else:
+                os.kill(self.pid, kill)
+            self._process.wait()
+            self._process = None
+
+    @property
+    def pid(self) -> int:
+        """Of its first process."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to all of its processes.
+
+        Args:
+            number: Of the signal, such as SIGSTOP.
+        """
+        assert self._process is not None
+        for line in subprocess.run(
+            ["ps", "-e", "-o", "pid=,ppid="], check=True, capture_output=True, text=True
+        ).stdout.splitlines():
+            pid, parent = map(int, line.split())
+            if self.pid in (pid, parent):
+                os.kill(pid, number)
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Do a statement as the superuser.
+
+        Args:
+            statement: Any.
+            database: Its name.
+
+        Returns:
+            What psql prints, without headings.
+        """
+        done = self._call(
+            "psql", "-h", self.folder, "-p", self.port, "-U", "postgres", "-d", database, "-v", "ON_ERROR_STOP=1",
+            "-qAt", "-c", statement,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout.decode().strip()
+
+    def database(self) -> str:
+        """Make an empty database.
+
+        Returns:
+            Its URL, over the socket.
+        """
+        name = f"t{time.monotonic_ns()}"
+        self.sql(f"CREATE DATABASE {name}")
+        return f"postgresql://postgres@/{name}?host={self.folder}&port={self.port}"
+
+    def _as_user(self, program: str, *arguments: object) -> list[str]:
+        command = [str(self._programs / program), *map(str, arguments)]
+        if self._user is None:
+            return command
+        found = pwd.getpwnam(self._user)
+        ids = [f"--reuid={found.pw_uid}", f"--regid={found.pw_gid}", "--clear-groups"]
+        return ["setpriv", *ids, *command]
+
+    def _call(self, program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(self._as_user(program, *arguments), capture_output=True, timeout=60, cwd=self.folder)
+
+    def _run(self, program: str, *arguments: object) -> None:
+        done = self._call(program, *arguments)
+        assert done.returncode == 0, done.stderr.decode()
+
+
+def _exists(name: str) -> bool:
+    with suppress(KeyError):
+        return bool(pwd.getpwnam(name))
+    return False
+
+
+@contextmanager
+def running(**settings: str) -> Iterator[Postgres]:
+    """A server of one's own.
+
+    Args:
+        settings: Of postgresql.conf.
+
+    Yields:
+        The server, running.
+    """
+    needed()
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
+        server = Postgres(Path(folder), **settings)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop(signal.SIGKILL)
