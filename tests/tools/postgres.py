@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -129,18 +130,18 @@ class Postgres:
             if self.pid in (pid, parent):
                 os.kill(pid, number)
 
-    def sql(self, statement: str, database: str = "postgres") -> str:
+    def sql(self, statement: str, url: str = "") -> str:
         """Do a statement as the superuser.
 
         Args:
             statement: Any.
-            database: Its name.
+            url: Of a database, as :meth:`database` gives it; empty for the server's own.
 
         Returns:
             What psql prints, without headings.
         """
         done = self._call(
-            "psql", "-h", self.folder, "-p", self.port, "-U", "postgres", "-d", database, "-v", "ON_ERROR_STOP=1",
+            "psql", "-h", self.folder, "-p", self.port, "-U", "postgres", "-d", urlsplit(url).path[1:] or "postgres", "-v", "ON_ERROR_STOP=1",
             "-qAt", "-c", statement,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
@@ -165,7 +166,9 @@ class Postgres:
         return ["setpriv", *ids, *command]
 
     def _call(self, program: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(self._as_user(program, *arguments), capture_output=True, timeout=60, cwd=self.folder)
+        return subprocess.run(
+            self._as_user(program, *arguments), capture_output=True, timeout=60, cwd=self.folder
+        )
 
     def _run(self, program: str, *arguments: object) -> None:
         done = self._call(program, *arguments)

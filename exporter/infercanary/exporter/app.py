@@ -104,9 +104,14 @@ class Exporter:
         }
         """By their key in the config, the lowest precedence first."""
         reloadable = {key for key, found in self.discoveries.items() if isinstance(found, Reloadable)}
-        fixed = ["listen", "store", *(kind.key for kind in registered() if kind.key not in reloadable)]
+        fixed = [
+            "listen",
+            "store",
+            "host",
+            *(kind.key for kind in registered() if kind.key not in reloadable),
+        ]
         self.live = LiveConfig(config, path, self._reconfigure, fixed)
-        self.judging = Judging(config.store, config.judge.policy())
+        self.judging = Judging(config.store, config.judge.policy(), config.host_name)
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._process = ProcessCollector(registry=None)

@@ -90,6 +90,7 @@ class Collector:
             containers: All that the discoveries found.
         """
         wanted = {container.key: container for container in containers}
+        self.judging.watched = frozenset(container.service_key for container in wanted.values())
         self.kills.follow(wanted.values(), time.time())
         replaced: set[Key] = set()
         for key, known in list(self.probes.items()):
@@ -164,7 +165,10 @@ class Collector:
                 self._show(probe)
 
     def refresh_ages(self) -> None:
-        """Show how old each report is now, not at the last poll."""
+        """Show how old each report is now, not at the last poll; and no verdict whose lease ended since that."""
+        for probe in [*self.probes.values()]:
+            if probe.publishes and not self.judging.ownership.publishes(probe.container.service_key):
+                self.show(probe)
         now = time.monotonic()
         ages = ((key, now - p.reported_at) for key, p in self.probes.items() if p.reported_at is not None)
         self._exposition.refill(AGE.name, ages)
@@ -175,12 +179,14 @@ class Collector:
             self._shares_changed, self._compared_at = False, now
             self._compare()
         vitals = probe.vitals
-        found = self.judging.findings.get(probe.container.service_key, NOTHING)
+        service = probe.container.service_key
+        found = self.judging.findings.get(service, NOTHING)
+        publishes = self.judging.ownership.publishes(service)
         families = probe.families(now)
-        changed = found is not probe.findings
+        changed = found is not probe.findings or publishes is not probe.publishes
         if changed:
-            probe.judged = metrics.families(found, probe.container.replica)
-            probe.findings = found
+            probe.judged = metrics.families(found, probe.container.replica, publishes=publishes)
+            probe.findings, probe.publishes = found, publishes
         probe.own.take([*families, *probe.judged], now)
         if changed:
             families += probe.judged

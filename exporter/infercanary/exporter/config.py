@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 from typing import Annotated, TypeVar, cast
 
 import msgspec
@@ -53,17 +54,25 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What exporter.yaml may say, but for the sections of discoveries: those are added by :func:`file_type`.
 
-    ``store`` is the judge's file, or the URL of another kind of store. Without one, baselines live as long as the
-    exporter does.
+    ``store`` is the judge's file, or the URL of a store that several exporters share. Without one, baselines live as long
+    as the exporter does. ``host`` tells apart the hosts of those; empty for the node's name, or the host's own.
     """
 
     listen: str = "0.0.0.0:9797"
     poll_seconds: Seconds = 5.0
     timeout_seconds: Seconds = 3.0
     store: str | None = None
+    host: str = ""
     judge: JudgeSettings = JudgeSettings()
     links: Links = Links()
     limits: Limits = Limits()
+
+    @property
+    def host_name(self) -> str:
+        """What starts on this host have as its name; empty where the store is a file, which is of one host."""
+        if stores.scheme_of(self.store) == stores.DEFAULT_SCHEME:
+            return ""
+        return self.host or os.environ.get("NODE_NAME", "") or platform.node()
 
     def section(self, kind: DiscoveryKind[S]) -> S:
         """The settings of one kind of discovery.
@@ -117,8 +126,10 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     for name, url in msgspec.structs.asdict(config.links).items():
         if url and (mistake := url_mistake(url, schemes=("http", "https"))):
             raise UsageError(f"{path}: links.{name}: {mistake}")
-    if (scheme := stores.scheme_of(config.store)) not in stores.registered():
-        raise UsageError(f"{path}: store: no store for {scheme}://; write a file's path")
+    try:
+        stores.check(config.store)
+    except stores.StoreError as error:
+        raise UsageError(f"{path}: store: {error}") from None
     for kind in registered():
         kind.check(config.section(kind), config.limits, f"{path}: {kind.key}")
     if len(several := [kind.key for kind in registered() if kind.finds_all(config.section(kind))]) > 1:

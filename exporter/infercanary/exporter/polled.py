@@ -166,6 +166,7 @@ class PolledProbe:
         self.kills: tuple[float, ...] = ()
         # What the judge had found when that was last shown.
         self.findings: Findings | None = None
+        self.publishes = True
         # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
         self.reported, self.own = Signals(REPORTED), Signals(OWN)
         self.judged: list[Family] = []

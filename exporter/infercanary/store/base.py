@@ -312,29 +312,39 @@ class Store(Protocol):
 OpenStore: TypeAlias = Callable[["str | None"], Store]
 """From a location, or None for memory; it may raise :class:`StoreError`."""
 
-_registered: dict[str, OpenStore] = {}
+
+class Kind(NamedTuple):
+    """A kind of store."""
+
+    open: OpenStore
+    check: Callable[[str], object]
+    """Raises :class:`StoreError` for a location that cannot be right; nothing is opened."""
 
 
-def register(scheme: str, opener: OpenStore) -> None:
+_registered: dict[str, Kind] = {}
+
+
+def register(scheme: str, opener: OpenStore, check: Callable[[str], object] = str) -> None:
     """Add a kind of store, for locations that begin with ``scheme://``.
 
     Args:
         scheme: Without ``://``.
         opener: Opens a location of this scheme, or a store in memory for None.
+        check: Raises :class:`StoreError` for a location that cannot be right.
 
     Raises:
         ValueError: Another kind has the same scheme.
     """
     if scheme in _registered:
         raise ValueError(f"two stores have the scheme {scheme!r}")
-    _registered[scheme] = opener
+    _registered[scheme] = Kind(opener, check)
 
 
-def registered() -> dict[str, OpenStore]:
-    """Scheme → how to open it, of every kind that a file of this folder registers.
+def registered() -> dict[str, Kind]:
+    """Scheme → the kind, of every one that a file of this folder registers.
 
     Returns:
-        Scheme → opener, in order of the schemes.
+        Scheme → kind, in order of the schemes.
     """
     package = importlib.import_module(__package__ or "")
     for module in pkgutil.iter_modules(package.__path__):
@@ -352,6 +362,24 @@ def scheme_of(location: str | os.PathLike[str] | None) -> str:
     return scheme if separator else DEFAULT_SCHEME
 
 
+def check(location: str | os.PathLike[str] | None) -> Kind:
+    """The kind of the store at ``location``, which is not opened.
+
+    Args:
+        location: A URL of a registered scheme or a file's path; None for memory.
+
+    Raises:
+        StoreError: There is no such kind, or the location cannot be right.
+    """
+    scheme = scheme_of(location)
+    kinds = registered()
+    if scheme not in kinds:
+        raise StoreError(f"{location}: no store for {scheme}://; those that there are: {', '.join(kinds)}")
+    if location is not None:
+        kinds[scheme].check(str(location))
+    return kinds[scheme]
+
+
 def open_store(location: str | os.PathLike[str] | None) -> Store:
     """The store at ``location``.
 
@@ -364,8 +392,4 @@ def open_store(location: str | os.PathLike[str] | None) -> Store:
     Raises:
         StoreError: There is no such kind, or it cannot be opened.
     """
-    scheme = scheme_of(location)
-    kinds = registered()
-    if scheme not in kinds:
-        raise StoreError(f"{location}: no store for {scheme}://; those that there are: {', '.join(kinds)}")
-    return kinds[scheme](None if location is None else str(location))
+    return check(location).open(None if location is None else str(location))

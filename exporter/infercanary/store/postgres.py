@@ -61,9 +61,7 @@ class PostgresStore:
         holder: What tells this process from all others; None for a random name.
     """
 
-    def __init__(
-        self, location: Location, keep: Retention | None = None, holder: str | None = None
-    ) -> None:
+    def __init__(self, location: Location, keep: Retention | None = None, holder: str | None = None) -> None:
         self.unreadable = 0
         self.refused = 0
         self.session = Session(location, self._rolled_back)
@@ -320,10 +318,10 @@ class PostgresStore:
             if last >= 0:
                 counts.append((one, *tiers.values(), last, last_at))
         if added:
-            names = ("series", "sequences", "tiers", "bodies")
-            db.run(sql.ADD_SAMPLES, service=service, **_columns(names, added))
-            names = ("series", "opening", "raw", "failed", "last", "last_at")
-            db.run(sql.COUNT_SAMPLES, service=service, **_columns(names, counts))
+            columns = _columns(("series", "sequences", "tiers", "bodies"), added)
+            db.run(sql.ADD_SAMPLES, service=service, **columns)
+            columns = _columns(("series", "opening", "raw", "failed", "last", "last_at"), counts)
+            db.run(sql.COUNT_SAMPLES, service=service, **columns)
         return len(added)
 
     def _sweep(self, service: UUID, age: float) -> int:
@@ -374,4 +372,4 @@ def _open(location: str | None) -> PostgresStore:
     return PostgresStore(Location.of(location))
 
 
-register("postgresql", _open)
+register("postgresql", _open, Location.of)

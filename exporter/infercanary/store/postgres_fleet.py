@@ -124,4 +124,6 @@ class PostgresFleet:
     def taught(self) -> list[Found]:
         """What each canary of all services teaches."""
         rows = self._db.rows(sql.TAUGHT)
-        return [Found(ServiceKey(namespace, name), canary, taught) for namespace, name, canary, taught in rows]
+        return [
+            Found(ServiceKey(namespace, name), canary, taught) for namespace, name, canary, taught in rows
+        ]

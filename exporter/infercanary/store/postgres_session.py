@@ -83,9 +83,7 @@ class Location(msgspec.Struct, frozen=True):
         file = query.pop("password_file", None)
         for name, value in _DEFAULTS.items():
             query.setdefault(name, value)
-        conninfo = urlunsplit(
-            ("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), "")
-        )
+        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
         with suppress(ImportError):
             import psycopg.conninfo
 
@@ -240,11 +238,11 @@ class Session:
             self._until = None
 
     def _connect(self) -> psycopg.Connection[Row]:
-        import psycopg
+        import psycopg.conninfo
 
-        db: psycopg.Connection[Row] = psycopg.connect(
-            self._location.conninfo, autocommit=True, **self._location.password()
-        )
+        location = self._location
+        conninfo = psycopg.conninfo.make_conninfo(location.conninfo, **location.password())
+        db: psycopg.Connection[Row] = psycopg.connect(conninfo, autocommit=True)
         try:
             migrate(db, self._location.shown)
         except BaseException:

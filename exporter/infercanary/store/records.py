@@ -100,7 +100,11 @@ def details_of(generation: Generation) -> bytes:
 
 
 def start_in(
-    names: tuple[str, str, str, str], started_at: float, image: tuple[str, str, str], environment: bytes, details: bytes
+    names: tuple[str, str, str, str],
+    started_at: float,
+    image: tuple[str, str, str],
+    environment: bytes,
+    details: bytes,
 ) -> Generation | None:
     """The start that a row has; None if a failing disk made it unreadable.
 

@@ -166,7 +166,8 @@ class SqliteStore:
         """Each start of the service's containers, also without runs, in order of time."""
         with self.session.work() as db:
             rows = db.execute(
-                f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, container, g.id", service
+                f"{starts.COLUMNS} WHERE namespace = ? AND service = ? ORDER BY began, container, g.id",
+                service,
             ).fetchall()
         return [generation for row in rows if (generation := self._generation(row)) is not None]
 

@@ -114,7 +114,19 @@ def read(row: tuple[Any, ...]) -> Generation | None:
     Returns:
         The start, or None.
     """
-    _, namespace, service, container, boot_id, started_at, image, image_id, image_digest, environment, details = row
+    (
+        _,
+        namespace,
+        service,
+        container,
+        boot_id,
+        started_at,
+        image,
+        image_id,
+        image_digest,
+        environment,
+        details,
+    ) = row
     names = (namespace, service, container, boot_id)
     return start_in(names, started_at, (image, image_id, image_digest), environment, details)
 

@@ -202,16 +202,16 @@ def _drop_oldest(db: Rows, keep: Retention, series: Sequence[SeriesCounts]) -> N
             _replace(db, one, rows, [])
 
 
-def _beyond(series: Sequence[SeriesCounts], counts: Sequence[int], window: int) -> Iterator[tuple[SeriesCounts, int]]:
+def _beyond(
+    series: Sequence[SeriesCounts], counts: Sequence[int], window: int
+) -> Iterator[tuple[SeriesCounts, int]]:
     """How many of each one's rows, newest first, are not among the newest ``window`` of all."""
     for one, count in zip(series, counts, strict=True):
         yield one, max(0, count - window)
         window = max(0, window - count)
 
 
-def _oldest(
-    db: Rows, one: SeriesCounts, tier: int, count: int, after: int = -1
-) -> list[tuple[int, bytes]]:
+def _oldest(db: Rows, one: SeriesCounts, tier: int, count: int, after: int = -1) -> list[tuple[int, bytes]]:
     return db.oldest(one, tier, count, after) if count else []
 
 

@@ -36,7 +36,7 @@ def test_a_path_is_a_file_of_sqlite(prefix: str, tmp_path: Path) -> None:
 
 def test_without_a_location_it_is_in_memory() -> None:
     store = open_store(None)
-    assert store.size_bytes > 0
+    assert store.size_bytes
     store.close()
 
 

@@ -357,7 +357,9 @@ def check_counts(store: AnyStore) -> None:
     tiers = Counter({(row[0], row[1]): row[2] for row in query(
         store, "SELECT series, tier, count(*) FROM sample GROUP BY series, tier"
     )})  # fmt: skip
-    for series, *counts in query(store, f"SELECT {one}, opening, raw, failed, first, blocks, hours FROM series"):
+    for series, *counts in query(
+        store, f"SELECT {one}, opening, raw, failed, first, blocks, hours FROM series"
+    ):
         assert counts == [tiers.pop((series, tier), 0) for tier in range(6)]
     assert not tiers, "rows of no series"
     if isinstance(store, SqliteStore):
@@ -571,9 +573,7 @@ def test_whatever_a_container_goes_through_in_postgresql(
     go_through(in_a_database(SMALL), starts, seconds, steps)
 
 
-def go_through(
-    store: AnyStore, starts: list[tuple[int, int]], seconds: float, steps: list[float]
-) -> None:
+def go_through(store: AnyStore, starts: list[tuple[int, int]], seconds: float, steps: list[float]) -> None:
     """Any upgrades, rollbacks and restarts at any pace, with clocks that are set: what must stay, stays."""
     clock = T
     history: list[tuple[str, list[Sample]]] = []
@@ -940,7 +940,7 @@ def test_what_cannot_be_read_is_left_out_and_counted(store: AnyStore) -> None:
     store.take(generation(), samples(1, 3_000))
     store.take(generation("other", started_at=T + 1), samples(1, 5))
     rng = random.Random(5)
-    body, details = (("x'93ff'", "x'c1'") if isinstance(store, SqliteStore) else (r"'\x93ff'", r"'\xc1'"))
+    body, details = ("x'93ff'", "x'c1'") if isinstance(store, SqliteStore) else (r"'\x93ff'", r"'\xc1'")
     spoilt = ", ".join(map(str, rng.sample(range(1, 3_000), 500)))
     longest = "SELECT series FROM sample GROUP BY series ORDER BY count(*) DESC LIMIT 1"
     for statement in (

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from infercanary.judge.model import Generation, Judgement, Start
+from infercanary.judge.model import Generation, Judgement, ServiceKey, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import live_starts
+from infercanary.store.base import Store
 
 Boot = tuple[str, str]  # container, boot id
 
@@ -104,3 +105,23 @@ def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, 
         boot: SeenStart(count, counted.get(boot, 0), boot not in live, view.reported.get(boot))
         for boot, count in view.taken.items()
     }
+
+
+def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View) -> int:
+    """How many runs that count the start of the last image has that has most.
+
+    Args:
+        store: Where they are.
+        service: The canary's.
+        canary: Its name.
+        view: With a judgement of an upgrade.
+
+    Returns:
+        Runs; those of the last judgement where the image has none.
+    """
+    assert view.judgement is not None
+    assert view.judgement.upgraded_at is not None
+    since = view.judgement.upgraded_at
+    new = [Start.of(g, samples) for g, samples in store.generations(service, canary, since=since)]
+    counts = (len(start.samples) for start in new if start.identity == new[-1].identity)
+    return max(counts, default=view.judgement.runs)

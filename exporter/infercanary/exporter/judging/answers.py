@@ -98,3 +98,21 @@ def record(
 
 def _in_order(answers: Mapping[tuple[float, str], PastVerdict]) -> tuple[PastVerdict, ...]:
     return tuple(answer for _, answer in sorted(answers.items()))
+
+
+def changed_calls(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVerdict]) -> list[str]:
+    """The measures that are called a change now, and were not before, or the other way round.
+
+    Args:
+        before: The last verdict on each measure.
+        after: The new ones.
+
+    Returns:
+        Their names.
+    """
+
+    def called(known: Mapping[str, MeasureVerdict]) -> dict[str, tuple[State, float | None]]:
+        return {name: (v.state, v.upgraded_at) for name, v in known.items() if v.state in CHANGED}
+
+    old, new = called(before), called(after)
+    return [name for name in after if old.get(name) != new.get(name)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from statistics import median
 
 import msgspec
@@ -24,6 +24,8 @@ LEARN_SECONDS = 3600.0
 _KIND = "restart_prior"
 _OF_THE_STORE = ServiceKey("", "")  # no service has this name
 _decoder = msgspec.json.Decoder(Prior)
+_lessons = msgspec.json.Decoder(Restarts)
+_KNOWN_SECONDS = 1800.0  # after which all that share a store have read a prior
 
 
 class Learning:
@@ -49,6 +51,22 @@ class Learning:
             self._taught.pop(canary, None)
         else:
             self._taught[canary] = restarts
+
+    def lesson(self, canary: Canary) -> bytes:
+        """What a canary's service taught, for the store.
+
+        Args:
+            canary: Service and canary.
+
+        Returns:
+            Empty where it taught nothing.
+        """
+        taught = self._taught.get(canary)
+        return b"" if taught is None else msgspec.json.encode(taught)
+
+    def read_again(self) -> None:
+        """Read the priors from the store when they are asked for next: another exporter may have learned one."""
+        self._kept = None
 
     def forget(self, known: Collection[Canary]) -> None:
         """Forget all canaries but these.
@@ -87,7 +105,13 @@ class Learning:
         if now - self._learned_at < LEARN_SECONDS:
             return
         self._learned_at = now
-        found = learned(self._by_service(), policy)
+        if store.fleet is not None:  # each exporter judges a part of the services
+            self._kept = None
+            taught = {(one.service, one.canary): _lessons.decode(one.body) for one in store.fleet.taught()}
+            found = learned(_by_service(taught), policy)
+            now += _KNOWN_SECONDS
+        else:
+            found = learned(_by_service(self._taught), policy)
         kept = self._read(store)
         if found is None or (kept and not has_moved(kept[-1][1], found, policy)):
             return
@@ -99,16 +123,6 @@ class Learning:
             prior=prior.number, sd=f"{prior.sd:.2%}", df=round(prior.df, 1), services=prior.services,
         )  # fmt: skip
 
-    def _by_service(self) -> list[Restarts]:
-        """One for each service: its canaries share the starts."""
-        services: dict[ServiceKey, list[Restarts]] = {}
-        for (service, _), taught in self._taught.items():
-            services.setdefault(service, []).append(taught)
-        return [
-            Restarts(median(one.sd for one in each), median(one.df for one in each))
-            for each in services.values()
-        ]
-
     def _read(self, store: Store) -> list[tuple[float, Prior]]:
         if self._kept is None:
             kept = []
@@ -119,3 +133,13 @@ class Learning:
                     log.warning("a prior cannot be read", error=str(error))
             self._kept = kept
         return self._kept
+
+
+def _by_service(taught: Mapping[Canary, Restarts]) -> list[Restarts]:
+    """One for each service: its canaries share the starts."""
+    services: dict[ServiceKey, list[Restarts]] = {}
+    for (service, _), one in taught.items():
+        services.setdefault(service, []).append(one)
+    return [
+        Restarts(median(one.sd for one in each), median(one.df for one in each)) for each in services.values()
+    ]

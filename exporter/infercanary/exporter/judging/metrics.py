@@ -314,17 +314,20 @@ METRICS = (
 )
 
 
-def families(found: Findings, container: str) -> list[Family]:
+def families(found: Findings, container: str, *, publishes: bool = True) -> list[Family]:
     """What is known of a service, as one of its containers shows it: by canary the verdict on its service, the drift in
     this container, the A/A trials on the service's restarts, and the verdicts on its measures.
 
     Args:
         found: Of the service.
         container: The stable name of one of its containers.
+        publishes: Whether this exporter shows what is the service's; if not, the drift alone: another one judges it.
 
     Returns:
         Families, also those without points.
     """
+    if not publishes:
+        found = Findings(drifts=found.drifts)
     judgements = found.judgements
     changed = {c: j for c, j in judgements.items() if j.state in CHANGED}
     drifts = {c: drift for (name, c), drift in found.drifts.items() if name == container}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from infercanary.contract.report import Metric
+from infercanary.contract.report import Family, Metric
+from infercanary.judge.priors import Prior
+from infercanary.store.base import Store
 
 STORE_UP = Metric(
     "infercanary_store_up",
@@ -10,6 +12,19 @@ STORE_UP = Metric(
     "1 if the judge's store took what was last given to it, else 0.",
     reading="0 is an alert: verdicts stand still. The exporter's log says why (a full disk, rights, another exporter "
     "on the same file). What came meanwhile is kept in memory, as far as it fits, and stored later.",
+)
+STORE_TOOK = Metric(
+    "infercanary_store_success_timestamp_seconds",
+    "gauge",
+    "When the judge's store last took what was given to it, Unix time.",
+    reading="While `infercanary_store_up` is 0, it fails since then. Missing before the first time.",
+)
+JUDGED_SERVICES = Metric(
+    "infercanary_judged_services",
+    "gauge",
+    "Services that this exporter judges, of those that exporters with a shared store judge.",
+    reading="`sum(infercanary_judged_services)` is how many services the fleet has: each is judged by one exporter. "
+    "Missing where the store is a file: its one exporter judges all that is in it.",
 )
 STORE_ERRORS = Metric(
     "infercanary_store_errors_total",
@@ -90,6 +105,49 @@ PRIOR_SERVICES = Metric(
     reading="More make it surer. Each counts once, however often it was restarted.",
 )
 METRICS = (
-    *(STORE_UP, STORE_ERRORS, STORE_BYTES, STORE_SET_ASIDE, STORE_UNREADABLE, STORE_REFUSED),
+    *(
+        STORE_UP,
+        STORE_TOOK,
+        JUDGED_SERVICES,
+        STORE_ERRORS,
+        STORE_BYTES,
+        STORE_SET_ASIDE,
+        STORE_UNREADABLE,
+        STORE_REFUSED,
+    ),
     *(STORED, DROPPED, SECONDS, PRIOR, PRIOR_SD, PRIOR_DF, PRIOR_SERVICES),
 )
+
+
+def of_store(store: Store | None) -> list[Family]:
+    """What a store counts itself.
+
+    Args:
+        store: None before it was opened.
+
+    Returns:
+        Families without labels.
+    """
+    set_aside_at = store.set_aside_at if store else None
+    return [
+        STORE_SET_ASIDE.family({} if set_aside_at is None else set_aside_at),
+        STORE_UNREADABLE.family(float(store.unreadable if store else 0)),
+        STORE_REFUSED.family(float(store.refused if store else 0)),
+    ]
+
+
+def of_prior(prior: Prior) -> list[Family]:
+    """The newest prior.
+
+    Args:
+        prior: That a new upgrade is judged by.
+
+    Returns:
+        Families of it.
+    """
+    return [
+        PRIOR.family({(str(prior.number), "learned" if prior.number else "assumed"): 1.0}),
+        PRIOR_SD.family(prior.sd),
+        PRIOR_DF.family(prior.df),
+        PRIOR_SERVICES.family(float(prior.services)),
+    ]

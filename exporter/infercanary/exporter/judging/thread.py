@@ -3,7 +3,8 @@
 What a probe reported takes these steps:
 
 1. :meth:`Judging.submit` puts it into a bounded queue, from the event loop;
-2. once a second :meth:`Judging.turn` stores what is queued, in one transaction;
+2. once a second :meth:`Judging.turn` stores what is queued, in one transaction; of a store that several exporters
+   share it also reads what the others stored, of the services whose lease it has (:mod:`.ownership`);
 3. :func:`.action.next_action` says for each canary that ran what to do: judge it, look at its drift, count, nothing;
 4. :meth:`.findings.Findings.judged` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.answers`);
@@ -25,22 +26,22 @@ import msgspec
 import structlog
 
 from infercanary.contract.report import Family, Run
-from infercanary.exporter.judging import store_metrics
-from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, View, next_action, seen_now
-from infercanary.exporter.judging.answers import record
+from infercanary.exporter.judging import action, store_metrics
+from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, View
+from infercanary.exporter.judging.answers import changed_calls, record
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.judging.learning import Learning
+from infercanary.exporter.judging.ownership import PRIORS, Ownership, encoded, with_finding
 from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_starts
 from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.judge.identity import identified
-from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import Generation, ServiceKey, Start, State, kept
+from infercanary.judge.measures import measure_words
+from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
-from infercanary.judge.shift import CHANGED
 from infercanary.judge.upgrade import last_upgrade
-from infercanary.store.base import Store, StoreError, open_store
+from infercanary.store.base import Fleet, LeaseLost, Store, StoreError, open_store
 
 log = structlog.get_logger(__name__)
 
@@ -54,11 +55,18 @@ class Judging:
     Args:
         location: Of the store; None keeps the runs in memory, until the exporter ends.
         policy: The numbers that decide.
+        host: That the containers run on; it tells hosts apart where several exporters share the store.
     """
 
-    def __init__(self, location: str | os.PathLike[str] | None, policy: Policy = LIVE) -> None:
+    def __init__(
+        self, location: str | os.PathLike[str] | None, policy: Policy = LIVE, host: str = ""
+    ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
         """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
+        self.ownership = Ownership()
+        self.watched: frozenset[ServiceKey] = frozenset()
+        """The services that have containers here; replaced as a whole."""
+        self._host = host
         self._location = location
         self._policy = self._wanted_policy = policy
         self._queue = ReportQueue()
@@ -70,8 +78,9 @@ class Judging:
         self._store: Store | None = None
         self._up = True
         self._errors = self._stored = 0
+        self._stored_at: float | None = None
         self._seconds = 0.0
-        self._bytes = 0
+        self._bytes: int | None = None
         self._complaint = ""
         self._due: set[Canary] = set()  # to be looked at though they did not run
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
@@ -113,7 +122,7 @@ class Judging:
             families: Those that this start itself reported last: its cold start is among them.
             runs: Those that are new.
         """
-        generation = msgspec.structs.replace(generation, cold_start=cold_starts(families))
+        generation = msgspec.structs.replace(generation, cold_start=cold_starts(families), host=self._host)
         self._queue.put(StartReport(generation, runs))
 
     def submit_found(self, service: ServiceKey, container: str, boot_id: str, runs: Sequence[Run]) -> None:
@@ -140,23 +149,18 @@ class Judging:
         Returns:
             Families without labels of a container.
         """
-        store = self._store
-        prior = self._prior
-        set_aside_at = store.set_aside_at if store else None
+        judged = len(self.ownership.held - {PRIORS})
         return [
             store_metrics.STORE_UP.family(float(self._up)),
+            store_metrics.STORE_TOOK.family({} if self._stored_at is None else self._stored_at),
+            store_metrics.JUDGED_SERVICES.family({} if self.ownership.is_alone else float(judged)),
             store_metrics.STORE_ERRORS.family(float(self._errors)),
-            store_metrics.STORE_BYTES.family(float(self._bytes)),
-            store_metrics.STORE_SET_ASIDE.family({} if set_aside_at is None else set_aside_at),
-            store_metrics.STORE_UNREADABLE.family(float(store.unreadable if store else 0)),
-            store_metrics.STORE_REFUSED.family(float(store.refused if store else 0)),
+            store_metrics.STORE_BYTES.family({} if self._bytes is None else float(self._bytes)),
+            *store_metrics.of_store(self._store),
             store_metrics.STORED.family(float(self._stored)),
             store_metrics.DROPPED.family(float(self._queue.dropped)),
             store_metrics.SECONDS.family(self._seconds),
-            store_metrics.PRIOR.family({(str(prior.number), "learned" if prior.number else "assumed"): 1.0}),
-            store_metrics.PRIOR_SD.family(prior.sd),
-            store_metrics.PRIOR_DF.family(prior.df),
-            store_metrics.PRIOR_SERVICES.family(float(prior.services)),
+            *store_metrics.of_prior(self._prior),
         ]
 
     # In the thread -----------------------------------------------------------------------------------------------
@@ -166,6 +170,8 @@ class Judging:
             self.turn()
         self.turn()
         if self._store is not None:
+            if self._store.fleet is not None:
+                self.ownership.end(self._store.fleet)
             self._store.close()
 
     def turn(self) -> None:
@@ -173,8 +179,13 @@ class Judging:
         begin = time.thread_time()
         try:
             store = self._opened()
+            fleet = store.fleet
+            if fleet is not None and not self._stopping.is_set() and not self.ownership.is_due(fleet):
+                return  # many small batches cost a shared store more than few large ones
             ran = self._take(store)
-            self._up, self._complaint = True, ""
+            if fleet is not None and not self._stopping.is_set():
+                ran = self._share(store, fleet)
+            self._up, self._complaint, self._stored_at = True, "", time.time()
             if not self._stopping.is_set():
                 ran |= self._apply_policy(store)
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
@@ -184,6 +195,7 @@ class Judging:
             self._bytes = store.size_bytes
         except StoreError as error:
             self._up = False
+            self.ownership.away()
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
             # A fault of ours: until it is fixed verdicts stand still, and scrapes go on.
@@ -250,6 +262,26 @@ class Judging:
             return None
         return store.take(known, map(kept, report.runs))
 
+    def _share(self, store: Store, fleet: Fleet) -> set[Canary]:
+        """Renew the leases, and read what other exporters wrote: the canaries of which something is new."""
+        watched = self.watched
+        for service in self.ownership.renew(fleet, watched):
+            self._unsee(service)
+        self.findings = {service: found for service, found in self.findings.items() if service in watched}
+        for found in fleet.findings(watched):
+            known = self.findings.get(found.service, NOTHING)
+            self.findings[found.service] = with_finding(known, found.canary, found.body)
+        held = self.ownership.held - {PRIORS}
+        changed = fleet.refresh(held)
+        for service in held:
+            self._reported[service] = {start.container: start for start in store.starts(service)}
+        return changed
+
+    def _unsee(self, service: ServiceKey) -> None:
+        """Judge a service anew."""
+        self._seen = {key: seen for key, seen in self._seen.items() if key[0] != service}
+        self._reported.pop(service, None)
+
     def _apply_policy(self, store: Store) -> set[Canary]:
         """Judge by the policy that is wanted: the canaries that are to be judged again."""
         if self._wanted_policy == self._policy:
@@ -261,7 +293,7 @@ class Judging:
             service: msgspec.structs.replace(found, trials={}, measures={})
             for service, found in self.findings.items()
         }
-        return {*store.canaries()}
+        return {*store.canaries(None if store.fleet is None else self.ownership.held)}
 
     def _act(self, store: Store, ran: set[Canary]) -> None:
         """Do what is next for each of these canaries."""
@@ -271,7 +303,13 @@ class Judging:
             del pending[service, canary]
             # After a restart of the exporter all probes hand over their rings while all canaries are to be judged.
             if self._queue.is_half_full:
-                pending |= dict.fromkeys(self._take(store))
+                ran = self._take(store)
+                pending |= dict.fromkeys(ran if store.fleet is None else ())
+            if store.fleet is not None:
+                if self.ownership.is_due(store.fleet):  # a long judgement must not cost a lease
+                    pending |= dict.fromkeys(self._share(store, store.fleet))
+                if service not in self.ownership.held:
+                    continue
             found = self.findings.get(service, NOTHING)
             view = View(
                 seen=self._seen.get((service, canary), {}),
@@ -279,20 +317,21 @@ class Judging:
                 reported={(g.container, g.boot_id): g for g in self._reported.get(service, {}).values()},
                 judgement=found.judgements.get(canary),
             )
-            action = next_action(view, self._policy)
-            if action is NextAction.COUNT:
+            due = action.next_action(view, self._policy)
+            if due is NextAction.COUNT:
                 self.findings[service] = found.counted(
-                    canary, _runs_of_new_image(store, service, canary, view)
+                    canary, action.runs_of_new_image(store, service, canary, view)
                 )
-            elif action is not NextAction.NOTHING:
-                self._judge(store, service, canary, view, drift_alone=action is NextAction.DRIFT)
+            elif due is not NextAction.NOTHING:
+                self._judge(store, service, canary, view, drift_alone=due is NextAction.DRIFT)
 
     def _judge(
         self, store: Store, service: ServiceKey, canary: str, view: View, *, drift_alone: bool
     ) -> None:
         """Judge a canary, and record a verdict that is new."""
         starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
-        self._seen[service, canary] = seen_now(starts, view, self._policy)
+        view = view._replace(taken=store.taken(service, canary))  # others may have stored more meanwhile
+        self._seen[service, canary] = action.seen_now(starts, view, self._policy)
         try:
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
             before = self.findings.get(service, NOTHING)
@@ -307,14 +346,21 @@ class Judging:
             is_new = was != (judgement.state, judgement.upgraded_at)
             if is_new:
                 log.info("verdict", service=str(service), canary=canary, verdict=words)
-            changed = _changed(before.measures.get(canary, {}), measures)
+            changed = changed_calls(before.measures.get(canary, {}), measures)
             for name in changed:
                 said = measure_words(name, measures[name])
                 log.info("verdict on a measure", service=str(service), canary=canary, verdict=said)
             if is_new or changed or canary not in before.measures:  # then one may take back what is recorded
                 answers = record(store, service, canary, judgement, words, time.time(), measures)
                 after = after.answered(canary, answers)
+            if store.fleet is not None:
+                lesson = self._learning.lesson((service, canary))
+                store.fleet.put_finding(service, canary, time.time(), encoded(after, canary), lesson)
             self.findings[service] = after
+        except LeaseLost:
+            log.warning("another exporter judges this service now", service=str(service))
+            self.ownership.lose(service)
+            self._unsee(service)
         except StoreError:
             del self._seen[service, canary]  # it is judged again once the store works
             raise
@@ -328,7 +374,10 @@ class Judging:
             self._thinned_at = time.monotonic()
             store.thin(time.time())
             self._forget(store)
-            self._learning.learn(store, self._policy, time.time())
+            if store.fleet is None or PRIORS in self.ownership.held:
+                self._learning.learn(store, self._policy, time.time())
+            else:
+                self._learning.read_again()
             self._prior = self._learning.prior(store, None)
 
     def _forget(self, store: Store) -> None:
@@ -338,7 +387,8 @@ class Judging:
         """
         removed = self._silence.removed()
         known: dict[ServiceKey, set[str]] = defaultdict(set)
-        for service, canary in store.canaries():
+        mine = None if store.fleet is None else self.ownership.held | self.watched
+        for service, canary in store.canaries(mine):
             if (service, canary) not in removed:
                 known[service].add(canary)
         self._silence.forget(known)
@@ -350,23 +400,3 @@ class Judging:
                 del self.findings[service]
             elif not found.judgements.keys() <= known[service]:
                 self.findings[service] = found.only(known[service])
-
-
-def _changed(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVerdict]) -> list[str]:
-    """The measures that are called a change now, and were not before, or the other way round."""
-
-    def called(known: Mapping[str, MeasureVerdict]) -> dict[str, tuple[State, float | None]]:
-        return {name: (v.state, v.upgraded_at) for name, v in known.items() if v.state in CHANGED}
-
-    old, new = called(before), called(after)
-    return [name for name in after if old.get(name) != new.get(name)]
-
-
-def _runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View) -> int:
-    """Runs that count of the start of the last image that has most; those of the last judgement where it has none."""
-    assert view.judgement is not None
-    assert view.judgement.upgraded_at is not None
-    since = view.judgement.upgraded_at
-    new = [Start.of(g, samples) for g, samples in store.generations(service, canary, since=since)]
-    counts = (len(start.samples) for start in new if start.identity == new[-1].identity)
-    return max(counts, default=view.judgement.runs)

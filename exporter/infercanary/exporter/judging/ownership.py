@@ -1,0 +1,184 @@
+"""Which services this exporter judges, where several share a store; and the findings that pass between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+import structlog
+
+from infercanary.exporter.judging.answers import PastVerdict
+from infercanary.exporter.judging.findings import Findings
+from infercanary.judge.drift import Drift
+from infercanary.judge.measures import MeasureVerdict
+from infercanary.judge.model import Judgement, ServiceKey
+from infercanary.judge.trials import Trials
+from infercanary.store.base import Fleet, StoreError
+
+log = structlog.get_logger(__name__)
+
+PRIORS = ServiceKey("", "")
+"""No service has this name: who has its lease learns the priors."""
+_SHARE_SECONDS = 5.0  # a lease is renewed, and what others wrote is read, so often
+_AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what it found
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one canary, as it is kept; new fields have a default."""
+
+    judgement: Judgement
+    sentence: str
+    drifts: dict[str, Drift] = {}
+    """By container."""
+    answers: tuple[PastVerdict, ...] = ()
+    trials: Trials = {}
+    measures: dict[str, MeasureVerdict] = {}
+
+
+_decoder = msgspec.msgpack.Decoder(Finding)
+_encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # of numpy
+
+
+def encoded(found: Findings, canary: str) -> bytes:
+    """A canary's part of the findings, for the store.
+
+    Args:
+        found: Of its service.
+        canary: One that was judged.
+    """
+    finding = Finding(
+        judgement=found.judgements[canary],
+        sentence=found.sentences[canary],
+        drifts={container: drift for (container, name), drift in found.drifts.items() if name == canary},
+        answers=found.answers.get(canary, ()),
+        trials=found.trials.get(canary, {}),
+        measures=dict(found.measures.get(canary, {})),
+    )
+    return _encoder.encode(finding)
+
+
+def with_finding(found: Findings, canary: str, body: bytes) -> Findings:
+    """The findings with a canary's part out of the store.
+
+    Args:
+        found: Of its service.
+        canary: The name.
+        body: As :func:`encoded` made it.
+
+    Returns:
+        Findings that differ in this canary alone; the same where a newer version wrote what this one cannot read.
+    """
+    try:
+        known = _decoder.decode(body)
+    except msgspec.DecodeError as error:
+        log.warning("a finding cannot be read", canary=canary, error=str(error))
+        return found
+    drifts: dict[tuple[str, str], Any] = {key: d for key, d in found.drifts.items() if key[1] != canary}
+    drifts |= {(container, canary): drift for container, drift in known.drifts.items()}
+    return msgspec.structs.replace(
+        found,
+        judgements={**found.judgements, canary: known.judgement},
+        sentences={**found.sentences, canary: known.sentence},
+        drifts=drifts,
+        answers={**found.answers, canary: known.answers},
+        trials={**found.trials, canary: known.trials},
+        measures={**found.measures, canary: known.measures},
+    )
+
+
+class Ownership:
+    """The leases of this exporter.
+
+    Written by the judge's thread; :meth:`publishes` may be asked from any.
+    """
+
+    def __init__(self) -> None:
+        self.held: frozenset[ServiceKey] = frozenset()
+        self.is_alone = True
+        """Whether the store has one owner, as far as is known."""
+        self._until = 0.0
+        self._shared_at: float | None = None
+        self._is_away = False
+
+    def publishes(self, service: ServiceKey) -> bool:
+        """Whether this exporter shows the verdicts on a service: it judges it, and its lease has not ended.
+
+        One that cannot reach the store goes on for a while, since nobody else may know that it is to.
+
+        Args:
+            service: Its key.
+        """
+        until = self._until + (_AWAY_SECONDS if self._is_away else 0.0)
+        return self.is_alone or (service in self.held and _clock() < until)
+
+    def is_due(self, fleet: Fleet) -> bool:
+        """Whether the leases are to be renewed now.
+
+        Args:
+            fleet: What shares the store.
+        """
+        self.is_alone = False
+        return self._shared_at is None or _clock() - self._shared_at >= min(
+            _SHARE_SECONDS, fleet.lease_seconds / 4
+        )
+
+    def renew(self, fleet: Fleet, watched: Collection[ServiceKey]) -> frozenset[ServiceKey]:
+        """Renew the leases, take those that are free, and give back those of services that are not here any more.
+
+        Args:
+            fleet: What shares the store.
+            watched: Services that this exporter has containers of.
+
+        Returns:
+            Services that it holds since now.
+
+        Raises:
+            StoreError: The store cannot be reached.
+        """
+        now = _clock()
+        wanted = {*watched, PRIORS}
+        try:
+            if gone := self.held - wanted:
+                fleet.give_back(gone)
+            held = frozenset(fleet.hold(wanted))
+        except StoreError:
+            self.away()
+            raise
+        if lost := self.held - held - gone:
+            log.warning("another exporter judges these now", services=sorted(map(str, lost)))
+        if new := held - self.held:
+            log.info("judges these from now on", services=sorted(map(str, new - {PRIORS})))
+        self._shared_at, self._until, self._is_away = now, now + fleet.lease_seconds, False
+        self.held = held
+        return new
+
+    def away(self) -> None:
+        """Note that the store could not be reached."""
+        self._is_away = True
+
+    def lose(self, service: ServiceKey) -> None:
+        """Note that somebody else judges a service.
+
+        Args:
+            service: Its key.
+        """
+        self.held -= {service}
+
+    def end(self, fleet: Fleet) -> None:
+        """Give all leases back. Never raises.
+
+        Args:
+            fleet: What shares the store.
+        """
+        held, self.held = self.held, frozenset()
+        try:
+            fleet.give_back(held)
+        except StoreError as error:
+            log.info("leases are left to end by themselves", error=str(error))
+
+
+def _clock() -> float:
+    """Seconds that go on while the machine sleeps, as the store's clock does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

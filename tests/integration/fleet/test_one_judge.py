@@ -1,0 +1,149 @@
+"""Exporters that share a database judge as one that has all runs in a file does, to the last digit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from postgres import Postgres
+
+from infercanary.contract.report import Run
+from infercanary.exporter.judging import ownership
+from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.store.postgres import PostgresStore
+
+SERVICES = {"faster": 0.93, "slower": 1.08, "same": 1.0, "much-slower": 1.5, "alone": None}
+"""What the second image makes of the latency; None for a service without one."""
+HOSTS = tuple(f"host-{n}" for n in range(5))
+REPLICAS = 8
+T = 1_790_000_000.0
+BEFORE, AFTER, EVERY = 40, 24, 10.0
+
+
+class Part(NamedTuple):
+    """What one answer of a probe has."""
+
+    host: str
+    start: Generation
+    runs: list[Run]
+
+
+def fleet() -> list[Part]:
+    """40 replicas of 5 services, spread over 5 hosts; each host is slower for a while, for all on it alike."""
+    rng = np.random.default_rng(21)
+    hours = {host: 0.01 * np.sin(np.arange(BEFORE + AFTER + 60) / 9 + rng.uniform(0, 6)) for host in HOSTS}
+    parts = []
+    for number, (service, factor) in enumerate(SERVICES.items()):
+        for replica in range(REPLICAS):
+            host = HOSTS[(number + replica) % len(HOSTS)]
+            images = [("sha256:1", 1.0, BEFORE)] + ([("sha256:2", factor, AFTER)] if factor else [])
+            begun = 0
+            for image, scale, count in images:
+                start = Generation(
+                    service=service,
+                    container=f"{service}-{replica}",
+                    boot_id=f"{service}-{replica}-{image}",
+                    started_at=T + EVERY * begun + replica,
+                    image_id=image,
+                    environment={"cpu_model": "X"},
+                )
+                level = 0.02 * scale * np.exp(rng.normal(0, 0.003))
+                at = np.arange(begun, begun + count)
+                seconds = level * np.exp(hours[host][at] + rng.normal(0, 0.004, count))
+                runs = [
+                    Run(sequence=i, canary="c", scheduled_at=0.0, started_at=start.started_at + EVERY * i + 1,
+                        outcome="ok", latencies=(float(x),) * 5, controls={"cpu_spin": float(0.001 * np.exp(h))})
+                    for i, (x, h) in enumerate(zip(seconds, hours[host][at], strict=True))
+                ]  # fmt: skip
+                parts += [Part(host, start, runs[i : i + 7]) for i in range(0, count, 7)]
+                begun += count
+    return parts
+
+
+def in_time(parts: list[Part]) -> list[Part]:
+    return sorted(parts, key=lambda part: part.runs[0].started_at)
+
+
+def submit(judging: Judging, part: Part) -> None:
+    judging._host = part.host
+    judging.submit(part.start, [], part.runs)
+
+
+@pytest.fixture
+def judges() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(autouse=True)
+def _at_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "_SHARE_SECONDS", 0.0)
+
+
+def judge(stack: ExitStack, location: str | None, host: str = "") -> Judging:
+    judging = Judging(location, host=host)
+    judging.watched = frozenset(ServiceKey("", name) for name in SERVICES)
+    stack.callback(lambda: judging._store and judging._store.close())
+    return judging
+
+
+def settled(judging: Judging) -> dict[ServiceKey, Findings]:
+    """Turns until nothing more is found: trials are made a few at a time."""
+    before: dict[ServiceKey, Findings] = {}
+    while before != judging.findings:
+        before = judging.findings.copy()
+        judging.turn()
+    return judging.findings
+
+
+def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: ExitStack) -> None:
+    parts = fleet()
+    alone = judge(judges, None)
+    for part in in_time(parts):
+        submit(alone, part)
+    alone.turn()
+    expected = alone.findings
+    states = {key.name: found.judgements["c"].state for key, found in expected.items()}
+    assert states["much-slower"] == states["slower"] == "regressed" and states["alone"] == "no_baseline"
+
+    url = postgres.database()
+    exporters = {host: judge(judges, url, host) for host in HOSTS}
+    rng = random.Random(5)
+    late = [part for part in parts if rng.random() < 0.1]  # come when all others are there
+    for step, part in enumerate([*in_time([p for p in parts if p not in late]), *late]):
+        submit(exporters[part.host], part)
+        if step % 60 == 59:
+            for exporter in rng.sample([*exporters.values()], 5):
+                exporter.turn()
+        if step == 240:  # one is killed: nobody gives its leases back
+            dead = exporters[HOSTS[0]]
+            dead.turn()  # what it had polled is stored: what is not is asked for again, which is another test's
+            exporters[HOSTS[0]] = judge(judges, url, HOSTS[0])
+            postgres.sql("UPDATE lease SET expires = now()", url)
+    for exporter in exporters.values():
+        exporter.turn()
+    for _ in range(2):  # what the last one stored is read by the first one
+        for exporter in exporters.values():
+            exporter.turn()
+    held = [service for exporter in exporters.values() for service in exporter.ownership.held]
+    assert len(held) == len({*held}) == len(SERVICES) + 1, "each service, and the priors, have one judge"
+
+    # A judge that comes anew finds what the others leave, and what one judge on a file finds.
+    for exporter in exporters.values():
+        exporter.ownership.end(exporter._store.fleet)
+    fresh = judge(judges, url, "host-5")
+    fresh.turn()
+    assert isinstance(fresh._store, PostgresStore)
+    for service, found in expected.items():
+        now = fresh.findings[service]
+        assert now.judgements == found.judgements, service
+        assert (now.sentences, now.drifts, now.measures) == (found.sentences, found.drifts, found.measures)
+        for exporter in exporters.values():
+            if service in exporter.ownership.held:
+                assert exporter.findings[service].judgements["c"].state == found.judgements["c"].state
