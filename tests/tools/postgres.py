@@ -140,9 +140,10 @@ class Postgres:
         Returns:
             What psql prints, without headings.
         """
+        database = urlsplit(url).path[1:] or "postgres"
         done = self._call(
-            "psql", "-h", self.folder, "-p", self.port, "-U", "postgres", "-d", urlsplit(url).path[1:] or "postgres", "-v", "ON_ERROR_STOP=1",
-            "-qAt", "-c", statement,
+            "psql", "-h", self.folder, "-p", self.port, "-U", "postgres", "-d", database,
+            "-v", "ON_ERROR_STOP=1", "-qAt", "-c", statement,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode().strip()

@@ -54,8 +54,8 @@ class Links(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What exporter.yaml may say, but for the sections of discoveries: those are added by :func:`file_type`.
 
-    ``store`` is the judge's file, or the URL of a store that several exporters share. Without one, baselines live as long
-    as the exporter does. ``host`` tells apart the hosts of those; empty for the node's name, or the host's own.
+    ``store`` is the judge's file, or the URL of a store that several exporters share. Without one, baselines live as
+    long as the exporter does. ``host`` tells apart the hosts of those; empty for the node's name, or the host's own.
     """
 
     listen: str = "0.0.0.0:9797"

@@ -57,7 +57,8 @@ def align(selection: Selection, siblings: Sequence[Start], policy: Policy) -> Ru
     judged = looks[-1] if looks else ()
     # What siblings feel days later is no part of this shift.
     until = max((s.started_at for pair in judged for start in pair.after for s in start.samples), default=0.0)
-    around = [_around(start, upgrade.at, until, policy) for start in beside]
+    hosts = {start.generation.host for start in upgrade.after}
+    around = [_around(s, upgrade.at, until, policy) for s in beside if s.generation.host in hosts]
     return Runs(
         selection,
         reached,
@@ -89,10 +90,7 @@ def looks_of(upgrade: Upgrade, policy: Policy) -> list[list[Pair]]:
 
 
 def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> list[Pair]:
-    """By container, so that what differs between replicas drops out; those with new names have the others' baseline.
-
-    Replicas that stay on the old image are beside each pair, with their runs of the same minutes. What they moved by
-    since before is taken off: no restart lies between, and a replica's own level drops out.
+    """Within each class of hardware, the starts that are compared with each other: never across.
 
     Args:
         before: Starts of the old image, in order of time.
@@ -100,8 +98,25 @@ def pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> li
         policy: How many runs make a start count, and which of the baseline do.
 
     Returns:
-        One for each container that both images ran in, and at most one more; none where either image has no start that
-        counts, or while replicas on the old image have too few runs of the same minutes.
+        Those of each class; none of a class that the old image did not run on.
+    """
+    classes: dict[tuple[str, str], list[Start]] = {}
+    for start in after:
+        classes.setdefault(start.hardware, []).append(start)
+    return [
+        pair
+        for hardware, of_class in classes.items()
+        for pair in _pairs([start for start in before if start.is_comparable(hardware)], of_class, policy)
+    ]
+
+
+def _pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> list[Pair]:
+    """By container, so that what differs between replicas drops out; those with new names have the others' baseline.
+
+    Replicas that stay on the old image are beside each pair, with their runs of the same minutes. What they moved by
+    since before is taken off: no restart lies between, and a replica's own level drops out. There is one pair for each
+    container that both images ran in, and at most one more; none where either image has no start that counts, or while
+    replicas on the old image have too few runs of the same minutes.
     """
     old, new = _by_container(before, policy.fewest_runs), _by_container(after, policy.fewest_new_runs)
     baseline = {name: group[-policy.history :] for name, group in old.items()}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from infercanary.judge.align import Runs, looks_of, pairs, teaching
 from infercanary.judge.evidence import Evidence, evidence, moved_with_controls, threads
-from infercanary.judge.host import Adjustment, adjust, left_waiting
+from infercanary.judge.host import Adjustment, adjust, left_waiting, ranked
 from infercanary.judge.model import Concurrent, Pair, Start, Upgrade
 from infercanary.judge.policy import Policy
 from infercanary.judge.pooling import moved, pool_parts
@@ -193,8 +193,8 @@ def _same(upgrade: Upgrade, left: Sequence[Start]) -> Upgrade:
 def _adjusted(
     starts: Sequence[Start], siblings: Sequence[Start], upgrade: Upgrade, policy: Policy
 ) -> Adjusted | None:
-    used = siblings[: policy.covariates]
-    together = _without(adjust(starts, used, policy), upgrade, policy)
+    ranks = ranked(siblings, policy.covariates)
+    together = _without(adjust(starts, [s for rank in ranks for s in rank], policy), upgrade, policy)
     if together is None:
         return None
     adjustment, steady, slope_error = together
@@ -202,8 +202,8 @@ def _adjusted(
     if not found.looks or found.looks[-1].seen.verdict in ("inconclusive", "confirming"):
         return found  # no answer, so nobody asks whether siblings agree on it
     alone = []
-    for sibling in used:
-        single = _without(adjust(starts, [sibling], policy), upgrade, policy)
+    for rank in ranks:
+        single = _without(adjust(starts, rank, policy), upgrade, policy)
         if single is not None:
             last = looks_of(single[1], policy)[-1:]
             known = restarts_of(teaching(single[0].starts, single[1], policy), policy)

@@ -49,16 +49,23 @@ def adjust(starts: Sequence[Start], siblings: Sequence[Start], policy: Policy = 
 
     Args:
         starts: Of one service, in order of time.
-        siblings: Starts of other services on the host, in order of time.
+        siblings: Starts of other services, in order of time: those of a start's own host count for it.
         policy: Which of a sibling's runs count, and when a slope is believed.
 
     Returns:
         The adjusted starts; None where siblings explain nothing.
     """
-    beside = [s for start in siblings if (s := _sibling(start, policy)) is not None]
+    beside: dict[str, list[_Sibling]] = {}
+    for start in siblings:
+        if (sibling := _sibling(start, policy)) is not None:
+            beside.setdefault(start.generation.host, []).append(sibling)
     if not beside:
         return None
-    seen = [(start, _host(start, beside, policy)) for start in starts]
+    seen = [
+        (start, _host(start, beside[start.generation.host], policy))
+        for start in starts
+        if start.generation.host in beside
+    ]
     kept = [(start, x) for start, x in seen if np.isfinite(x).sum() >= policy.fewest_runs]
     if not kept:
         return None
@@ -83,7 +90,27 @@ def adjust(starts: Sequence[Start], siblings: Sequence[Start], policy: Policy = 
             if s.median and math.isfinite(at)
         ]
         adjusted.append(Start(start.generation, samples))
-    return Adjustment(adjusted, slope, se, levels, len(beside))
+    return Adjustment(adjusted, slope, se, levels, sum(map(len, beside.values())))
+
+
+def ranked(siblings: Sequence[Start], most: int) -> list[list[Start]]:
+    """The first sibling of each host, the second of each, and so on.
+
+    Args:
+        siblings: Starts of other services, on any hosts.
+        most: Of each host.
+
+    Returns:
+        At most so many lists.
+    """
+    hosts: dict[str, list[Start]] = {}
+    for start in siblings:
+        hosts.setdefault(start.generation.host, []).append(start)
+    each = [of_host[:most] for of_host in hosts.values()]
+    return [
+        [of_host[place] for of_host in each if place < len(of_host)]
+        for place in range(max(map(len, each), default=0))
+    ]
 
 
 def left_waiting(starts: Sequence[Start], policy: Policy = LIVE) -> list[Start]:
@@ -132,7 +159,7 @@ def undisturbed(starts: Sequence[Start], new: Sequence[Start], policy: Policy = 
     """
     now = {start.boot: _waiting(start, policy) for start in new}
     images = {start.work for start in new}
-    groups: dict[tuple[str, tuple[str, str]], list[tuple[float, Start]]] = {}
+    groups: dict[tuple[str, tuple[str, ...]], list[tuple[float, Start]]] = {}
     for start in starts:
         if len(start.samples) >= policy.fewest_runs and (waited := _waiting(start, policy)) is not None:
             groups.setdefault((start.generation.container, start.work), []).append((waited, start))

@@ -32,6 +32,8 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Floats, Series
 
+_CPU_MODEL, _GPU_MODEL = "cpu_model", "_cuda_device"  # components of the environment; of the GPU's, the end
+
 
 class ServiceKey(NamedTuple):
     """What tells a service from all others: a name alone may be in two namespaces."""
@@ -292,9 +294,29 @@ class Start:
         return f"{image} {self.model}" if self.model else image
 
     @cached_property
-    def work(self) -> tuple[str, str]:
-        """The identity, and the settings of the canary: starts that have the same differ in nothing that is known."""
-        return self.identity, self.settings
+    def hardware(self) -> tuple[str, str]:
+        """The models of the CPU and of the GPU of a host of a fleet; empty where they are not known, or it is one host.
+
+        What the canary ran on is no part of it: an image that fell back to the CPU is compared with what ran on a GPU.
+        """
+        if not self.generation.host:
+            return "", ""
+        known = self.generation.environment
+        gpus = sorted(name for name in known if name.endswith(_GPU_MODEL))
+        return known.get(_CPU_MODEL, ""), known[gpus[0]] if gpus else ""
+
+    def is_comparable(self, hardware: tuple[str, str]) -> bool:
+        """Whether it ran on such hardware, as far as both are known.
+
+        Args:
+            hardware: Of another start.
+        """
+        return all(not a or not b or a == b for a, b in zip(self.hardware, hardware, strict=True))
+
+    @cached_property
+    def work(self) -> tuple[str, ...]:
+        """Identity, settings of the canary, hardware: starts that have the same differ in nothing that is known."""
+        return self.identity, self.settings, *self.hardware
 
     def series(self, policy: Policy) -> Series:
         """The medians of its runs, which are compared again and again: computed once.
@@ -523,6 +545,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """Of the new image, that counted at the last look; before the first one, those of the start that has most."""
     starts: int = 0
     """Starts of both images that counted."""
+    hosts: int = 0
+    """That the compared starts ran on; 0 where the store is of one host."""
+    hardware: tuple[str, ...] = ()
+    """The classes of these hosts, by GPU or, without one, CPU; starts are compared within a class."""
     disturbed: int = 0
     """Starts that are left out, because others on the host disturbed them."""
     concurrent: int = 0

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from scipy.special import polygamma, psi
 
-from infercanary.judge.host import adjust, undisturbed
+from infercanary.judge.host import adjust, ranked, undisturbed
 from infercanary.judge.model import Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.restarts import restarts_of
@@ -66,7 +66,8 @@ def taught_by(
         None where no image was started again.
     """
     starts = undisturbed(starts, [], policy)
-    adjusted = adjust(starts, siblings[: policy.covariates], policy)
+    used = [sibling for rank in ranked(siblings, policy.covariates) for sibling in rank]
+    adjusted = adjust(starts, used, policy)
     known = restarts_of(starts if adjusted is None else adjusted.starts, policy)
     df = known.df - policy.prior_restart_df
     squares = known.df * known.sd**2 - policy.prior_restart_df * policy.prior_restart_sd**2

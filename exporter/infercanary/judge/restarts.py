@@ -44,7 +44,7 @@ def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE)
 
 def _by_image(starts: Iterable[Start], policy: Policy) -> list[list[Start]]:
     """Those with enough runs, of each image of each container, in order of time."""
-    groups: dict[tuple[str, str, str], list[Start]] = {}
+    groups: dict[tuple[str, ...], list[Start]] = {}
     for start in starts:
         if len(start.samples) >= policy.fewest_runs:
             groups.setdefault((start.generation.container, *start.work), []).append(start)

@@ -108,6 +108,8 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         restart_sd=restarts.sd if adjusted is None else adjusted.restarts.sd,
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
+        hosts=len({s.generation.host for pair in decision.pairs for s in _starts(pair)} - {""}),
+        hardware=_classes(decision.pairs),
         concurrent=decision.look.concurrent,
         concurrent_shift=ratio(decision.look.moved) if decision.look.moved is not None else None,
         siblings=0 if adjusted is None else adjusted.siblings,
@@ -159,6 +161,11 @@ def sentence(judgement: Judgement, policy: Policy = LIVE, subject: str = "image"
         found.append("the images differ by reference: their digests are of different content")
     if judgement.redrawn:
         found.append(f"each of {judgement.redrawn} starts has other weights, as if drawn without a seed")
+    if judgement.hosts:
+        hosts = "a host" if judgement.hosts == 1 else f"{judgement.hosts} hosts"
+        classes = f" ({', '.join(judgement.hardware)})" if judgement.hardware else ""
+        each = ", within each class" if len(judgement.hardware) > 1 else ""
+        found.append(f"on {hosts}{classes}{each}")
     if judgement.disturbed:
         starts = "a start" if judgement.disturbed == 1 else f"{judgement.disturbed} starts"
         found.append(f"without {starts} that others on the host disturbed")
@@ -386,6 +393,12 @@ def _value(text: str | None) -> str:
     if text is None:
         return "none"
     return text if len(text) <= _VALUE else text[: _VALUE - 1] + "…"
+
+
+def _classes(compared: Sequence[Pair]) -> tuple[str, ...]:
+    """What the hardware of the compared starts is called: by the GPU or, without one, by the CPU."""
+    known = {start.hardware for pair in compared for start in _starts(pair)}
+    return tuple(sorted({gpu or cpu for cpu, gpu in known} - {""}))
 
 
 def _own(shift: Shift | None, policy: Policy) -> Part | None:

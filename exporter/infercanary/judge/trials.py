@@ -53,7 +53,7 @@ def trials(
     """
     left = most
     found: dict[tuple[str, str], Trial] = {}
-    earlier: dict[tuple[str, str, str], list[Start]] = {}
+    earlier: dict[tuple[str, ...], list[Start]] = {}
     for place, start in enumerate(starts):
         before = earlier.setdefault((start.generation.container, *start.work), [])
         looks = sum(runs <= len(start.samples) for runs in policy.looks)

@@ -1,6 +1,6 @@
-"""The store in PostgreSQL, which the exporters of a fleet share: each run once, the judge's findings, and who judges.
+"""The store in PostgreSQL, which exporters of a fleet share: each run once, the judge's findings, and who judges.
 
-See docs/adr/0022-a-fleets-store.md for the tables, and why nothing is lost or doubled; all SQL is in :mod:`.postgres_sql`.
+docs/adr/0022-a-fleets-store.md has the tables, and why nothing is lost or doubled; all SQL is in :mod:`.postgres_sql`.
 """
 
 from __future__ import annotations
@@ -259,10 +259,8 @@ class PostgresStore:
         environment = encode_environment(generation.environment)
         digest = hashlib.sha256(environment).digest()
         known = db.rows(sql.START, **key)
-        if known:
-            values = _changeable(with_kills(generation, known[0][-1]), digest)
-        else:
-            values = _changeable(generation, digest)
+        kept = with_kills(generation, known[0][-1]) if known else generation
+        values = _changeable(kept, digest)
         if not known or tuple(known[0]) != tuple(values.values()):
             db.run(sql.ADD_ENVIRONMENT, service=service, digest=digest, body=environment)
             if known:

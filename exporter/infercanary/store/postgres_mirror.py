@@ -76,7 +76,7 @@ class Mirror:
             given["container"] = self._container
         query = sql.REVISIONS if self._container is None else sql.REVISIONS_OF_CONTAINER
         with db.snapshot():
-            revisions = {start: revision for start, revision in db.rows(query, **given)}
+            revisions: dict[UUID, int] = dict(db.rows(query, **given))
             gone = self.starts.keys() - revisions.keys()
             changed = {
                 start

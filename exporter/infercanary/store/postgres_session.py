@@ -287,22 +287,22 @@ def migrate(db: psycopg.Connection[Row], shown: str) -> None:
         version = db.execute(sql.VERSION.encode()).fetchone()
     except errors.UndefinedTable:
         version = None
+    if version is not None and version[0] > len(sql.STEPS):
+        raise StoreError(
+            f"{shown}: written by a newer InferCanary (schema {version[0]}, this one knows {len(sql.STEPS)}); "
+            "upgrade this one, or name another database"
+        )
     if version is not None and version[0] == len(sql.STEPS):
         return
     if version is None:
         # Two that create a table at the same time: the later one's IF NOT EXISTS may fail all the same.
         for statement in sql.CREATE_VERSION:
-            with suppress(errors.UniqueViolation, errors.DuplicateTable):
+            with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
                 db.execute(statement.encode())
     while True:
         with db.transaction():
             [(known,)] = db.execute(sql.LOCK_VERSION.encode()).fetchall()
-            if known > len(sql.STEPS):
-                raise StoreError(
-                    f"{shown}: written by a newer InferCanary (schema {known}, this one knows {len(sql.STEPS)}); "
-                    "upgrade this one, or name another database"
-                )
-            if known == len(sql.STEPS):
+            if known >= len(sql.STEPS):
                 return
             for statement in sql.STEPS[known]:
                 db.execute(statement.encode())

@@ -1,10 +1,12 @@
 """All SQL of the PostgreSQL store, and nothing but SQL.
 
-Only what distributed engines with PostgreSQL's protocol have too; tests/unit/store/test_postgres_sql.py holds this module
-to a list of statements and functions. Keys begin with the service, so that a service's rows are on one shard and services
-spread. Identifiers of services, starts and series are digests that the exporter computes (:mod:`.postgres_keys`).
+Only what distributed engines with PostgreSQL's protocol have too; tests/unit/store/test_postgres_sql.py holds this
+module to a list of statements and functions. Keys begin with the service, so that a service's rows are on one shard and
+services spread. Identifiers of services, starts and series are digests that the exporter computes
+(:mod:`.postgres_keys`).
 """
 
+# ruff: noqa: S608 - all parts are constants of this module; what is given is bound by name
 from __future__ import annotations
 
 # Schema ----------------------------------------------------------------------------------------------------------
@@ -18,30 +20,32 @@ LOCK_VERSION = "SELECT version FROM schema_version WHERE id = 1 FOR UPDATE"
 SET_VERSION = "UPDATE schema_version SET version = %(version)s WHERE id = 1"
 
 _CREATE = (
-    # began: started_at, or later than that of the container's start before. seen: Unix seconds of the database's clock.
-    # revision is counted up at each change.
+    # began: started_at, or later than that of the container's start before. seen: Unix seconds, by the database's
+    # clock. revision is counted up at each change.
     """CREATE TABLE generation (
-        service uuid NOT NULL, start uuid NOT NULL, namespace text NOT NULL, name text NOT NULL, container text NOT NULL,
-        boot_id text NOT NULL, started_at double precision NOT NULL, began double precision NOT NULL,
-        seen double precision NOT NULL, revision bigint NOT NULL DEFAULT 0, host text NOT NULL, image text NOT NULL,
+        service uuid NOT NULL, start uuid NOT NULL, namespace text NOT NULL, name text NOT NULL,
+        container text NOT NULL, boot_id text NOT NULL, started_at double precision NOT NULL,
+        began double precision NOT NULL, seen double precision NOT NULL, revision bigint NOT NULL DEFAULT 0, host text NOT NULL, image text NOT NULL,
         image_id text NOT NULL, image_digest text NOT NULL, image_key text NOT NULL, environment bytea NOT NULL,
         details bytea NOT NULL, PRIMARY KEY (service, start)
     )""",
     "CREATE INDEX generation_host ON generation (host)",
     "CREATE TABLE environment (service uuid NOT NULL, digest bytea NOT NULL, body bytea NOT NULL, "
     "PRIMARY KEY (service, digest))",
-    # As the columns of the SQLite file; last: the highest sequence that was taken; thinned: how often rows were replaced.
+    # As the columns of the SQLite file. last: the highest sequence that was taken; thinned: how often rows were
+    # replaced.
     """CREATE TABLE series (
         service uuid NOT NULL, series uuid NOT NULL, start uuid NOT NULL, canary text NOT NULL,
-        first_at double precision NOT NULL, last_at double precision NOT NULL DEFAULT 0, last bigint NOT NULL DEFAULT -1,
+        first_at double precision NOT NULL, last_at double precision NOT NULL DEFAULT 0,
+        last bigint NOT NULL DEFAULT -1,
         merged_through bigint NOT NULL DEFAULT -1, failed_through bigint NOT NULL DEFAULT -1,
         opening bigint NOT NULL DEFAULT 0, raw bigint NOT NULL DEFAULT 0, failed bigint NOT NULL DEFAULT 0,
         first bigint NOT NULL DEFAULT 0, blocks bigint NOT NULL DEFAULT 0, hours bigint NOT NULL DEFAULT 0,
         taken bigint NOT NULL DEFAULT 0, thinned bigint NOT NULL DEFAULT 0, PRIMARY KEY (service, series),
         FOREIGN KEY (service, start) REFERENCES generation (service, start) ON DELETE CASCADE
     )""",
-    "CREATE TABLE sample (service uuid NOT NULL, series uuid NOT NULL, sequence bigint NOT NULL, tier smallint NOT NULL, "
-    "body bytea NOT NULL, PRIMARY KEY (service, series, sequence))",
+    "CREATE TABLE sample (service uuid NOT NULL, series uuid NOT NULL, sequence bigint NOT NULL, "
+    "tier smallint NOT NULL, body bytea NOT NULL, PRIMARY KEY (service, series, sequence))",
     "CREATE TABLE document (service uuid NOT NULL, kind text NOT NULL, canary text NOT NULL, number bigint NOT NULL, "
     "at double precision NOT NULL, fence bigint NOT NULL, body bytea NOT NULL, "
     "PRIMARY KEY (service, kind, canary, number))",
@@ -208,8 +212,9 @@ RENEW = (
 )
 HELD = "SELECT service FROM lease WHERE service = ANY(%(services)s) AND expires > now()"
 TAKE = (
-    "INSERT INTO lease (service, namespace, name, holder, fence, expires) VALUES (%(service)s, %(namespace)s, %(name)s, "
-    "%(holder)s, 1, now() + %(seconds)s * interval '1 second') ON CONFLICT (service) DO UPDATE "
+    "INSERT INTO lease (service, namespace, name, holder, fence, expires) "
+    "VALUES (%(service)s, %(namespace)s, %(name)s, %(holder)s, 1, now() + %(seconds)s * interval '1 second') "
+    "ON CONFLICT (service) DO UPDATE "
     "SET holder = excluded.holder, fence = lease.fence + 1, expires = excluded.expires "
     "WHERE lease.expires <= now() RETURNING fence"
 )

@@ -195,7 +195,8 @@ class SqliteStore:
         with self.session.work() as db:
             rows = db.execute(
                 f"{starts.COLUMNS} JOIN series s ON s.generation = g.id "
-                "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? AND container = ifnull(?, container) "
+                "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? "
+                "AND container = ifnull(?, container) "
                 "ORDER BY began, container, g.id",
                 (*service, canary, since, container),
             ).fetchall()

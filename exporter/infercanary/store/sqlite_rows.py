@@ -68,8 +68,8 @@ class SqliteRows(NamedTuple):
         self.db.execute(
             "DELETE FROM generation WHERE namespace = ? AND service = ? AND container = ? "
             "AND id <> (SELECT id FROM generation "
-            "WHERE namespace = ? AND service = ? AND container = ? ORDER BY began DESC, id DESC LIMIT 1) AND NOT EXISTS "
-            "(SELECT 1 FROM series s WHERE s.generation = generation.id "
+            "WHERE namespace = ? AND service = ? AND container = ? ORDER BY began DESC, id DESC LIMIT 1) "
+            "AND NOT EXISTS (SELECT 1 FROM series s WHERE s.generation = generation.id "
             "AND opening + raw + failed + first + blocks + hours > 0)",
             self.container * 2,
         )

@@ -102,7 +102,7 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
             "probes: [{url: http://h, service: s, container: c}, {url: http://i, service: s, container: c}]",
             "probes[1]: same service and container as probes[0]; give one of them another container",
         ),
-        ("store: nosuch://host/db", "store: no store for nosuch://; write a file's path"),
+        ("store: nosuch://host/db", "no store for nosuch://; those that there are: postgresql, sqlite"),
         (
             "judge: {smallest: 0.02}",
             "judge: unknown key `smallest`; known keys: smallest_effect, clear_zone",

@@ -53,7 +53,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         Args:
             canary: Its name.
             starts: Of its service, in order of time, with its runs.
-            siblings: Starts of other services on the host.
+            siblings: Starts of other services, on the hosts of these.
             policy: The numbers that decide.
             drift_alone: The last verdict on the latency stands, unless it is about another upgrade than the last one is
                 now: an image may have been withdrawn.
@@ -71,7 +71,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
             same = [s for s in own if s.work == own[-1].work]
             # Of one start alone no restart lies between.
             restarts = restarts_before(own[-1], starts, policy) if len(same) > 1 else prior(policy)
-            drifts[container, canary] = drift.detect(same, siblings, canary, restarts, policy)
+            beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
+            drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
         tried = trials(starts, siblings, self.trials.get(canary, {}), _TRIALS, policy)
         return msgspec.structs.replace(
             self,
