@@ -28,7 +28,7 @@ class Decision(NamedTuple):
 def decide(estimate: Estimate, policy: Policy) -> Decision:
     """What the looks amount to.
 
-    Without an upgrade, or where the image before has too few runs, there is no baseline. Where the runs as they are
+    Without an upgrade, or where the image before has too few runs on hardware of the same class, there is no baseline. Where the runs as they are
     are inconclusive, those without the host's variation decide: without what each run waited, or if siblings agree.
 
     Args:
@@ -39,7 +39,11 @@ def decide(estimate: Estimate, policy: Policy) -> Decision:
         The state, with a look of None where nothing can be compared.
     """
     upgrade = estimate.runs.selection.upgrade
-    if upgrade is None or not any(len(start.samples) >= policy.fewest_runs for start in upgrade.before):
+    classes = {start.hardware for start in upgrade.after} if upgrade is not None else set()
+    if upgrade is None or not any(
+        len(start.samples) >= policy.fewest_runs and any(map(start.is_comparable, classes))
+        for start in upgrade.before
+    ):
         return Decision(estimate, "no_baseline")
     verdict = verdict_after(look.seen for look in estimate.looks)
     state: State = verdict or "settling"

@@ -87,6 +87,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         is_assumed=restarts.df <= policy.prior_restart_df,
         runs=runs.reached,
         starts=len(upgrade.before) + len(upgrade.after),
+        hardware=_classes(upgrade.after),
         disturbed=runs.disturbed,
         next_look=next((look for look in policy.looks if look > runs.reached), None),
         look=decision.look.runs if decision.look is not None else 0,
@@ -109,7 +110,7 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         runs=_count(start for pair in decision.pairs for start in pair.after),
         starts=len({s.boot for pair in decision.pairs for s in _starts(pair)}),
         hosts=len({s.generation.host for pair in decision.pairs for s in _starts(pair)} - {""}),
-        hardware=_classes(decision.pairs),
+        hardware=_classes(start for pair in decision.pairs for start in _starts(pair)),
         concurrent=decision.look.concurrent,
         concurrent_shift=ratio(decision.look.moved) if decision.look.moved is not None else None,
         siblings=0 if adjusted is None else adjusted.siblings,
@@ -261,7 +262,8 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
 def _no_baseline(judgement: Judgement) -> str:
     """Why there is nothing to compare with."""
     if judgement.settings_changed_at is None:
-        return "no baseline yet: this is the only image that was seen, or the one before has too few runs"
+        text = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
+        return f"{text} on {judgement.hardware[0]}" if len(judgement.hardware) == 1 else text
     when = _utc(judgement.settings_changed_at)
     text = f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"
     if judgement.settings_with_upgrade:
@@ -395,9 +397,9 @@ def _value(text: str | None) -> str:
     return text if len(text) <= _VALUE else text[: _VALUE - 1] + "…"
 
 
-def _classes(compared: Sequence[Pair]) -> tuple[str, ...]:
-    """What the hardware of the compared starts is called: by the GPU or, without one, by the CPU."""
-    known = {start.hardware for pair in compared for start in _starts(pair)}
+def _classes(starts: Iterable[Start]) -> tuple[str, ...]:
+    """What the hardware of these starts is called: by the GPU or, without one, by the CPU."""
+    known = {start.hardware for start in starts}
     return tuple(sorted({gpu or cpu for cpu, gpu in known} - {""}))
 
 

@@ -19,7 +19,7 @@ from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import postgres_sql as sql
 from infercanary.store import retention, thinning
-from infercanary.store.base import HISTORY, Document, Fleet, LastRun, LeaseLost, StoreError, register
+from infercanary.store.base import HISTORY, Document, LastRun, LeaseLost, StoreError, register
 from infercanary.store.postgres_fleet import PostgresFleet
 from infercanary.store.postgres_keys import series_id, service_id, start_id, storable
 from infercanary.store.postgres_mirror import Mirror
@@ -82,7 +82,7 @@ class PostgresStore:
         return None
 
     @property
-    def fleet(self) -> Fleet:
+    def fleet(self) -> PostgresFleet:
         """What exporters that share it agree on."""
         return self._fleet
 

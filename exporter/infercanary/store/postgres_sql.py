@@ -25,7 +25,8 @@ _CREATE = (
     """CREATE TABLE generation (
         service uuid NOT NULL, start uuid NOT NULL, namespace text NOT NULL, name text NOT NULL,
         container text NOT NULL, boot_id text NOT NULL, started_at double precision NOT NULL,
-        began double precision NOT NULL, seen double precision NOT NULL, revision bigint NOT NULL DEFAULT 0, host text NOT NULL, image text NOT NULL,
+        began double precision NOT NULL, seen double precision NOT NULL,
+        revision bigint NOT NULL DEFAULT 0, host text NOT NULL, image text NOT NULL,
         image_id text NOT NULL, image_digest text NOT NULL, image_key text NOT NULL, environment bytea NOT NULL,
         details bytea NOT NULL, PRIMARY KEY (service, start)
     )""",

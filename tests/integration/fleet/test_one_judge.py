@@ -13,7 +13,6 @@ from postgres import Postgres
 
 from infercanary.contract.report import Run
 from infercanary.exporter.judging import ownership
-from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store.postgres import PostgresStore
@@ -89,17 +88,13 @@ def _at_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 def judge(stack: ExitStack, location: str | None, host: str = "") -> Judging:
     judging = Judging(location, host=host)
     judging.watched = frozenset(ServiceKey("", name) for name in SERVICES)
-    stack.callback(lambda: judging._store and judging._store.close())
+
+    def close() -> None:
+        if judging._store is not None:
+            judging._store.close()
+
+    stack.callback(close)
     return judging
-
-
-def settled(judging: Judging) -> dict[ServiceKey, Findings]:
-    """Turns until nothing more is found: trials are made a few at a time."""
-    before: dict[ServiceKey, Findings] = {}
-    while before != judging.findings:
-        before = judging.findings.copy()
-        judging.turn()
-    return judging.findings
 
 
 def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: ExitStack) -> None:
@@ -136,6 +131,7 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
 
     # A judge that comes anew finds what the others leave, and what one judge on a file finds.
     for exporter in exporters.values():
+        assert isinstance(exporter._store, PostgresStore)
         exporter.ownership.end(exporter._store.fleet)
     fresh = judge(judges, url, "host-5")
     fresh.turn()

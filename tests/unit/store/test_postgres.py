@@ -23,8 +23,8 @@ SEARCH, RANK = ServiceKey("", "search"), ServiceKey("prod", "rank")
 T = 1_790_000_000.0
 
 
-def start(container: str = "a", boot: str = "b", **given: str) -> Generation:
-    return Generation(service="search", container=container, boot_id=boot, started_at=T, **given)
+def start(container: str = "a", boot: str = "b", image_id: str = "") -> Generation:
+    return Generation(service="search", container=container, boot_id=boot, started_at=T, image_id=image_id)
 
 
 def runs(*bounds: int, canary: str = "c") -> list[Sample]:

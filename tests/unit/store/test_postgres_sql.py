@@ -18,8 +18,9 @@ WORDS = {  # before a parenthesis, and no function
     "schema_version", "select", "set", "0",
 }  # fmt: skip
 FORBIDDEN = (
-    "advisory", "listen", "notify", "trigger", "serial", "create sequence", "nextval", "procedure", "returns", "temp ", "lateral",
-    "jsonb", "copy ", "cursor", "partition", "alter ", "lock table", "truncate", "drop table", "clock_timestamp",
+    "advisory", "listen", "notify", "trigger", "serial", "create sequence", "nextval", "procedure", "returns",
+    "temp ", "lateral", "jsonb", "copy ", "cursor", "partition", "alter ", "lock table", "truncate", "drop table",
+    "clock_timestamp",
 )  # fmt: skip
 
 
