@@ -156,7 +156,7 @@ def _of_canary(question: Question, canary: str, known: ServiceState) -> Answer:
         cause=judgement.causes.cause if changed else None,
         runs=judgement.runs,
         starts=judgement.starts,
-        hosts=1 if judgement.starts else 0,
+        hosts=judgement.hosts or (1 if judgement.starts else 0),
         since=None if since is None else _utc(since),
         baseline_image=judgement.baseline_image or None,
         candidate_image=judgement.candidate_image or None,

@@ -28,8 +28,9 @@ class Decision(NamedTuple):
 def decide(estimate: Estimate, policy: Policy) -> Decision:
     """What the looks amount to.
 
-    Without an upgrade, or where the image before has too few runs on hardware of the same class, there is no baseline. Where the runs as they are
-    are inconclusive, those without the host's variation decide: without what each run waited, or if siblings agree.
+    Without an upgrade, or where the image before has too few runs on hardware of the same class, there is no baseline.
+    Where the runs as they are are inconclusive, those without the host's variation decide: without what each run
+    waited, or if siblings agree.
 
     Args:
         estimate: The shift at each look.

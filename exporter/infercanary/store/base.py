@@ -53,7 +53,7 @@ class LastRun(NamedTuple):
     """A Unix time, by the probe's clock."""
 
 
-class Found(NamedTuple):
+class StoredFinding(NamedTuple):
     """A finding as it is kept."""
 
     service: ServiceKey
@@ -111,7 +111,7 @@ class Fleet(Protocol):
             LeaseLost: The lease is another process's by now.
         """
 
-    def findings(self, services: Collection[ServiceKey]) -> list[Found]:
+    def findings(self, services: Collection[ServiceKey]) -> list[StoredFinding]:
         """What is known of these services, as far as it changed since the call before.
 
         Args:
@@ -121,7 +121,7 @@ class Fleet(Protocol):
             One for each canary that has a new finding.
         """
 
-    def taught(self) -> list[Found]:
+    def taught(self) -> list[StoredFinding]:
         """What each canary of all services teaches.
 
         Returns:
@@ -367,6 +367,9 @@ def check(location: str | os.PathLike[str] | None) -> Kind:
 
     Args:
         location: A URL of a registered scheme or a file's path; None for memory.
+
+    Returns:
+        The kind, which can open it.
 
     Raises:
         StoreError: There is no such kind, or the location cannot be right.

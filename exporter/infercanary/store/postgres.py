@@ -24,7 +24,7 @@ from infercanary.store.postgres_fleet import PostgresFleet
 from infercanary.store.postgres_keys import series_id, service_id, start_id, storable
 from infercanary.store.postgres_mirror import Mirror
 from infercanary.store.postgres_rows import PostgresRows
-from infercanary.store.postgres_session import Location, Session
+from infercanary.store.postgres_session import Location, PostgresSession
 from infercanary.store.records import (
     ContainerKey,
     began,
@@ -64,7 +64,7 @@ class PostgresStore:
     def __init__(self, location: Location, keep: Retention | None = None, holder: str | None = None) -> None:
         self.unreadable = 0
         self.refused = 0
-        self.session = Session(location, self._rolled_back)
+        self.session = PostgresSession(location, self._rolled_back)
         self._keep = keep or Retention()
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
         self._touched: set[ContainerKey] = set()

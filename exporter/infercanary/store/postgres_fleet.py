@@ -9,10 +9,10 @@ from uuid import UUID
 
 from infercanary.judge.model import ServiceKey
 from infercanary.store import postgres_sql as sql
-from infercanary.store.base import Found, LeaseLost
+from infercanary.store.base import LeaseLost, StoredFinding
 from infercanary.store.postgres_keys import service_id
 from infercanary.store.postgres_mirror import Mirror
-from infercanary.store.postgres_session import Session
+from infercanary.store.postgres_session import PostgresSession
 
 LEASE_SECONDS = 20.0
 
@@ -25,7 +25,7 @@ class PostgresFleet:
         holder: What tells this process from all others; None for a random name.
     """
 
-    def __init__(self, db: Session, holder: str | None = None) -> None:
+    def __init__(self, db: PostgresSession, holder: str | None = None) -> None:
         self.lease_seconds = LEASE_SECONDS
         self.holder = holder or uuid.uuid4().hex
         self.held: dict[ServiceKey, int] = {}
@@ -109,7 +109,7 @@ class PostgresFleet:
             raise LeaseLost(f"{service}: another exporter judges it by now")
         self._numbers[one, canary] = numbers[0][0]
 
-    def findings(self, services: Collection[ServiceKey]) -> list[Found]:
+    def findings(self, services: Collection[ServiceKey]) -> list[StoredFinding]:
         """What is known of these services, as far as it changed since the call before."""
         ids = {service_id(service): service for service in services}
         self._numbers = {key: number for key, number in self._numbers.items() if key[0] in ids}
@@ -117,13 +117,14 @@ class PostgresFleet:
         for one, canary, number in self._db.rows(sql.FINDING_NUMBERS, services=[*ids]) if ids else ():
             if self._numbers.get((one, canary)) != number:
                 for (body,) in self._db.rows(sql.FINDING, service=one, canary=canary):
-                    found.append(Found(ids[one], canary, body))
+                    found.append(StoredFinding(ids[one], canary, body))
                 self._numbers[one, canary] = number
         return found
 
-    def taught(self) -> list[Found]:
+    def taught(self) -> list[StoredFinding]:
         """What each canary of all services teaches."""
         rows = self._db.rows(sql.TAUGHT)
         return [
-            Found(ServiceKey(namespace, name), canary, taught) for namespace, name, canary, taught in rows
+            StoredFinding(ServiceKey(namespace, name), canary, taught)
+            for namespace, name, canary, taught in rows
         ]

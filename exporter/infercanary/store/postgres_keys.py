@@ -15,6 +15,9 @@ def service_id(service: ServiceKey) -> UUID:
     Args:
         service: Its key.
 
+    Returns:
+        A digest of both names.
+
     Raises:
         StoreError: A name has a character that PostgreSQL cannot keep.
     """
@@ -28,6 +31,9 @@ def start_id(container: str, boot_id: str) -> UUID:
         container: The stable name.
         boot_id: Of the probe.
 
+    Returns:
+        A digest of both.
+
     Raises:
         StoreError: As :func:`service_id`.
     """
@@ -40,6 +46,9 @@ def series_id(start: UUID, canary: str) -> UUID:
     Args:
         start: As :func:`start_id` gives it.
         canary: Its name.
+
+    Returns:
+        A digest of both.
 
     Raises:
         StoreError: As :func:`service_id`.

@@ -9,7 +9,7 @@ import msgspec
 
 from infercanary.judge.model import Generation
 from infercanary.store import postgres_sql as sql
-from infercanary.store.postgres_session import Session
+from infercanary.store.postgres_session import PostgresSession
 from infercanary.store.records import start_in
 
 
@@ -62,7 +62,7 @@ class Mirror:
         """Bytes of the runs that it holds."""
         return sum(len(body) for one in self.series.values() for _, body in one.bodies)
 
-    def refresh(self, db: Session) -> set[str]:
+    def refresh(self, db: PostgresSession) -> set[str]:
         """Read the starts that are new or changed, and all counts.
 
         Args:
@@ -102,7 +102,7 @@ class Mirror:
             new.add(self.series.pop(series).canary)
         return new | {one.canary for one in self.series.values() if one.start in changed}
 
-    def read(self, db: Session, canary: str) -> None:
+    def read(self, db: PostgresSession, canary: str) -> None:
         """Read the runs of a canary that are new.
 
         If nothing was merged since, and the rows that are known with those of higher sequences make the count, there is
@@ -168,7 +168,7 @@ class Mirror:
             one.taken, one.rows, one.thinned = taken, rows, thinned
         return changed
 
-    def _fetch(self, db: Session, ids: Collection[UUID]) -> None:
+    def _fetch(self, db: PostgresSession, ids: Collection[UUID]) -> None:
         for one in ids:
             series = self.series[one]
             if series.read_thinned != series.thinned:

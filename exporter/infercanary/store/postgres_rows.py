@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from infercanary.store import postgres_sql as sql
-from infercanary.store.postgres_session import Session
+from infercanary.store.postgres_session import PostgresSession
 from infercanary.store.thinning import SeriesCounts
 
 
@@ -20,7 +20,7 @@ class PostgresRows:
         container: The stable name.
     """
 
-    def __init__(self, db: Session, service: UUID, container: str) -> None:
+    def __init__(self, db: PostgresSession, service: UUID, container: str) -> None:
         self.removed = 0
         """How many rows fewer there are."""
         self._db = db

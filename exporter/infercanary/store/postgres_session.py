@@ -111,7 +111,7 @@ class Location(msgspec.Struct, frozen=True):
             raise StoreError(f"password_file {self.password_file}: {reason}") from None
 
 
-class Session:
+class PostgresSession:
     """One connection.
 
     Args:

@@ -14,7 +14,7 @@ from postgres import PASSWORD, Postgres
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store import migrate, postgres_sql, retention
-from infercanary.store.base import Found, LeaseLost, StoreError, check, open_store
+from infercanary.store.base import LeaseLost, StoredFinding, StoreError, check, open_store
 from infercanary.store.postgres import PostgresStore
 from infercanary.store.postgres_session import Location
 from infercanary.store.retention import Retention
@@ -45,7 +45,7 @@ def stores(url: str) -> Iterator[list[PostgresStore]]:
 # The schema ------------------------------------------------------------------------------------------------------
 
 
-def test_ten_that_start_at_once_make_one_schema(url: str, postgres: Postgres) -> None:
+def test_ten_that_start_together_make_one_schema(url: str, postgres: Postgres) -> None:
     failed: list[BaseException] = []
 
     def open_it() -> None:
@@ -210,12 +210,12 @@ def test_one_that_slept_writes_nothing(stores: list[PostgresStore], url: str, po
         with pytest.raises(LeaseLost):
             write()
     assert awake.history(SEARCH, "c", "verdict") == []
-    assert stores[2].fleet.findings([SEARCH]) == [Found(SEARCH, "c", b"after")]
+    assert stores[2].fleet.findings([SEARCH]) == [StoredFinding(SEARCH, "c", b"after")]
     assert stores[2].fleet.findings([SEARCH]) == [], "it did not change since"
     assert postgres.sql("SELECT number || ' ' || fence FROM finding", url) == "2 2"
 
 
-def test_many_that_want_a_lease_at_once_do_not_get_it_twice(url: str, postgres: Postgres) -> None:
+def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres: Postgres) -> None:
     services = {ServiceKey("", f"s-{n}") for n in range(20)}
     with ExitStack() as stack:
         each = [stack.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(6)]

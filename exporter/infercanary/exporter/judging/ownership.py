@@ -11,6 +11,7 @@ import structlog
 
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, ServiceKey
@@ -35,6 +36,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     answers: tuple[PastVerdict, ...] = ()
     trials: Trials = {}
     measures: dict[str, MeasureVerdict] = {}
+    sides: Sides = Sides()
 
 
 _decoder = msgspec.msgpack.Decoder(Finding)
@@ -55,6 +57,7 @@ def encoded(found: Findings, canary: str) -> bytes:
         answers=found.answers.get(canary, ()),
         trials=found.trials.get(canary, {}),
         measures=dict(found.measures.get(canary, {})),
+        sides=found.sides.get(canary, Sides()),
     )
     return _encoder.encode(finding)
 
@@ -85,6 +88,7 @@ def with_finding(found: Findings, canary: str, body: bytes) -> Findings:
         answers={**found.answers, canary: known.answers},
         trials={**found.trials, canary: known.trials},
         measures={**found.measures, canary: known.measures},
+        sides={**found.sides, canary: known.sides},
     )
 
 
@@ -166,15 +170,16 @@ class Ownership:
         """
         self.held -= {service}
 
-    def end(self, fleet: Fleet) -> None:
+    def end(self, fleet: Fleet | None) -> None:
         """Give all leases back. Never raises.
 
         Args:
-            fleet: What shares the store.
+            fleet: What shares the store; None where nobody does.
         """
         held, self.held = self.held, frozenset()
         try:
-            fleet.give_back(held)
+            if fleet is not None:
+                fleet.give_back(held)
         except StoreError as error:
             log.info("leases are left to end by themselves", error=str(error))
 

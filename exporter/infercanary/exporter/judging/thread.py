@@ -84,9 +84,8 @@ class Judging:
         self._complaint = ""
         self._due: set[Canary] = set()  # to be looked at though they did not run
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
-        self._reported: dict[
-            ServiceKey, dict[str, Generation]
-        ] = {}  # by service and container: its newest start
+        # By service and container: its newest start.
+        self._reported: dict[ServiceKey, dict[str, Generation]] = {}
         self._thinned_at = -math.inf
         self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
 
@@ -170,8 +169,7 @@ class Judging:
             self.turn()
         self.turn()
         if self._store is not None:
-            if self._store.fleet is not None:
-                self.ownership.end(self._store.fleet)
+            self.ownership.end(self._store.fleet)
             self._store.close()
 
     def turn(self) -> None:
