@@ -40,6 +40,7 @@ log = logging.getLogger("infercanary.probe")
 
 _REOPEN_SECONDS = 60.0, 3600.0
 _SHORT_SECONDS = 60.0, 600.0  # between runs while memory does not suffice: each takes some from the server
+_PUT_OFF_SECONDS = 5.0, 600.0  # the same where runs are put off, which takes nothing
 _REOPEN_DUTY = 0.01  # a failing open() may load a model each time: it keeps to this share of the time
 _ABSENT = ("unreachable", "not_ready", "timed_out")  # nothing was loaded here: a server was waited for
 _WAITED = 1.5  # what a run cost over what it took: from here on it was a good part of it that it waited
@@ -209,7 +210,7 @@ class Canary:
         return failed
 
     def put_off(self, why: str) -> None:
-        """Make no run, since too little memory is left for one; the next is a minute later, then two, up to ten.
+        """Make no run, since too little memory is left for one; the next is 5 s later, then 10, up to ten minutes.
 
         Args:
             why: A line. The first is logged and shown for as long as that lasts: sizes in it change with each.
@@ -217,7 +218,7 @@ class Canary:
         now = perf_counter()
         if now < self._retry_at:
             return
-        self._retry_at = now + self._longer_rest()
+        self._retry_at = now + self._longer_rest(*_PUT_OFF_SECONDS)
         self._failed = Round("raised", self._lack or why, reason="out_of_memory")
         self._lack = self._failed.detail
         self._record.failed(self._failed)
@@ -374,8 +375,7 @@ class Canary:
         else:
             self._fail(f"{result.outcome}: {result.detail}", state=_failed(result.reason))
 
-    def _longer_rest(self) -> float:
-        least, most = _SHORT_SECONDS
+    def _longer_rest(self, least: float = _SHORT_SECONDS[0], most: float = _SHORT_SECONDS[1]) -> float:
         self._rest = min(most, max(least, 2 * self._rest))
         return self._rest
 

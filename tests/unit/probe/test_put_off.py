@@ -106,11 +106,11 @@ def test_runs_wait_while_the_server_has_their_room_and_then_go_on(
         container.uses(used)
         [ran] = run()
         assert (ran.outcome, ran.latencies, ran.controls) == ("raised", (), {})
-        assert not run(), "a minute or more passes before it is tried again"
+        assert not run(), "5 s or more pass before it is tried again"
         waits.append(round(canary._retry_at - now))
         now = canary._retry_at + 1
     assert target.repeats == before
-    assert waits == [60, 120, 240, 480, 600]
+    assert waits == [5, 10, 20, 40, 80]
     said = (
         "runs are put off: they take up to 32 MiB for a moment; 26 MiB are left of the container's limit of 1000 MiB, "
         "less 64 MiB in reserve; grant more memory"
@@ -198,8 +198,8 @@ class Scattering(Counting):
         if not self.scatters:
             return
         pieces = [b"\1" * 100_000 for _ in range(640)]
-        self.kept.append(pieces[-1])
-        time.sleep(0.05)
+        if len(self.kept) < 4:
+            self.kept.append(pieces[-1])
 
 
 def test_what_a_sweep_took_is_given_back() -> None:
@@ -210,6 +210,6 @@ def test_what_a_sweep_took_is_given_back() -> None:
     target.scatters, before = True, resident()
     for _ in range(2):
         sweeping.step(sweeping.next_at + 1)
-    assert len(target.kept) > 6 and sweeping.next_at > 0 and sweeping._left is None
+    assert target.kept and sweeping._left is None
     assert resident() - before < 16 * MIB
     canary.close(5)
