@@ -3,63 +3,27 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import os
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from cluster import GIVEN, SCRIPT, Cluster, missing
+from folders import NeedyFolder
 from harness import eventually, run
 from node_images import EXPORTER, archive
 from operated import PROMETHEUS, Prometheus, configuration, running
 from workloads import FILES, IMAGES, namespace
 
-HERE = Path(__file__).parent
 # Takes images from Docker to the nodes of the cluster that KUBECONFIG names: `kind load docker-image`, say.
 LOAD = "KUBERNETES_LOAD"
-_missing = functools.cache(missing)
-
-
-class _Kubernetes:
-    """Skips what is selected of this folder where there is no Kubernetes; in CI that is a failure."""
-
-    @pytest.hookimpl(trylast=True)  # after -m, which deselects
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        mine = [item for item in items if HERE in item.path.parents]
-        if not mine or config.option.collectonly or not (why := _missing()):
-            return
-        reason = f"the tests on a cluster need a Kubernetes: {why}"
-        if os.environ.get("CI"):
-            pytest.exit(f"{reason}; CI may not skip them", returncode=1)
-        for item in mine:
-            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_Kubernetes())
-
-
-@pytest.hookimpl(tryfirst=True)  # before -m, which reads it
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.kubernetes)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a test that was skipped, for whatever reason, has failed."""
-    report = yield
-    if report.skipped and isinstance(report.longrepr, tuple) and _missing():
-        # pytest's summary has a line for each place that skips: let this folder be one.
-        report.longrepr = (str(HERE), None, report.longrepr[2])  # type: ignore[assignment]
-    if report.skipped and os.environ.get("CI"):
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
-    return report
+    needs = "the tests on a cluster need a Kubernetes"
+    config.pluginmanager.register(NeedyFolder(Path(__file__).parent, "kubernetes", needs, missing))
 
 
 @pytest.fixture(scope="session")

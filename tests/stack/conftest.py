@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
+from folders import NeedyFolder
 from harness import (
     ENVIRONMENT,
     EXAMPLE,
@@ -41,7 +41,6 @@ from images import slower
 SLOWER = f"FROM {EXAMPLE}\nENV ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=AVX\n{slower(0.05)}\n"
 
 
-@functools.cache
 def _missing() -> str | None:
     for command in (["docker", "info"], ["docker", "compose", "version"]):
         try:
@@ -52,52 +51,19 @@ def _missing() -> str | None:
     return None
 
 
-HERE = Path(__file__).parent
-
-
-class _Docker:
-    """Skips what is selected of this folder where there is no Docker; in CI that is a failure."""
-
-    @pytest.hookimpl(trylast=True)  # after -m, which deselects
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        mine = [item for item in items if HERE in item.path.parents]
-        if not mine or config.option.collectonly or not (why := _missing()):
-            return
-        reason = f"the stack tests need Docker with Compose v2: {why}"
-        if os.environ.get("CI"):
-            pytest.exit(f"{reason}; CI may not skip them", returncode=1)
-        for item in mine:
-            item.add_marker(pytest.mark.skip(reason=reason))
+DOCKER = NeedyFolder(
+    Path(__file__).parent, "stack", "the stack tests need Docker with Compose v2", _missing
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(_Docker())
+    config.pluginmanager.register(DOCKER)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Remove what a session that was killed left, before any process of this one starts something."""
-    if not (hasattr(session.config, "workerinput") or session.config.option.collectonly or _missing()):
+    if not (hasattr(session.config, "workerinput") or session.config.option.collectonly or DOCKER.missing()):
         remove_containers(LABEL)
-
-
-@pytest.hookimpl(tryfirst=True)  # before -m, which reads it
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.stack)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """In CI a stack test that was skipped, for whatever reason, has failed."""
-    report = yield
-    if report.skipped and isinstance(report.longrepr, tuple) and _missing():
-        # pytest's summary has a line for each place that skips: let this folder be one.
-        report.longrepr = (str(HERE), None, report.longrepr[2])  # type: ignore[assignment]
-    if report.skipped and os.environ.get("CI"):
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {report.longrepr}"
-    return report
 
 
 def _impatient(folder: Path) -> Path:

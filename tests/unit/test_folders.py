@@ -1,0 +1,60 @@
+"""Tests that need something of the machine are skipped in one line without it, and fail in CI: sessions of pytest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {tools!r})
+from folders import NeedyFolder
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "stack")
+    folder = Path(__file__).parent / "stack"
+    config.pluginmanager.register(NeedyFolder(folder, "stack", "they need a moon", lambda: {missing!r}))
+"""
+TESTS = """
+import pytest
+
+def test_one():
+    pytest.skip("not today")
+
+def test_two():
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "ci", "selected", "code", "said"),
+    [
+        ("no moon", "", "stack", 0, ["SKIPPED [2] stack: they need a moon: no moon", "2 skipped, 1 deselected"]),
+        ("no moon", "1", "stack", 1, ["they need a moon: no moon; CI may not skip them"]),
+        (None, "1", "stack", 1, ["skipped in CI: ", "1 failed, 1 passed, 1 deselected"]),
+        ("no moon", "1", "not stack", 0, ["1 passed, 2 deselected"]),
+    ],
+)  # fmt: skip
+def test_what_a_folder_needs(
+    tmp_path: Path, missing: str | None, ci: str, selected: str, code: int, said: list[str]
+) -> None:
+    tools = str(Path(__file__).parents[1] / "tools")
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(tools=tools, missing=missing))
+    (tmp_path / "stack").mkdir()
+    (tmp_path / "stack/test_stack.py").write_text(TESTS)
+    (tmp_path / "test_beside.py").write_text("def test_beside():\n    pass\n")
+    (tmp_path / "pytest.ini").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rs", "-p", "no:cacheprovider", "-m", selected],
+        cwd=tmp_path, env={**os.environ, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    for words in said:
+        assert words in done.stdout + done.stderr
