@@ -51,9 +51,7 @@ def _missing() -> str | None:
     return None
 
 
-DOCKER = NeedyFolder(
-    Path(__file__).parent, "stack", "the stack tests need Docker with Compose v2", _missing
-)
+DOCKER = NeedyFolder(Path(__file__).parent, "stack", "the stack tests need Docker with Compose v2", _missing)
 
 
 def pytest_configure(config: pytest.Config) -> None:
