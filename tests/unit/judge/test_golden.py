@@ -27,8 +27,8 @@ from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 
 FILE = Path(__file__).parents[2] / "golden" / "verdicts.json.gz"
-# The last digits of numpy's exp and log are those of the processor's vector instructions (AVX2 or AVX-512), and a sum in
-# another order has others too: up to 1.6e-12 was seen.
+# The last digits of numpy's exp and log follow the vector instructions of the processor (AVX2 or AVX-512), and a sum in
+# another order has others: up to 1.6e-12 was seen.
 ROUNDING = 1e-9
 CANARY, HOUR = "canary", 3600.0
 
@@ -120,12 +120,12 @@ def upgrades(wanders: int) -> Iterator[tuple[str, list[Start], list[Start]]]:
     yield "renamed", [rolled[0], world.start("other", "new", HOUR * 2, 100, slower=0.1)], []
 
 
-def varying(seed: int, hours: int = 8) -> tuple[list[Start], list[Start]]:
+def varying(seed: int) -> tuple[list[Start], list[Start]]:
     """The starts of a service on a host whose pace varies, and siblings that feel it too."""
     world = World(seed, wander=0.004, restart_sd=0.002)
-    starts = [world.start("r", "old", HOUR * hour, 300) for hour in range(1, hours + 1)]
-    starts.append(world.start("r", "new", HOUR * (hours + 1), 200, slower=(0.0, 0.06, -0.06)[seed % 3]))
-    return starts, [world.start(f"s{i}", "same", HOUR, 360 * hours + 520, service=f"s{i}") for i in range(3)]
+    starts = [world.start("r", "old", HOUR * hour, 300) for hour in range(1, 9)]
+    starts.append(world.start("r", "new", HOUR * 9, 200, slower=(0.0, 0.06, -0.06)[seed % 3]))
+    return starts, [world.start(f"s{i}", "same", HOUR, 3_400, service=f"s{i}") for i in range(3)]
 
 
 def rolled_back() -> tuple[World, list[Start]]:

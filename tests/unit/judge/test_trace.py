@@ -12,7 +12,7 @@ from typing import Any
 import infercanary.judge
 from infercanary.judge.model import Judgement, Start
 from infercanary.judge.stages import judge
-from tests.unit.judge.test_golden import World, rolled_back, varying
+from tests.unit.judge.test_golden import World, rolled_back
 
 HERE = str(Path(infercanary.judge.__file__).parent)
 STAGES = ["upgrade", "align", "estimate", "decide", "causes", "sentence"]
@@ -57,15 +57,19 @@ def traced(call: Callable[[], Judgement]) -> tuple[Judgement, list[tuple[str, st
 
 def test_the_modules_are_entered_in_the_order_of_the_stages_each_once() -> None:
     """Also where the host's variation is taken out: those numbers are ready when it is decided on them."""
-    cases: list[tuple[list[Start], list[Start]]] = [varying(103, hours=2), (rolled_back()[1], [])]
-    for starts, siblings in cases:
-        judgement, seen = traced(lambda: judge(starts, siblings, "canary"))  # noqa: B023 (called now)
+    world = World(3, wander=0.004, restart_sd=0.002)
+    starts = [world.start("r", "old", 3600.0 * hour, 100) for hour in range(1, 7)]
+    starts.append(world.start("r", "new", 7 * 3600.0, 100, slower=0.06))
+    siblings = [world.start(f"s{i}", "same", 3600.0, 2_260, service=f"s{i}") for i in range(3)]
+    cases: list[tuple[list[Start], list[Start]]] = [(starts, siblings), (rolled_back()[1], [])]
+    for own, beside in cases:
+        judgement, seen = traced(lambda: judge(own, beside, "canary"))  # noqa: B023 (called now)
         assert judgement.state != "no_baseline"
         assert [stage for stage, _ in groupby(stage for stage, _ in seen)] == STAGES
         for stage in STAGES:
             assert {module for each, module in seen if each == stage} <= {stage} | USED.get(stage, set())
-        assert judgement.siblings == len(siblings)
-        assert (("estimate", "host") in seen) == bool(siblings)
+        assert judgement.siblings == len(beside)
+        assert (("estimate", "host") in seen) == bool(beside)
 
 
 def test_without_an_upgrade_each_stage_still_takes_and_gives_its_value() -> None:
