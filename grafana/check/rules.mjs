@@ -118,6 +118,11 @@ function sameName({ series = [] }) {
   return some(all.filter((name, i) => all.indexOf(name) < i), (found) => `has several series of one name: ${found}`);
 }
 
+function sameRow({ rows = [] }) {
+  const all = rows.map((row) => row.map(({ text }) => text).join(' | '));
+  return some(all.filter((row, i) => all.indexOf(row) < i), (found) => `has a row more than once: ${found}`);
+}
+
 function unitOnText({ columns = [], fields = [] }) {
   const wrong = [...columns, ...fields].filter(({ type, unit }) => type === 'string' && !['', 'string', 'none'].includes(unit));
   return some(wrong.map(({ name, unit }) => `${name} in ${unit}`), (found) => `has a unit on text: ${found}`);
@@ -158,7 +163,7 @@ function severalTables({ frames = 1 }) {
 
 export const RULES = {
   notANumber, unreadableNumber, badName, bareId, cutText, tooWide, emptyColumn, noValueBesideValues, sentenceInLarge,
-  nameless, alike, faint, sameName, unitOnText, farAxis, longLegend, labelsOverEachOther, missingField, severalTables,
+  nameless, alike, faint, sameName, sameRow, unitOnText, farAxis, longLegend, labelsOverEachOther, missingField, severalTables,
 };
 
 /** Rule → its lines, of those that find something in what a panel shows. */

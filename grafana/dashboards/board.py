@@ -86,6 +86,7 @@ def link(name: str, *fields: str, also: str = "") -> str:
         fields: Names of the row's fields, which are names of variables too.
         also: Further parameters, as they are in an address.
     """
+    # Those of a row without a namespace would be no value at all: what is chosen here is chosen there.
     chosen = "".join(f"&var-{field}=${{__data.fields.{field}}}" for field in fields)
     more = f"&{also}" if also else ""
-    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}{chosen}{more}&${{__url_time_range}}"
+    return f"/d/{PREFIX}{name}?${{datasource:queryparam}}&${{namespace:queryparam}}{chosen}{more}&${{__url_time_range}}"

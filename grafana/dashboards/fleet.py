@@ -1,7 +1,8 @@
 """*Fleet*: which service changed. Counts first, then the worst, then what is in trouble, then all latencies.
 
-Its queries read what the rules record, once for each service and canary of a host, so that they are as cheap with
-thousands of containers.
+Its queries read what the rules record and nothing else, so that they are as cheap with thousands of containers, and run
+where only that is kept of a whole fleet. What is about a service is said once, on however many hosts it runs; a host
+that is chosen leaves the services that run there.
 """
 
 from __future__ import annotations
@@ -10,19 +11,34 @@ from grafana.dashboards import colours, marks, variables, verdicts
 from grafana.dashboards.board import Board, Row, link
 from grafana.dashboards.charts import lines, timeline
 from grafana.dashboards.panels import About, Panel, Query
-from grafana.dashboards.promql import SCRAPED, TOP, ever, how_many, newest, series, states, worst
+from grafana.dashboards.promql import (
+    RUNNING,
+    SCRAPED,
+    TOP,
+    ever,
+    how_many,
+    on_hosts,
+    series,
+    services,
+    states,
+    worst,
+)
 from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES
 from grafana.dashboards.verdicts import BY
 from infercanary.exporter.tags import IMAGE_ID, MOVING_TAG
 
-UP = f"infercanary_up{{{INSTANCE}, {SERVICES}}}"
-_FAILING = 'state=~"failing|out_of_memory"'
 _OTHER = "scalar(infercanary:threshold:output_error_ratio)"
-_NVML = 'state!~"ok|no_driver"'
-_VERDICT = "instance_service_canary_verdict:infercanary_verdict:max"
-_NUMBER = "instance_service_canary:infercanary_verdict:number"
-_LATENCY = "instance_service_canary:infercanary_run_median_seconds:p50"
+_VERDICT = "service_canary_verdict:infercanary_verdict:max"
+_NUMBER = "service_canary:infercanary_verdict:number"
+_LATENCY = "service_canary:infercanary_run_median_seconds:p50"
+_HOSTS = "service:infercanary_up:hosts"
+_ON_HOST = f"{INSTANCE}, {JUDGED}"
+_FAILING = series(
+    "instance_service_container_canary_state:infercanary_canary_state:holds",
+    _ON_HOST,
+    'state=~"failing|out_of_memory"',
+)
 
 
 def board() -> Board:
@@ -40,13 +56,14 @@ def board() -> Board:
             variables.instance(),
             variables.namespace(),
             variables.service(),
-            variables.canary(),
+            variables.judged(),
             variables.verdict(),
         ],
-        [marks.upgrades(JUDGED), marks.images(SERVICES)],
+        [marks.upgrades(), marks.images()],
         [
             Row("Which service changed", [_counts(), _troubles(), _table()]),
             Row("In trouble now", [_alerts(), _containers(), _moving_tags()]),
+            Row("Where services run", [_hardware()]),
             Row("Over time", [_verdicts(), _latency()]),
         ],
     )
@@ -67,7 +84,7 @@ def _counts() -> Panel:
 
     def count(verdict: str) -> str:
         selected = series(_VERDICT, JUDGED, f'verdict="{verdict}"')
-        return how_many(f"{selected} == 1", UP)
+        return how_many(on_hosts(f"{selected} == 1"), RUNNING)
 
     return tiles(
         about,
@@ -88,17 +105,17 @@ def _troubles() -> Panel:
         width=10,
         height=4,
     )
-    each = "instance, namespace, service, pod, container, canary"
-    failing = f"max by ({each}) ({series('infercanary_canary_state', JUDGED, _FAILING)}) == 1"
-    fallback = f"{verdicts.of('infercanary_cpu_fallback')} == 1"
-    other = f"{verdicts.of('infercanary_upgrade_output_error_ratio')} > {_OTHER}"
+    failing = f"count by (instance, namespace, service, pod, container, canary) ({_FAILING})"
+    fallback = on_hosts(series("service_canary:infercanary_cpu_fallback:holds", JUDGED))
+    error = series("service_canary:infercanary_upgrade_output_error_ratio:max", JUDGED)
+    other = on_hosts(f"{error} > {_OTHER}")
     return tiles(
         about,
         Query(how_many(f"{SCRAPED} == 0", SCRAPED), "exporters down"),
-        Query(how_many(f"{UP} == 0", UP), "probes down"),
-        Query(how_many(failing, UP), "canaries failing"),
-        Query(how_many(fallback, UP), "on the CPU"),
-        Query(how_many(other, UP), "other answers"),
+        Query(how_many(f"{RUNNING} == 0", RUNNING), "probes down"),
+        Query(how_many(failing, RUNNING), "canaries failing"),
+        Query(how_many(fallback, RUNNING), "on the CPU"),
+        Query(how_many(other, RUNNING), "other answers"),
         links={"exporters down": link("self")},
         bad_from=1,
     )
@@ -108,9 +125,9 @@ def _table() -> Panel:
     about = About(
         "What the last upgrade did",
         "New latency over old, minus 1, with its interval: +5 % is slower. What is within "
-        f"±{verdicts.EFFECT} is not a change. The worst verdict is first. Drift is a "
-        "change without an upgrade. The image is that of the newest start: its whole name and id are shown beside the "
-        "pointer.",
+        f"±{verdicts.EFFECT} is not a change. The worst verdict is first; of a service that several exporters judge, "
+        "each for its host, the worst one. Latency is the median over its hosts. Drift is a change without an upgrade. "
+        "The image is that of the newest start: its whole name and id are shown beside the pointer.",
         "Follow the verdict to the two images side by side, the service to its replicas.",
         "short",
         width=24,
@@ -118,56 +135,48 @@ def _table() -> Panel:
         empty="No verdict yet. Is a container labelled infercanary.enable=true, and the exporter up?",
     )
     verdicts_chosen = series(_VERDICT, JUDGED, 'verdict=~"$verdict"')
-    chosen = f"and on ({BY}) ({verdicts_chosen} == 1)"
+    chosen = on_hosts(f"and on ({BY}) ({verdicts_chosen} == 1)")
 
-    def recorded(name: str) -> Query:
-        return Query(f"max by ({BY}) ({series(name, JUDGED)}) {chosen}")
+    def recorded(name: str, factor: str = "") -> Query:
+        return Query(f"{verdicts.recorded(name)}{factor} {chosen}")
 
-    image = (
-        f"topk by ({BY}) (1, ({series('infercanary_canary_state', JUDGED)} == 1) "
-        "* on (instance, namespace, service, pod, container) group_left () infercanary_probe_start_timestamp_seconds) "
-        f"* on (instance, namespace, service, pod, container) group_left (image, image_id) "
-        f"{newest('infercanary_container_info', SERVICES)}"
-    )
+    starts = series("service_image:infercanary_probe_start_timestamp_seconds:max", SERVICES)
+    each = f"0 * {verdicts.recorded(_NUMBER)} + on (namespace, service)"
+    image = f"{each} group_left (image, image_id) topk by (namespace, service) (1, {starts})"
     # The last part of the name, and all of it with its id, so that a column shows what differs.
     named = f'label_replace({image}, "tag", "$1", "image", "(?:.*/)?([^/@]+)(?:@.*)?")'
     whole = f'label_join({named}, "whole", "  ", "image", "image_id")'
-    upgraded = series("infercanary_upgrade_timestamp_seconds", JUDGED)
     queries = [
         recorded(_NUMBER),
-        *(
-            recorded(f"instance_service_canary:infercanary_shift_{end}ratio:max")
-            for end in ("", "low_", "high_")
-        ),
+        *(recorded(f"service_canary:infercanary_shift_{end}ratio:max") for end in ("", "low_", "high_")),
         Query(f"max by ({BY}, cause) ({series(_CAUSE, JUDGED)} == 1) {chosen}"),
         recorded(_LATENCY),
-        recorded("instance_service_canary:infercanary_drift_ratio:max"),
-        Query(f"max by ({BY}) ({upgraded}) * 1000 {chosen}"),
+        recorded("service_canary:infercanary_drift_ratio:max"),
+        recorded("service_canary:infercanary_upgrade_timestamp_seconds:max", " * 1000"),
         Query(f"max by ({BY}, tag, whole) ({whole}) {chosen}"),
+        Query(f"{each} group_left () {series(_HOSTS, SERVICES)} {chosen}"),
     ]
-    to_service, to_upgrade = (
-        link(board, "service", "instance", "canary") for board in ("service", "upgrade")
-    )
+    to_service, to_upgrade = (link(board, "service", "canary") for board in ("service", "upgrade"))
     words = {str(i): (name, hue) for i, (name, hue) in enumerate(colours.VERDICTS.items(), 1)}
     columns = [
         Column("service", "Service", link=to_service),
         Column("Value #A", "Verdict", words=words, link=to_upgrade, width=115),
-        Column("Value #B", "Shift", "percentunit", width=80, decimals=1),
-        Column("Value #C", "At least", "percentunit", width=80, decimals=1),
-        Column("Value #D", "At most", "percentunit", width=80, decimals=1),
+        Column("Value #B", "Shift", "percentunit", width=78, decimals=1),
+        Column("Value #C", "At least", "percentunit", width=78, decimals=1),
+        Column("Value #D", "At most", "percentunit", width=78, decimals=1),
         Column("cause", "Cause", width=80),
-        Column("Value #F", "Latency", "s", width=90),
-        Column("Value #G", "Drift", "percentunit", width=80, decimals=1),
+        Column("Value #F", "Latency", "s", width=82),
+        Column("Value #G", "Drift", "percentunit", width=70, decimals=1),
         Column("Value #H", "Upgraded", "dateTimeFromNow", width=140),
         Column("tag", "Image", tip="Whole image"),
-        Column("canary", "Canary", width=120),
-        Column("instance", "Host", width=140),
+        Column("canary", "Canary", width=110),
+        Column("Value #J", "Hosts", "none", width=60),
         Column("whole", "Whole image", hidden=True),
     ]
     return rows(about, columns, *queries, sort=("-Verdict", "-Shift"), paged=True)
 
 
-_CAUSE = "instance_service_canary_cause:infercanary_shift_cause:max"
+_CAUSE = "service_canary_cause:infercanary_shift_cause:max"
 
 
 def _alerts() -> Panel:
@@ -180,15 +189,16 @@ def _alerts() -> Panel:
         height=6,
         empty="No alert fires",
     )
-    by = "alertname, severity, instance, service, container, canary"
-    firing = 'ALERTS{{alertname=~"InferCanary.*", alertstate="firing", severity="{}", service=~"$service|"}}'
+    by = "alertname, severity, instance, namespace, service, pod, container, canary"
+    chosen = 'namespace=~"$namespace|", service=~"$service|"'
+    firing = f'ALERTS{{{{alertname=~"InferCanary.*", alertstate="firing", severity="{{}}", {chosen}}}}}'
     queries = [
         Query(f"max by ({by}) ({firing.format(severity)})") for severity in reversed(colours.SEVERITIES)
     ]
     columns = [
         Column("alertname", "Alert"),
         Column("severity", "Severity", named=colours.SEVERITIES, width=90),
-        Column("service", "Service", link=link("service", "service", "instance", "canary")),
+        Column("service", "Service", link=link("service", "service", "canary")),
         Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
         Column("canary", "Canary", width=120),
         Column("instance", "Host", width=140),
@@ -206,25 +216,27 @@ def _containers() -> Panel:
         width=24,
         empty="No container is in trouble",
     )
-    clean = series("infercanary_eligible_ratio", JUDGED)
-    failed = "instance_service_container_canary:infercanary_failed_runs:ratio_rate30m"
-    starts = series("infercanary_probe_start_timestamp_seconds", INSTANCE, SERVICES)
+    of_canary = "instance_service_container_canary:infercanary_{}".format
+    starts = series("instance_service_container:infercanary_probe_starts:changes1h", INSTANCE, SERVICES)
     kinds = {
-        "probe does not answer": f"{UP} == 0",
-        "canary fails": f"{series('infercanary_canary_state', JUDGED, _FAILING)} == 1",
-        "runs fail": f"{series(failed, JUDGED)} > 0",
-        "other output than at first": f"{series('infercanary_output_error_ratio', JUDGED)} > {_OTHER}",
-        "no CUDA": f"{series('infercanary_cuda_missing', JUDGED)} == 1",
-        "NVML in trouble": f"{series('infercanary_nvml_state', INSTANCE, SERVICES, _NVML)} == 1",
-        "starts again and again": f"changes({starts}[1h]) > 2",
-        # None is clean right after a start.
-        "few clean runs": f"max_over_time({clean}[5m]) < 0.5 and {clean}",
+        "probe does not answer": f"{RUNNING} == 0",
+        "canary fails": _FAILING,
+        "runs fail": f"{series(of_canary('failed_runs:ratio_rate30m'), _ON_HOST)} > 0",
+        "other output than at first": f"{series(of_canary('output_error_ratio:max'), _ON_HOST)} > {_OTHER}",
+        "no CUDA": series(
+            "instance_service_container_canary_reason:infercanary_cuda_missing:holds", _ON_HOST
+        ),
+        "NVML in trouble": series(
+            "instance_service_container_state:infercanary_nvml_state:holds", INSTANCE, SERVICES
+        ),
+        "starts again and again": f"{starts} > 2",
+        "few clean runs": f"{series(of_canary('eligible_ratio:max5m'), _ON_HOST)} < 0.5",
     }
     query = " or ".join(
         f'label_replace({selector}, "trouble", "{kind}", "", "")' for kind, selector in kinds.items()
     )
     columns = [
-        Column("service", "Service", link=link("service", "service", "instance", "canary")),
+        Column("service", "Service", link=link("service", "service", "canary")),
         Column("trouble", "Trouble"),
         Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
         Column("Value", "Number", "short", width=90),
@@ -250,12 +262,12 @@ def _moving_tags() -> Panel:
     by = "namespace, service, image"
 
     def named(*matchers: str) -> str:
-        info = series("infercanary_container_info", INSTANCE, SERVICES, *matchers)
-        return f"count by ({by}) (count by ({by}, image_id) (last_over_time({info}[$__range])))"
+        info = series(_REPLICAS, SERVICES, *matchers)
+        return f"count by ({by}) (last_over_time({info}[$__range]))"
 
     without_version = named(f'image=~"{MOVING_TAG}"', f'image!~"{IMAGE_ID}"')
     images = f"({named()} > 1 or {without_version})"
-    containers = f"count by ({by}) ({series('infercanary_container_info', INSTANCE, SERVICES)})"
+    containers = f"sum by ({by}) ({series(_REPLICAS, SERVICES)})"
     columns = [
         Column("service", "Service"),
         Column("image", "Image"),
@@ -263,7 +275,49 @@ def _moving_tags() -> Panel:
         Column("Value #B", "Containers now", "none", width=140),
     ]
     return rows(
-        about, columns, Query(images), Query(f"{containers} and {images}"), sort=("-Images",), paged=True
+        about,
+        columns,
+        Query(on_hosts(images)),
+        Query(on_hosts(f"{containers} and {images}")),
+        sort=("-Images",),
+        paged=True,
+    )
+
+
+_REPLICAS = "service_image:infercanary_container_info:replicas"
+
+
+def _hardware() -> Panel:
+    about = About(
+        "Hosts and hardware",
+        "On what each service runs: replicas by the GPU that they compute on, or by the CPU, and the hosts of all of "
+        "them. Up is the share of its probes that answer. Latencies are compared within one kind of hardware only.",
+        "A service on two kinds of hardware has two latencies: compare each with its own, on *Service*.",
+        "none",
+        width=24,
+        height=7,
+        empty="No container reports",
+    )
+    by_hardware = series("service_hardware:infercanary_environment_info:replicas", SERVICES)
+    replicas = (
+        f"{by_hardware} or on (namespace, service) {series('service:infercanary_up:replicas', SERVICES)}"
+    )
+    replicas = f"max by (namespace, service, hardware) ({on_hosts(f'({replicas})')})"
+    joined = f"0 * {replicas} + on (namespace, service) group_left ()"
+    columns = [
+        Column("service", "Service"),
+        Column("Value #A", "Replicas", "none", width=90),
+        Column("Value #B", "Hosts", "none", width=80),
+        Column("Value #C", "Up", "percentunit", decimals=0, width=80),
+        Column("hardware", "Hardware"),
+    ]
+    return rows(
+        about,
+        columns,
+        Query(replicas),
+        *(Query(f"{joined} {series(name, SERVICES)}") for name in (_HOSTS, "service:infercanary_up:avg")),
+        sort=("Service",),
+        paged=True,
     )
 
 
@@ -280,9 +334,9 @@ def _verdicts() -> Panel:
     )
     number = series(_NUMBER, JUDGED)
     most = f"max_over_time({number}[$__range] @ end())"
-    upgraded = f"{number} and topk({TOP}, {most} > 1)"
-    query = states(upgraded, ever(number, "> 1"), "service")
-    return timeline(about, Query(query, "{{service}} {{canary}}"), colours.VERDICTS)
+    upgraded = f"{number} and topk({TOP}, {on_hosts(f'{most} > 1')})"
+    query = states(services(upgraded), ever(number, "> 1"), "named")
+    return timeline(about, Query(query, "{{named}} {{canary}}"), colours.VERDICTS)
 
 
 def _latency() -> Panel:
@@ -301,6 +355,6 @@ def _latency() -> Panel:
     moved = f"stddev_over_time({number}[$__range] @ end()) / {mean}"
     return lines(
         about,
-        Query(worst(f"{number} / {mean}", BY, moved), "{{service}} {{canary}}"),
+        Query(services(worst(f"{number} / {mean}", BY, on_hosts(moved))), "{{named}} {{canary}}"),
         doubling=True,
     )

@@ -17,12 +17,8 @@ from grafana.dashboards.promql import (
     worst_rates,
 )
 from grafana.dashboards.tables import tiles
-from grafana.dashboards.variables import CANARIES as _CANARIES
-from grafana.dashboards.variables import CONTAINERS as _CONTAINERS
-from grafana.dashboards.variables import INSTANCE
+from grafana.dashboards.variables import CONTAINERS
 
-CONTAINERS = f"{INSTANCE}, {_CONTAINERS}"
-CANARIES = f"{INSTANCE}, {_CANARIES}"
 GPUS = f'{CONTAINERS}, gpu=~"$gpu"'
 
 NO_GPU = "No GPU in these containers"

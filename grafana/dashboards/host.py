@@ -6,7 +6,6 @@ from __future__ import annotations
 from grafana.dashboards import colours, gpu, marks, variables
 from grafana.dashboards.board import Board, Row
 from grafana.dashboards.charts import lines
-from grafana.dashboards.gpu import CANARIES, CONTAINERS
 from grafana.dashboards.panels import About, Panel, Query
 from grafana.dashboards.promql import (
     increase,
@@ -17,7 +16,7 @@ from grafana.dashboards.promql import (
     worst_gauges,
     worst_rates,
 )
-from grafana.dashboards.variables import INSTANCE
+from grafana.dashboards.variables import CANARIES, CONTAINERS, INSTANCE
 
 NO_CGROUP = "The kernel does not report it, or no container reports"
 _BY = "instance, namespace, service, pod, container"
@@ -35,15 +34,16 @@ def board() -> Board:
         "What the canary ran on: was it the host? Neighbours, quota, where threads ran, clock, heat and power.",
         [
             variables.datasource(),
-            variables.instance(multi=False),
-            variables.namespace(INSTANCE),
-            variables.service(INSTANCE),
+            # By the service first: links from it come with all of its hosts, and the first of those is shown.
+            variables.namespace(),
+            variables.service(),
+            variables.instance(variables.SERVICES, multi=False),
             variables.pod(INSTANCE),
             variables.container(INSTANCE),
             variables.canary(INSTANCE),
             variables.gpu(),
         ],
-        [marks.upgrades(CANARIES), marks.images(CONTAINERS)],
+        [marks.upgrades(), marks.images()],
         [
             Row("Canary and controls on one time axis", [_canaries(), _controls(), _work(), _bandwidth()]),
             Row("CPU quota, pressure and memory", [_quota(), _cores(), _pressure(), _memory_limit()]),

@@ -15,9 +15,8 @@ from grafana.dashboards.promql import (
     series,
 )
 from grafana.dashboards.tables import Column, rows, tiles
-from grafana.dashboards.variables import INSTANCE
+from grafana.dashboards.variables import CONTAINERS, INSTANCE
 
-CONTAINERS = f"{INSTANCE}, {variables.CONTAINERS}"
 EXPORTERS = f'job="infercanary", {INSTANCE}'
 """For metrics that every process has: rules know the exporter by this name too."""
 NO_PROBE = "No probe reports"
@@ -42,7 +41,7 @@ def board() -> Board:
             variables.pod(INSTANCE),
             variables.container(INSTANCE),
         ],
-        [marks.upgrades(f"{INSTANCE}, {variables.SERVICES}"), marks.images(CONTAINERS)],
+        [marks.upgrades(with_canary=False), marks.images()],
         [
             Row("Is it well", [_health(), _false_alarms(), _exporters()]),
             Row("What probes cost", [_duty(), _interval(), _probe_cpu(), _samplers()]),

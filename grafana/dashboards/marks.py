@@ -17,21 +17,27 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard
 
 from grafana.dashboards import colours
-from grafana.dashboards.promql import series
-from grafana.dashboards.variables import DATASOURCE
+from grafana.dashboards.promql import on_hosts, series
+from grafana.dashboards.variables import DATASOURCE, JUDGED, SERVICES
 
 Annotation = Builder[dashboard.AnnotationQuery]
 
 _STEP = "30s"
 
 
-def upgrades(*matchers: str) -> Annotation:
-    """When the first container started with the image that is judged."""
-    at = series("infercanary_upgrade_timestamp_seconds", *matchers)
+def upgrades(*, with_canary: bool = True) -> Annotation:
+    """When the first container started with the image that is judged, of services that run on the chosen hosts.
+
+    Args:
+        with_canary: Whether the board has such a variable.
+    """
+    at = series(
+        "service_canary:infercanary_upgrade_timestamp_seconds:max", JUDGED if with_canary else SERVICES
+    )
     return (
         _annotation(
             "Upgrades",
-            f"max by (instance, namespace, service, canary) ({at}) * 1000",
+            f"max by (namespace, service, canary) ({on_hosts(at)}) * 1000",
             "{{service}} upgraded",
             "judged by {{canary}}",
         )
@@ -41,15 +47,15 @@ def upgrades(*matchers: str) -> Annotation:
     )
 
 
-def images(*matchers: str) -> Annotation:
-    """A service that was there already has an image that it did not have."""
-    now, before = _now_and_before(series("infercanary_container_info", *matchers))
+def images() -> Annotation:
+    """A service that was there already, and runs on the chosen hosts, has an image that it did not have."""
+    now, before = _now_and_before(series("service_image:infercanary_container_info:replicas", SERVICES))
     new = f"{now} unless on (namespace, service, image_id) {before}"
     return _annotation(
         "Images",
-        f"max by (namespace, service, pod, container, image) (({new}) and on (namespace, service) {before})",
+        f"max by (namespace, service, image) ({on_hosts(f'({new}) and on (namespace, service) {before}')})",
         "{{service}}: new image",
-        "{{container}} runs {{image}}",
+        "{{image}}",
     ).icon_color(colours.ORANGE)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from grafana.dashboards.variables import JUDGED
+from grafana.dashboards.variables import INSTANCE, JUDGED, SERVICES, UP
 
 CONTAINER = "instance, namespace, service, pod, container"
 """What identifies a container: its name is unique on its host, and `instance` is the host's exporter."""
@@ -26,6 +26,16 @@ def replicas(expression: str) -> str:
     joined = f'label_join({expression}, "replica", "/", "pod", "container", "instance")'
     on_host = f'label_replace({joined}, "replica", "$1 $2", "replica", "/([^/]+)/(.*?)(:[0-9]+)?")'
     return f'label_replace({on_host}, "replica", "$1", "replica", "(.+)/[^/]*")'
+
+
+def services(expression: str) -> str:
+    """The expression with the label `named`: the service, in Kubernetes with its namespace.
+
+    Args:
+        expression: One with the labels of a service.
+    """
+    joined = f'label_join({expression}, "named", "/", "namespace", "service")'
+    return f'label_replace({joined}, "named", "$1", "named", "/(.*)")'
 
 
 def series(name: str, *matchers: str) -> str:
@@ -47,8 +57,39 @@ def increase(name: str, *matchers: str, window: str = "$__rate_interval") -> str
     return f"increase({series(name, *matchers)}[{window}])"
 
 
-SCRAPED = 'up{job="infercanary", instance=~"$instance"}'
+SCRAPED = 'instance_job:up:max{job="infercanary", instance=~"$instance"}'
 """Whether Prometheus reaches the exporters, the only thing known of those that it does not reach."""
+
+
+RUNNING = series(UP, INSTANCE, SERVICES)
+"""The containers on the chosen hosts."""
+
+
+def on_hosts(expression: str) -> str:
+    """Of what is said of services, that of services which run on the chosen hosts.
+
+    Args:
+        expression: One with the labels of a service.
+
+    Returns:
+        An expression.
+    """
+    return f"{expression} and on (namespace, service) {RUNNING}"
+
+
+WORST = "instance_service_canary:infercanary_verdict:worst"
+
+
+def of_judge(selector: str, at: str = "") -> str:
+    """What one exporter says of a service, so that its numbers belong together: where several judge it, each for its
+    host, the one with the worst verdict.
+
+    Args:
+        selector: Of the judge's series.
+        at: A modifier, such as ``@ end()``.
+    """
+    worst = f"{series(WORST, JUDGED)} {at}".rstrip()
+    return f"{selector} {at}".rstrip() + f" and on (instance, namespace, service, canary) {worst}"
 
 
 def how_many(found: str, known: str) -> str:
@@ -175,12 +216,14 @@ def _short_id(info: str) -> str:
     return f'label_replace({info}, "image_id", "$1", "image_id", "(?:sha256:)?(.{{12}}).*")'
 
 
-_UPGRADED = f"max by (instance, namespace, service) ({series('infercanary_upgrade_timestamp_seconds', JUDGED)} @ end())"
+_UPGRADE = series("service_canary:infercanary_upgrade_timestamp_seconds:max", JUDGED)
+_UPGRADED = f"max by (namespace, service) ({_UPGRADE} @ end())"
 
 
 def _compared(which: str) -> str:
     """Ids of the images that the judge compares at the end of the time range: it writes `name (id)`, or the id."""
-    images = f"max by (instance, namespace, service, {which}) ({series('infercanary_upgrade_info', JUDGED)} @ end())"
+    said = of_judge(series("infercanary_upgrade_info", JUDGED), "@ end()")
+    images = f"max by (namespace, service, {which}) ({said})"
     return f'label_replace({images}, "image_id", "$1", "{which}", "(?:.*[(])?([^()]*)[)]?")'
 
 
@@ -192,11 +235,11 @@ def of_new(expression: str, *matchers: str) -> str:
     Args:
         expression: One with the labels of a container.
     """
-    on = "on (instance, namespace, service, image_id)"
+    on = "on (namespace, service, image_id)"
     return f"({by_image(expression, *matchers)}) and {on} {_compared('candidate_image')} and {_SINCE}"
 
 
-_SINCE = f"on (instance, namespace, service) ({_UPGRADED} <= time())"
+_SINCE = f"on (namespace, service) ({_UPGRADED} <= time())"
 
 
 def of_old(expression: str, *matchers: str) -> str:
@@ -205,7 +248,7 @@ def of_old(expression: str, *matchers: str) -> str:
     Args:
         expression: One with the labels of a container.
     """
-    on = "on (instance, namespace, service, image_id)"
+    on = "on (namespace, service, image_id)"
     new = f"({_compared('candidate_image')} and {_SINCE})"
     return f"({by_image(expression, *matchers)}) and {on} {_compared('baseline_image')} unless {on} {new}"
 

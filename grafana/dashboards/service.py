@@ -22,8 +22,6 @@ from infercanary.contract.report import LADDER
 
 NO_RUN = "The canary has not run in this time range"
 BUCKETS = "service_canary_le:infercanary_latency_seconds_bucket:rate5m"
-OF_ALL_HOSTS = 'service=~"$service", canary=~"$canary"'
-"""What is recorded of a service on all hosts together."""
 
 
 def board() -> Board:
@@ -40,13 +38,13 @@ def board() -> Board:
             variables.datasource(),
             variables.namespace(),
             variables.service(multi=False),
-            variables.instance(variables.SERVICES, multi=False),
+            variables.instance(variables.SERVICES),
             variables.pod(),
             variables.container(),
             variables.canary(multi=False),
             variables.ceiling(),
         ],
-        [marks.upgrades(JUDGED), marks.images(CONTAINERS), marks.environment(CONTAINERS)],
+        [marks.upgrades(), marks.images(), marks.environment(CONTAINERS)],
         [
             Row(
                 "Did it change",
@@ -99,9 +97,9 @@ def _replicas() -> Panel:
         Column("Value #C", "Clean runs", "percentunit", decimals=0, width=100),
         Column("Value #E", "Started", "dateTimeFromNow", width=140),
         Column("image", "Image"),
-        Column("canary", "Canary", link=link("upgrade", "instance", "service", "canary"), width=120),
+        Column("canary", "Canary", link=link("upgrade", "service", "canary"), width=120),
+        Column("instance", "Host", width=130),
         Column("service", "Service", hidden=True),
-        Column("instance", "Host", hidden=True),
     ]
     about = About(
         "Replicas",
@@ -131,7 +129,7 @@ def _heatmap() -> Panel:
         height=10,
         empty=NO_RUN,
     )
-    selected = series(BUCKETS, OF_ALL_HOSTS, 'le=~"$ceiling"', f'le=~"{_COARSE}|[+]Inf"')
+    selected = series(BUCKETS, JUDGED, 'le=~"$ceiling"', f'le=~"{_COARSE}|[+]Inf"')
     return heat(about, Query(f"sum by (le) ({selected}) > 0", "{{le}}"))
 
 
@@ -149,7 +147,7 @@ def _quantiles() -> Panel:
     windows = {50: "5m", 90: "5m", 99: "1h"}
     return lines(
         about,
-        *(Query(series(name.format(q, window), OF_ALL_HOSTS), f"p{q}") for q, window in windows.items()),
+        *(Query(series(name.format(q, window), JUDGED), f"p{q}") for q, window in windows.items()),
         named={"p50": colours.BLUE, "p90": colours.ORANGE, "p99": colours.PURPLE},
     )
 
@@ -258,16 +256,15 @@ def _differences() -> Panel:
         "none",
         empty="All replicas have the same environment",
     )
-    seen = (
-        f"max by (pod, container, component, version) ({series('infercanary_environment_info', CONTAINERS)})"
-    )
+    known = series("infercanary_environment_info", CONTAINERS)
+    seen = f"max by (instance, pod, container, component, version) ({known})"
     several = f"count by (component) (count by (component, version) ({seen})) > 1"
     columns = [
         Column("component", "Component"),
         Column("version", "Version"),
         Column("container", "Container", link=link("gpu-host", "instance", "service", "container")),
+        Column("instance", "Host", width=130),
         Column("service", "Service", hidden=True),
-        Column("instance", "Host", hidden=True),
     ]
     by = "instance, namespace, service, pod, container, component, version"
     query = f"max by ({by}) ({series('infercanary_environment_info', CONTAINERS)})"

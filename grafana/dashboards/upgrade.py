@@ -17,6 +17,7 @@ from grafana.dashboards.panels import About, Panel, Query
 from grafana.dashboards.promql import (
     CONTAINER,
     OLD_AND_NEW,
+    RUNNING,
     increase,
     newest,
     of_new,
@@ -48,12 +49,12 @@ def board() -> Board:
             variables.datasource(),
             variables.namespace(),
             variables.service(multi=False),
-            variables.instance(variables.SERVICES, multi=False),
+            variables.instance(variables.SERVICES),
             variables.pod(),
             variables.container(),
             variables.canary(multi=False),
         ],
-        [marks.upgrades(JUDGED), marks.images(CONTAINERS), marks.environment(CONTAINERS)],
+        [marks.upgrades(), marks.images(), marks.environment(CONTAINERS)],
         [
             Row(
                 "What the judge says",
@@ -85,8 +86,8 @@ def _well() -> Panel:
         width=7,
         height=4,
     )
-    error = f"max({verdicts.of('infercanary_upgrade_output_error_ratio')})"
-    fallback = f"max({verdicts.of('infercanary_cpu_fallback')})"
+    error = f"max({series('service_canary:infercanary_upgrade_output_error_ratio:max', JUDGED)})"
+    fallback = f"max({series('infercanary_cpu_fallback', JUDGED)})"
     return tiles(
         about,
         Query(f"{error} <= bool scalar(infercanary:threshold:output_error_ratio)", "same answers"),
@@ -274,7 +275,9 @@ def _beside() -> Panel:
     )
     own = f"avg by (canary) ({steady_of_range('infercanary_run_median_seconds', CANARIES)})"
     controls = steady_of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
-    others = steady_of_range("infercanary_run_median_seconds", variables.INSTANCE, 'service!~"$service"')
+    name = "instance_service_canary:infercanary_run_median_seconds:p50"
+    others = steady_of_range(name, variables.INSTANCE, 'service!~"$service"')
+    others = f"{others} and on (instance) {RUNNING}"
     return lines(
         about,
         Query(own, "{{canary}}", colours.NEW),

@@ -28,10 +28,13 @@ UID = "infercanary-prometheus"
 
 INSTANCE = 'instance=~"$instance"'
 SERVICES = 'namespace=~"$namespace", service=~"$service"'
-CONTAINERS = f'{SERVICES}, pod=~"$pod", container=~"$container"'
+CONTAINERS = f'{INSTANCE}, {SERVICES}, pod=~"$pod", container=~"$container"'
 CANARIES = f'{CONTAINERS}, canary=~"$canary"'
-JUDGED = f'{INSTANCE}, {SERVICES}, canary=~"$canary"'
-"""What the judge says, of a service on a host."""
+JUDGED = f'{SERVICES}, canary=~"$canary"'
+"""What is said of a service, which runs on any number of hosts: whichever exporter judges it."""
+
+UP = "instance_service_container:infercanary_up:max"
+"""Each container, as the rules record it."""
 
 
 def datasource() -> Variable:
@@ -51,7 +54,7 @@ def instance(*matchers: str, multi: bool = True) -> Variable:
     Args:
         multi: Whether several can be chosen.
     """
-    selector = _up("infercanary_up", *matchers) if matchers else "infercanary_build_info"
+    selector = _up(UP, *matchers) if matchers else "instance_job:up:max"
     return _labels("instance", "Host", "The exporter of a host, as Prometheus names it.", selector, multi)
 
 
@@ -61,27 +64,25 @@ def service(*matchers: str, multi: bool = True) -> Variable:
     Args:
         multi: Whether several can be chosen.
     """
-    return _labels(
-        "service", "Service", "What stays the same across upgrades.", _up("infercanary_up", *matchers), multi
-    )
+    return _labels("service", "Service", "What stays the same across upgrades.", _up(UP, *matchers), multi)
 
 
 def namespace(*matchers: str) -> Variable:
     """Namespaces of the services, in Kubernetes."""
     text = "Of Kubernetes. Elsewhere there are none, and All is right."
-    return _labels("namespace", "Namespace", text, _up("infercanary_up", *matchers), all_value=".*")
+    return _labels("namespace", "Namespace", text, _up(UP, *matchers), all_value=".*")
 
 
 def pod(*matchers: str) -> Variable:
     """Pods of the services, in Kubernetes."""
     text = "Replicas of the service, in Kubernetes. Elsewhere there are none, and All is right."
-    return _labels("pod", "Pod", text, _up("infercanary_up", *matchers, SERVICES), all_value=".*")
+    return _labels("pod", "Pod", text, _up(UP, *matchers, SERVICES), all_value=".*")
 
 
 def container(*matchers: str) -> Variable:
     """Containers of the services."""
     text = "Replicas of the service, by the name that a restart keeps."
-    return _labels("container", "Container", text, _up("infercanary_up", *matchers, SERVICES))
+    return _labels("container", "Container", text, _up(UP, *matchers, SERVICES))
 
 
 def canary(*matchers: str, multi: bool = True) -> Variable:
@@ -94,10 +95,16 @@ def canary(*matchers: str, multi: bool = True) -> Variable:
     return _labels("canary", "Canary", text, _up("infercanary_canary_state", *matchers, SERVICES), multi)
 
 
+def judged() -> Variable:
+    """The canaries that the rules record: on the board of the whole fleet."""
+    text = "The fixed inference, as the probe's settings name it."
+    return _labels("canary", "Canary", text, _up("service_canary:infercanary_verdict:number", SERVICES))
+
+
 def gpu() -> Variable:
     """GPUs of the containers."""
     text = "An index (0) or a MIG device (0:1). Empty where no container has a GPU."
-    return _labels("gpu", "GPU", text, _up("infercanary_gpu_up", INSTANCE, CONTAINERS))
+    return _labels("gpu", "GPU", text, _up("infercanary_gpu_up", CONTAINERS))
 
 
 def verdict() -> Variable:

@@ -1,7 +1,7 @@
 """Panels about verdicts, which a service and an upgrade both show: the answer first.
 
-A verdict is the service's on one host, whose exporter judges, and is published with each of its containers:
-`max by (instance, namespace, service, canary)` counts it once.
+A verdict is the service's. An exporter judges it, and may show it with each of its containers; where exporters share no
+store, each judges what is on its host, and the worst of these verdicts is shown.
 
 Of all functions but :func:`of`:
 
@@ -14,25 +14,36 @@ from __future__ import annotations
 from grafana.dashboards import colours
 from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import About, Panel, Query
+from grafana.dashboards.promql import newest, of_judge, series
 from grafana.dashboards.tables import Column, rows, tiles
-from grafana.dashboards.variables import JUDGED
+from grafana.dashboards.variables import CANARIES, JUDGED
 from infercanary.judge.policy import LIVE
 
-BY = "instance, namespace, service, canary"
+BY = "namespace, service, canary"
 
 EFFECT = f"{100 * LIVE.smallest_effect:g} %"
+_SHIFT = "service_canary:infercanary_shift_{}ratio:max"
 NO_VERDICT = f"No verdict yet: the judge needs {LIVE.looks[0]} runs of a start"
 
 
 def of(name: str, by: str = BY, *matchers: str) -> str:
-    """One of the judge's numbers, once for each service and canary of a host.
+    """One of the judge's numbers, once for each service and canary.
 
     Args:
         name: Of the metric.
         by: Labels, with commas between them.
         matchers: Besides those of the chosen canary.
     """
-    return f"max by ({by}) ({name}{{{', '.join([JUDGED, *matchers])}}})"
+    return f"max by ({by}) ({of_judge(series(name, JUDGED, *matchers))})"
+
+
+def recorded(name: str) -> str:
+    """One that the rules record of each service and canary.
+
+    Args:
+        name: Of the metric.
+    """
+    return f"max by ({BY}) ({series(name, JUDGED)})"
 
 
 def sentence() -> Panel:
@@ -53,7 +64,8 @@ def sentence() -> Panel:
         Column("sentence", "In words"),
     ]
     verdict = f"{of('infercanary_verdict', 'verdict')} == 1"
-    return rows(about, columns, Query(verdict), Query(of("infercanary_verdict_info", "sentence")))
+    words = of_judge(newest("infercanary_verdict_info", JUDGED, by=f"instance, {BY}"))
+    return rows(about, columns, Query(verdict), Query(f"max by (sentence) ({words})"))
 
 
 def numbers(width: int) -> Panel:
@@ -73,13 +85,13 @@ def numbers(width: int) -> Panel:
         height=4,
     )
     ratios = {
-        "shift": "infercanary_shift_ratio",
-        "at least": "infercanary_shift_low_ratio",
-        "at most": "infercanary_shift_high_ratio",
-        "image's part": "infercanary_shift_image_ratio",
-        "host's part": "infercanary_shift_host_ratio",
+        "shift": recorded(_SHIFT.format("")),
+        "at least": recorded(_SHIFT.format("low_")),
+        "at most": recorded(_SHIFT.format("high_")),
+        "image's part": of("infercanary_shift_image_ratio"),
+        "host's part": of("infercanary_shift_host_ratio"),
     }
-    return tiles(about, *(Query(f"max({of(name)})", legend) for legend, name in ratios.items()), decimals=1)
+    return tiles(about, *(Query(f"max({ratio})", legend) for legend, ratio in ratios.items()), decimals=1)
 
 
 def rests_on(width: int) -> Panel:
@@ -122,11 +134,11 @@ def shift() -> Panel:
         empty=NO_VERDICT,
     )
     ends = " or ".join(
-        f'label_replace(abs({name}{{{JUDGED}}} @ end()), "end", "{name}", "", "")'
-        for name in ("infercanary_shift_low_ratio", "infercanary_shift_high_ratio")
+        f'label_replace(abs({series(_SHIFT.format(end), JUDGED)} @ end()), "end", "{end}", "", "")'
+        for end in ("low_", "high_")
     )
     bound = f"scalar(clamp_min(2 * max({ends}), 0.2) or vector(1))"
-    shift, low, high = (of(f"infercanary_shift_{name}ratio") for name in ("", "low_", "high_"))
+    shift, low, high = (recorded(_SHIFT.format(end)) for end in ("", "low_", "high_"))
 
     def clipped(ratio: str) -> str:
         return f"clamp({ratio}, -{bound}, {bound})"
@@ -155,7 +167,7 @@ def before_and_after() -> Panel:
         "s",
         empty=NO_VERDICT,
     )
-    last = f'avg(infercanary_run_median_seconds{{{JUDGED}, container=~"$container"}})'
+    last = f"avg({series('infercanary_run_median_seconds', CANARIES)})"
     return lines(
         about,
         Query(f"max({of('infercanary_baseline_seconds')})", "old", colours.OLD, (10, 8)),

@@ -146,7 +146,9 @@ class _Host:
 def _container(server: Server, image: str, digits: str, order: int) -> Container:
     return Container(
         service=server.service,
-        name=server.name,
+        name="server" if server.namespace else server.name,
+        namespace=server.namespace,
+        pod=server.name if server.namespace else "",
         id=f"{order}{digits}"[:64],
         image=image,
         image_id=f"sha256:{digits}",

@@ -61,7 +61,11 @@ def report(now: Moment, since: float) -> Report:
 
 
 def _environment(now: Moment) -> dict[str, str]:
-    return dict(now.image.environment) | {f"model:{now.server.canary}": "8c1f", "cpuset_cpus": "0-3"}
+    return dict(now.image.environment) | {
+        f"model:{now.server.canary}": "8c1f",
+        "cpuset_cpus": "0-3",
+        "cpu_model": now.server.cpu,
+    }
 
 
 def _run(now: Moment, number: int) -> Run:

@@ -6,6 +6,7 @@ import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 END = 1_768_478_370.0
 """When each of them ends: 2026-01-15 11:59:30 UTC, within a block of two hours. All numbers are drawn from seeds, so
@@ -45,6 +46,9 @@ class Server:
     streams: bool = False
     sweeps: bool = False
     host: str = "exporter:9797"
+    namespace: str = ""
+    """In Kubernetes, where the name is the pod's, and its container is called `server`."""
+    cpu: str = "AMD EPYC 7763"
     brief: bool = False
     """Of its histograms it reports that of the latency alone: those are most of what is scraped."""
     troubles: frozenset[str] = frozenset()
@@ -157,6 +161,30 @@ def _many() -> tuple[Server, ...]:
     return tuple(made)
 
 
+def _spread() -> tuple[Server, ...]:
+    """Services on several hosts, each of which has its own judge: in Kubernetes, and by a name that each host has."""
+    starts = [(1140.0, _OLD), (600.0, _NEW)]
+    epyc, xeon = "AMD EPYC 7763", "Intel Xeon 8480C"
+    pods = {
+        "x7k2p": (1, epyc),
+        "lq4vz": (2, epyc),
+        "8d2mn": (2, epyc),
+        "zt5wq": (3, epyc),
+        "q9bfw": (4, xeon),
+    }
+
+    def server(service: str, name: str, node: int, **others: Any) -> Server:
+        return Server(service, name, host=f"node-{node}:9797", brief=True, **others)
+
+    return (
+        *(
+            server("search", f"search-6c9f7d5b8-{end}", node, starts=starts, namespace="prod", cpu=cpu)
+            for end, (node, cpu) in pods.items()
+        ),
+        *(server("classify", "infercanary-classify-1", node, starts=[(1140.0, _OTHER)]) for node in (1, 2)),
+    )
+
+
 def _with_gpu(servers: Sequence[Server]) -> tuple[Server, ...]:
     def on_gpu(image: Image) -> Image:
         return dataclasses.replace(image, environment={**image.environment, **_CUDA})
@@ -182,6 +210,13 @@ SITUATIONS: Mapping[str, Situation] = {
             dataclasses.replace(each, name=f"{each.name}-gpu", servers=_with_gpu(each.servers))
             for each in _ON_CPU
             if each.servers
+        ),
+        Situation(
+            "spread",
+            _spread(),
+            seconds=1140.0,
+            step=60.0,
+            chosen={"service": "search", "instance": "node-2:9797", "canary": "resnet18"},
         ),
         Situation(
             "many",

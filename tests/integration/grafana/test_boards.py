@@ -5,6 +5,7 @@ A new panel, and a new metric, is in it by being there.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -39,6 +40,11 @@ THERE: Mapping[str, Sequence[str]] = {
         "infercanary_rejected_total > 0",
         "rate(infercanary_cgroup_cpu_throttled_seconds_total[5m]) > 0.3",
         'count(count by (alertname) (ALERTS{alertstate="firing"})) > 5',
+    ],
+    "spread": [
+        'count by (service) (infercanary_verdict{verdict="regressed"} == 1) == 5',
+        'count(count by (instance) (infercanary_verdict{service="search"})) == 4',
+        'count(infercanary_up{service="classify", container="infercanary-classify-1"}) == 2',
     ],
     "many": [
         "count(count by (service) (infercanary_up)) == 500",
@@ -85,11 +91,56 @@ def test_it_is_what_it_is_called(scene: Scene) -> None:
         assert firing == {"InferCanaryImageRegressed", "InferCanaryMeasureRegressed"}
 
 
+def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
+    """One row and one line of each service, and one of each replica: none is missing, and none is there twice."""
+    if scene.name != "spread":
+        return
+    by_name = dict(zip(scene.places, scene.panels, strict=True))
+    other = dataclasses.replace(SITUATIONS["spread"], chosen={"service": "classify", "canary": "resnet18"})
+    wanted = "Latency of each replica"
+    [of_docker] = [
+        question
+        for question in asking.asked(dashboards()["service"], other, scene.prometheus)
+        if question["panel"]["title"] == wanted
+    ]
+    places = [
+        "fleet: What the last upgrade did",
+        "fleet: Hosts and hardware",
+        "fleet: Latency of each service, over its own mean",
+        "service: What the judge says",
+        "service: Replicas",
+        f"service: {wanted}",
+    ]
+    table, hardware, latency, said, replicas, lines, of_each_host = node.shown(
+        [*(by_name[place] for place in places), of_docker]
+    )
+    assert [[cell["text"] for cell in row][:3] for row in table["rows"]] == [
+        ["search", "prod", "regressed"],
+        ["classify", "", "no baseline"],
+    ]
+    assert [row[-1]["text"] for row in table["rows"]] == ["4", "2"]
+    assert [[cell["text"] for cell in row] for row in hardware["rows"]] == [
+        ["classify", "", "2", "2", "100%", "AMD EPYC 7763"],
+        ["search", "prod", "4", "4", "100%", "AMD EPYC 7763"],
+        ["search", "prod", "1", "4", "100%", "Intel Xeon 8480C"],
+    ]
+    assert _names(latency) == {"prod/search resnet18", "classify resnet18"} and len(latency["series"]) == 2
+    assert len(said["rows"]) == 1
+    pods = {f"search-6c9f7d5b8-{end}" for end in ("x7k2p", "lq4vz", "8d2mn", "zt5wq", "q9bfw")}
+    assert {row[0]["text"] for row in replicas["rows"]} == pods and len(replicas["rows"]) == 5
+    assert _names(lines) == {f"{pod}/server" for pod in pods} and len(lines["series"]) == 5
+    assert _names(of_each_host) == {f"infercanary-classify-1 node-{node}" for node in (1, 2)}
+
+
+def _names(shown: Mapping[str, Any]) -> set[str]:
+    return {series["name"] for series in shown["series"]}
+
+
 def _may_be_empty(place: str, situation: str) -> bool:
     """Whether a panel may have nothing to show (grafana/empty.py), in a situation in which everything else has."""
     board, _, title = place.partition(": ")
     why = empty.why(f"{board}: panel {title}")
-    if situation in ("fresh", "one-image", "one-image-gpu", "many"):
+    if situation in ("fresh", "one-image", "one-image-gpu", "spread", "many"):
         return True
     return why is not None and not (why == empty.NO_GPU and situation.endswith("-gpu"))
 

@@ -191,6 +191,10 @@ RULES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
         panel("timeseries", matrix(({"name": "a", "x": "1"}, [1.0]), ({"name": "a", "x": "2"}, [1.0]))),
         panel("timeseries", matrix(({"name": "a"}, [1.0]), ({"name": "b"}, [1.0])), defaults={"color": PALETTE}),
     ),
+    "sameRow": (
+        table(vector(({"name": "a", "x": "1"}, 0.2), ({"name": "a", "x": "1"}, 0.2))),
+        table(vector(({"name": "a", "x": "1"}, 0.2), ({"name": "a", "x": "2"}, 0.2))),
+    ),
     "unitOnText": (
         table(vector((ONE, 0.2)), defaults={"unit": "s"}),
         table(vector((ONE, 0.2)), unit="s"),

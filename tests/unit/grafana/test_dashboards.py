@@ -167,6 +167,27 @@ def test_metrics_exist_with_their_labels(query: Query) -> None:
         assert matchers.keys() <= METRICS[name], f"{name} has no such label"
 
 
+def _read(query: Query) -> list[str]:
+    """Metrics that it reads; of a variable the one that its values are taken from."""
+    found = [name for name, *_ in selectors(query.raw.removeprefix("label_values("))]
+    return found[:1] if query.raw.startswith("label_values") else found
+
+
+def test_the_board_of_the_fleet_reads_what_is_recorded() -> None:
+    """A Mimir or a Thanos of many clusters has nothing else."""
+    read = {name for query in QUERIES if query.dashboard == "fleet" for name in _read(query)}
+    assert read - RECORDED == {"ALERTS"} and len(read) > 20
+
+
+@every_query
+def test_what_is_about_a_service_is_of_all_its_hosts(query: Query) -> None:
+    """What each host's exporter says of it would be several rows and lines of one service."""
+    of_a_host = [name for name in _read(query) if name.startswith("instance_service_canary")]
+    # Beside a service are the others on its hosts.
+    if query.dashboard in ("fleet", "service", "upgrade") and "Beside it" not in query.place:
+        assert not of_a_host or "and on (instance, namespace, service, canary)" in query.raw
+
+
 @every_panel
 def test_legends_and_columns_are_labels(at: tuple[str, Mapping[str, Any]]) -> None:
     _, panel = at
@@ -326,7 +347,8 @@ def test_links_lead_somewhere(board: Mapping[str, Any]) -> None:
         carried = set(re.findall(r"(?:var-(?=\w+=)|\$\{)(\w+)(?==|:queryparam)", rest)) - {"datasource"}
         assert carried <= names
         if uid in ("infercanary-service", "infercanary-upgrade"):
-            assert carried >= {"service", "instance", "canary"} or "container" in board["description"]
+            # On any number of hosts; a link of one host would leave the others out.
+            assert carried == {"namespace", "service", "canary"}
         if uid == "infercanary-gpu-host":
             assert carried >= {"instance", "container"}
         assert "${__url_time_range}" in rest and "${datasource:queryparam}" in rest
