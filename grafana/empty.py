@@ -29,6 +29,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "gpu-host: panel Errors of the GPU in this time range",
         "gpu-host: panel Threads away from the GPU",
         "recording instance_service_container_gpu_reason:infercanary_gpu_clock_event_seconds:rate5m",
+        "recording instance_service_container_gpu:infercanary_gpu_recovery_action:max",
     ),
     WELL: (
         "fleet: panel Containers in trouble",
@@ -43,6 +44,11 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "upgrade: panel Tags: share of the runs",
         "upgrade: panel Shift of the last upgrade D",
         "upgrade: panel Shift of the last upgrade E",
+        "recording instance_service_canary_step:infercanary_cold_start_shift_ratio:max",
+        "recording instance:infercanary_store_set_aside_timestamp_seconds:max",
+        "recording instance:infercanary_unjudged_runs:increase15m",
+        "recording instance_service_container_gpu:infercanary_gpu_uncorrected_errors:increase1h",
+        "recording instance_service_container_gpu:infercanary_gpu_xid_events:increase15m",
     ),
     "none is configured": (
         "self: panel Journals that fail",
@@ -54,7 +60,11 @@ EMPTY: Mapping[str, Sequence[str]] = {
     f"no baseline for a drift yet: it takes {LIVE.drift_baseline_blocks} blocks of {LIVE.block_runs} runs, and "
     f"{LIVE.drift_recent_blocks} since": (
         "fleet: panel What the last upgrade did G",
+        "recording instance_service_container_canary:infercanary_drift_ratio:max",
+        "recording instance_service_container_canary:infercanary_drift_host_ratio:max",
+        "recording instance_service_container_canary:infercanary_drift_age_seconds:min",
         "recording instance_service_canary:infercanary_drift_ratio:max",
+        "recording service_canary:infercanary_drift_ratio:max",
     ),
     "no restart of an unchanged image yet": ("self: panel False alarms, by its own trial C",),
     "cgroup v1, or a kernel that does not report pressure": ("gpu-host: panel Pressure",),
@@ -66,7 +76,8 @@ EMPTY: Mapping[str, Sequence[str]] = {
     ),
 }
 """Why → where: `dashboard: place` of :mod:`grafana.queries`, without its letter where it is all of a panel's queries;
-`recording NAME` of a rule. Alerts are not here: each gives nothing while all is well."""
+`recording NAME` of a rule. Alerts are not here, nor what is recorded where it holds: they give nothing while all is
+well."""
 
 _WHY = {place: why for why, places in EMPTY.items() for place in places}
 
@@ -75,11 +86,11 @@ def why(place: str) -> str | None:
     """Why the query there may give nothing; None where it may not.
 
     Args:
-        place: As ``queries()`` names it: ``dashboard: panel TITLE REF``; or ``alert NAME``.
+        place: As ``queries()`` names it: ``dashboard: panel TITLE REF``; or ``alert NAME``, ``recording NAME``.
 
     Returns:
         A few words.
     """
-    if place.startswith("alert "):
+    if place.startswith("alert ") or (place.startswith("recording ") and place.endswith(":holds")):
         return NO_ALERT
     return _WHY.get(place) or _WHY.get(place.rpartition(" ")[0])

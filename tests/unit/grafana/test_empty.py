@@ -43,6 +43,7 @@ def test_each_is_listed_once() -> None:
         ("self: panel Samplers A", None),
         ("fleet: panel What the last upgrade did A", None),
         ("alert InferCanaryProbeDown", empty.NO_ALERT),
+        ("recording service_canary:infercanary_cpu_fallback:holds", empty.NO_ALERT),
         ("recording fleet:infercanary_up:avg", None),
     ],
 )
