@@ -21,7 +21,7 @@ START, UPGRADE, STEP = END - 3600, END - 1800, 30.0
 EARLY = 300.0
 """Seconds after the upgrade in which the shift's interval goes up to +25,000 %."""
 EXPORTERS_OWN = re.compile(
-    "infercanary_(build|event_loop|discover|config|judge_|kubernetes_|store|stored_|unjudged_)"
+    "infercanary_(build|event_loop|discover|config|judge_|judged_services|kubernetes_|store|stored_|unjudged_)"
 )
 
 OPEN = {
@@ -91,7 +91,9 @@ def _lines(name: str, kind: str, values: Mapping[str, list[str]]) -> Iterator[st
     family = name.removesuffix("_total") if kind == "counter" else name
     yield f"# TYPE {family} {kind}"
     owners = [{"service": s, "container": f"{s}-{n}"} for s, n in product(("search", "chat"), (1, 2))]
-    for owner, chosen in product([{}] if EXPORTERS_OWN.match(name) else owners, product(*values.values())):
+    if EXPORTERS_OWN.match(name) or "container" in values:
+        owners = [{}]
+    for owner, chosen in product(owners, product(*values.values())):
         own: Labels = {"job": "infercanary", "instance": "exporter:9797", **owner}
         labels = {**own, **dict(zip(values, chosen, strict=True))}
         series: dict[tuple[str, str], list[str]] = {}
