@@ -69,7 +69,7 @@ class PostgresStore:
         self._written: dict[tuple[ServiceKey, UUID], _Written] = {}
         self._touched: set[ContainerKey] = set()
         self._swept_at = -math.inf
-        self._fleet = PostgresFleet(self.session, holder)
+        self._fleet = PostgresFleet(self.session, location.lease_seconds, holder)
 
     @property
     def size_bytes(self) -> int | None:

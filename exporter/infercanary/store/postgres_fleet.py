@@ -14,19 +14,18 @@ from infercanary.store.postgres_keys import service_id
 from infercanary.store.postgres_mirror import Mirror
 from infercanary.store.postgres_session import PostgresSession
 
-LEASE_SECONDS = 20.0
-
 
 class PostgresFleet:
     """One process among those that share the database: a :class:`~infercanary.store.base.Fleet`.
 
     Args:
         db: The database.
+        lease_seconds: Until a lease ends that is not renewed.
         holder: What tells this process from all others; None for a random name.
     """
 
-    def __init__(self, db: PostgresSession, holder: str | None = None) -> None:
-        self.lease_seconds = LEASE_SECONDS
+    def __init__(self, db: PostgresSession, lease_seconds: float, holder: str | None = None) -> None:
+        self.lease_seconds = lease_seconds
         self.holder = holder or uuid.uuid4().hex
         self.held: dict[ServiceKey, int] = {}
         """Service → the fencing number of its lease, as far as this process knows."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
+LEASE_SECONDS = 20.0
 _CALL_SECONDS = 15.0  # a statement that takes longer is given up, whatever the server does
 _SETTINGS = "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
 _DEFAULTS: Mapping[str, str] = {
@@ -57,10 +58,13 @@ class Location(msgspec.Struct, frozen=True):
     shown: str
     """For people: without any parameter."""
     password_file: Path | None = None
+    lease_seconds: float = LEASE_SECONDS
 
     @classmethod
     def of(cls, url: str) -> Location:
-        """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``: libpq's parameters, and ``password_file``.
+        """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``.
+
+        Parameters are libpq's, ``password_file``, and ``lease_seconds``: how long a judge is waited for that is silent.
 
         Args:
             url: As ``store:`` has it.
@@ -81,6 +85,13 @@ class Location(msgspec.Struct, frozen=True):
                 "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
             )
         file = query.pop("password_file", None)
+        lease = query.pop("lease_seconds", str(LEASE_SECONDS))
+        try:
+            seconds = float(lease)
+        except ValueError:
+            seconds = 0.0
+        if not 1 <= seconds <= 600:
+            raise StoreError(f"{shown}: lease_seconds: {lease!r} is not a number from 1 to 600")
         for name, value in _DEFAULTS.items():
             query.setdefault(name, value)
         conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
@@ -91,7 +102,7 @@ class Location(msgspec.Struct, frozen=True):
                 psycopg.conninfo.conninfo_to_dict(conninfo)
             except psycopg.Error as error:
                 raise StoreError(f"{shown}: {error}") from None
-        return cls(conninfo, shown, None if file is None else Path(file))
+        return cls(conninfo, shown, None if file is None else Path(file), seconds)
 
     def password(self) -> dict[str, str]:
         """The password as it stands in its file now, for a connection.

@@ -174,6 +174,11 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
     )
 
 
+def test_a_lease_of_no_length_is_one_line() -> None:
+    with pytest.raises(StoreError, match="lease_seconds: '0' is not a number from 1 to 600"):
+        check("postgresql://me@db/x?lease_seconds=0")
+
+
 # Leases ----------------------------------------------------------------------------------------------------------
 
 

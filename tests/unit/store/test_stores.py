@@ -278,7 +278,7 @@ def test_any_order_of_any_deliveries_is_taken_once(deliveries: list[tuple[str, l
     deliver(SqliteStore.open(None), deliveries)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(DELIVERIES)
 def test_any_order_of_any_deliveries_is_taken_once_by_postgresql(
     in_a_database: Opened, deliveries: list[tuple[str, list[int], bool]]
@@ -487,9 +487,9 @@ def test_a_canary_keeps_its_history_whatever_weights_another_one_gets(replicas: 
     store.close()
 
 
-def test_years_are_bounded(opened: Opened) -> None:
+def test_years_are_bounded(in_memory: Opened) -> None:
     """Hours before the last 90 days go, the first day does not."""
-    store = opened(SMALL)
+    store = in_memory(SMALL)
     rows = []
     for block in range(60):
         simulate(store, range(block * 1000, (block + 1) * 1000))

@@ -1,0 +1,153 @@
+"""Exporters are killed, stopped and go on, and so does the database: each run is stored once, and one judge writes."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+from postgres import Postgres, running
+
+from infercanary.exporter.judging.ownership import Finding
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Judgement, ServiceKey
+from infercanary.store.postgres import PostgresStore
+from infercanary.store.postgres_session import Location
+from tests.integration.fleet.world import SERVICE, Exporter, Probe, eventually, fleet, location
+
+KEY = ServiceKey("", SERVICE)
+# What a test watches that the product does not need: each write of a finding, in the order in which they were made.
+AUDIT = """
+CREATE TABLE written (number bigserial PRIMARY KEY, holder text, fence bigint);
+CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN
+  INSERT INTO written (holder, fence) VALUES (NEW.holder, NEW.fence); RETURN NEW; END $$ LANGUAGE plpgsql;
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON finding FOR EACH ROW EXECUTE FUNCTION note();
+"""
+
+
+def written(postgres: Postgres, url: str) -> list[tuple[str, int]]:
+    rows = postgres.sql("SELECT holder, fence FROM written ORDER BY number", url).splitlines()
+    return [(holder, int(fence)) for holder, fence in (row.split("|") for row in rows)]
+
+
+def one_owner_at_a_time(writes: list[tuple[str, int]]) -> None:
+    fences = [fence for _, fence in writes]
+    assert fences == sorted(fences), "nobody writes by an older lease after a newer one"
+    owners: dict[int, str] = {}
+    assert all(owners.setdefault(fence, holder) == holder for holder, fence in writes), (
+        "a lease has one holder"
+    )
+
+
+def stored(store: PostgresStore) -> dict[str, list[int]]:
+    return {g.boot_id: [s.sequence for s in samples] for g, samples in store.generations(KEY, "c")}
+
+
+def made(probes: list[Probe]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for probe in probes:
+        for run in probe.made():
+            found.setdefault(str(run.boot_id), []).append(run.sequence)
+    return found
+
+
+def publishers(exporters: list[Exporter]) -> list[str]:
+    return [one.host for one in exporters if one.values("infercanary_verdict")]
+
+
+def undisturbed(store: PostgresStore) -> Judgement:
+    """The verdict of one judge with a file that got the same runs in one piece."""
+    alone = Judging(None)
+    alone.turn()
+    assert alone._store is not None
+    for start, samples in store.generations(KEY, "c"):
+        alone._store.take(start, samples)
+    alone._act(alone._store, {(KEY, "c")})
+    return alone.findings[KEY].judgements["c"]
+
+
+@pytest.mark.takes(30)
+@pytest.mark.parametrize(("kills", "crashes"), [(5, 2), pytest.param(100, 20, marks=pytest.mark.campaign)])
+def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, crashes: int) -> None:
+    rng = random.Random(3)
+    with running() as postgres:
+        url = postgres.database()
+        with closing(PostgresStore(Location.of(url))) as store:
+            store.canaries()
+        postgres.sql(AUDIT, url)
+        at = location(postgres, url, tmp_path, lease_seconds=2)
+        with fleet(tmp_path, at, hosts=2, replicas=4) as (probes, exporters):
+            eventually(lambda: len(publishers(exporters)) == 1)
+            for probe in probes:
+                probe.upgrade(0.03, "2")
+            moments = [*["exporter"] * kills, *["database"] * crashes]
+            rng.shuffle(moments)
+            for what in moments:
+                time.sleep(rng.uniform(0.2, 1.0))
+                if what == "database":
+                    postgres.stop(signal.SIGKILL)
+                    time.sleep(rng.uniform(0.2, 1.0))
+                    # It goes on serving, and says that it cannot store.
+                    eventually(
+                        lambda: all(e.values("infercanary_store_up").get("") == 0.0 for e in exporters)
+                    )
+                    postgres.start()
+                else:
+                    victim = rng.choice(exporters)
+                    victim.kill()
+                    victim.start()  # and it may be killed again before it is up
+            for probe in probes:
+                probe.stopped = True
+            expected = made(probes)
+            with closing(PostgresStore(Location.of(url))) as store:
+                eventually(lambda: stored(store) == expected)
+                taken = store.taken(KEY, "c")
+                assert {boot: count for (_, boot), count in taken.items()} == {
+                    b: len(s) for b, s in expected.items()
+                }
+                truth = undisturbed(store)
+                assert truth.state == "regressed"
+
+                def judged() -> bool:
+                    with closing(PostgresStore(Location.of(url))) as reader:
+                        found = {one.canary: one.body for one in reader.fleet.findings([KEY])}
+                    judgement = msgspec.msgpack.decode(found["c"], type=Finding).judgement
+                    return (judgement.state, judgement.upgraded_at) == (truth.state, truth.upgraded_at)
+
+                eventually(judged)
+            eventually(lambda: len(publishers(exporters)) == 1)
+        one_owner_at_a_time(written(postgres, url))
+
+
+def test_one_that_was_stopped_for_longer_than_its_lease_writes_and_shows_nothing_more(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    url = postgres.database()
+    with closing(PostgresStore(Location.of(url))) as store:
+        store.canaries()
+    postgres.sql(AUDIT, url)
+    at = location(postgres, url, tmp_path, lease_seconds=2)
+    with fleet(tmp_path, at, hosts=2, replicas=2) as (probes, exporters):
+        eventually(lambda: len(publishers(exporters)) == 1)
+        [host] = publishers(exporters)
+        holder, other = sorted(exporters, key=lambda one: one.host != host)
+        before = {name for name, _ in written(postgres, url)}
+        assert len(before) == 1 and holder.process is not None
+        holder.process.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        eventually(lambda: publishers([other]) == [other.host])
+        assert time.monotonic() - stopped < 2 + 10, "another takes over soon after the lease ended"
+        for probe in probes:
+            probe.upgrade(0.04, "2")
+        written_by_stopped = len([n for n, _ in written(postgres, url) if n in before])
+        holder.process.send_signal(signal.SIGCONT)
+        assert publishers([holder]) == [], "not even the first scrape after it woke"
+        eventually(lambda: len({f for _, f in written(postgres, url)}) == 2 and "regressed" in other.log)
+        writes = written(postgres, url)
+        assert len([n for n, _ in writes if n in before]) == written_by_stopped
+        assert publishers(exporters) == [other.host]
+        one_owner_at_a_time(writes)

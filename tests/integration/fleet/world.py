@@ -1,0 +1,194 @@
+"""Simulated probes on real sockets, and real exporters, each a process, that share a database."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+from postgres import PASSWORD, Postgres
+
+from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
+from infercanary.store.postgres_session import Location
+
+SERVICE = "search"
+_EVERY = 0.05  # seconds between two runs; by the probe's own clock 10
+
+
+class Probe:
+    """A container's probe, which runs its canary and keeps all of its runs, also those of the start before.
+
+    Args:
+        name: Of the container.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._rng = np.random.default_rng(sum(map(ord, name)))
+        self._began = time.monotonic()
+        self._lock = threading.Lock()
+        self._runs: list[Run] = []
+        self._boots = 0
+        self.stopped = False
+        self.upgrade(0.02, "1")
+
+    def upgrade(self, seconds: float, torch: str) -> None:
+        """Start again with another image, which takes ``seconds`` for an inference."""
+        with self._lock:
+            self._boots += 1
+            self._first = len(self._runs)
+            self._level, self._environment = seconds, {"torch": torch}
+            self._started_at = 1_790_000_000.0 + 10 * self._first
+
+    @property
+    def boot_id(self) -> str:
+        return f"{self.name}-{self._boots}"
+
+    def made(self) -> list[Run]:
+        """All runs until now, each with the start that it is of."""
+        with self._lock:
+            while not self.stopped and len(self._runs) < (time.monotonic() - self._began) / _EVERY:
+                number = len(self._runs)
+                latency = self._level * float(np.exp(self._rng.normal(0, 0.003)))
+                at = 1_790_000_001.0 + 10 * number
+                self._runs.append(
+                    Run(sequence=number - self._first, canary="c", scheduled_at=at, started_at=at, outcome="ok",
+                        latencies=(latency,) * 5, boot_id=self.boot_id)
+                )  # fmt: skip
+            return [*self._runs]
+
+    def report(self, since: str) -> bytes:
+        """What it answers."""
+        runs = self.made()
+        found = Report(
+            SCHEMA_VERSION, self.boot_id, self._started_at, str(len(runs)), 0, (), self._environment,
+            tuple(runs[int(since or 0) :]),
+        )  # fmt: skip
+        return encode(found)
+
+
+@contextmanager
+def served(probe: Probe) -> Iterator[str]:
+    """The probe on a free port; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            query = parse_qs(urlsplit(self.path).query)
+            body = probe.report(query.get("since", [""])[0])
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Exporter:
+    """One of a host's own, which may be killed and started again.
+
+    Args:
+        folder: For its settings and its log.
+        host: The host's name.
+        port: It listens at.
+        store: The database.
+        probes: Container → URL.
+    """
+
+    def __init__(self, folder: Path, host: str, port: int, store: str, probes: dict[str, str]) -> None:
+        self.host, self.port = host, port
+        self._config = folder / f"{host}.yaml"
+        self._log = folder / f"{host}.log"
+        listed = "".join(
+            f"\n- {{url: '{url}', service: {SERVICE}, container: {name}}}" for name, url in probes.items()
+        )
+        self._config.write_text(
+            f"listen: 127.0.0.1:{port}\npoll_seconds: 0.2\nstore: {store}\nhost: {host}\n"
+            f"docker: {{enabled: false}}\nprobes:{listed}\n"
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it is up a second or so later."""
+        command = [sys.executable, "-m", "infercanary", "exporter", "--config", str(self._config)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """End it as the kernel does where memory runs out."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def values(self, name: str) -> dict[str, float]:
+        """The series of a metric, by labels; none where it does not answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as response:
+                text = response.read().decode()
+        except OSError:
+            return {}
+        return {labels: float(value) for labels, value in re.findall(rf"^{name}(\S*) (\S+)$", text, re.M)}
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float) -> str:
+    """The database ``url`` over TCP, with a password in a file."""
+    (folder / "password").write_text(PASSWORD)
+    return (
+        f"postgresql://postgres@127.0.0.1:{postgres.port}/{Location.of(url).shown.rpartition('/')[2]}"
+        f"?password_file={folder / 'password'}&lease_seconds={lease_seconds}"
+    )
+
+
+@contextmanager
+def fleet(
+    folder: Path, store: str, hosts: int, replicas: int
+) -> Iterator[tuple[list[Probe], list[Exporter]]]:
+    """So many replicas of one service, spread over hosts, each with an exporter that runs."""
+    with ExitStack() as stack:
+        probes = [Probe(f"c-{number}") for number in range(replicas)]
+        urls = [stack.enter_context(served(probe)) for probe in probes]
+        exporters = []
+        for number in range(hosts):
+            own = {probes[i].name: urls[i] for i in range(number, replicas, hosts)}
+            exporters.append(Exporter(folder, f"h-{number}", _free_port(), store, own))
+            stack.callback(exporters[-1].kill)
+            exporters[-1].start()
+        yield probes, exporters
+
+
+def _free_port() -> int:
+    with socket.socket() as candidate:
+        candidate.bind(("127.0.0.1", 0))
+        return int(candidate.getsockname()[1])
+
+
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until a function says yes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {seconds} s"
+        time.sleep(0.1)
