@@ -27,7 +27,7 @@ from infercanary.ab.variant import Variant, differing, words
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
-from infercanary.compare import options
+from infercanary.compare import markdown, options
 from infercanary.compare import page as pages
 from infercanary.compare.measured import Gate
 from infercanary.compare.terminal import say, width
@@ -114,7 +114,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @options.policy(EXPERIMENT, "all looks at the experiment together")
 @options.expect
 @options.gate
-@options.as_json
+@options.form
 @options.report
 def command(
     images: tuple[str, ...],
@@ -138,7 +138,7 @@ def command(
     policy: Policy,
     claimed: float | None,
     gate: Gate,
-    as_json: bool,
+    form: str,
     report: str,
 ) -> int:
     """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why; and whether it takes more memory.
@@ -207,7 +207,7 @@ def command(
             answer.summarize(name, result, a, b, restarts, policy, claimed, gate)
             for name in _canaries(result)
         ]
-        return _say(answers, result, interruption.number, as_json, report)
+        return _say(answers, result, interruption.number, form, report)
 
 
 class _Containers:
@@ -325,19 +325,19 @@ def _canaries(result: Result) -> list[str]:
     return answer.common(result.pairs) if result.pairs else []
 
 
-def _say(
-    answers: Sequence[CanaryAnswer], result: Result, signal_number: int, as_json: bool, report: str
-) -> int:
+def _say(answers: Sequence[CanaryAnswer], result: Result, signal_number: int, form: str, report: str) -> int:
     """Print the answers, then write the report: if that fails, the answer has been printed."""
     code: int = worst([each.compared.exit_code for each in answers]) if answers else ExitCode.INCONCLUSIVE
     if signal_number:
         code = exit_codes.of_signal(signal_number)
     notes = _alone(result.pairs)
     series = [answer.series(result.pairs, each.compared.canary or "") for each in answers]
-    if as_json:
+    if form == "json":
         say(_json(answers, result, code, notes))
     elif not answers:
         say(f"inconclusive: no pair of starts was complete ({text.ENDED[result.ended]})\n", "inconclusive")
+    elif form == "github":
+        say(markdown.document(map(_markdown, answers), notes))
     else:
         options.show(
             (
@@ -356,6 +356,10 @@ def _say(
         )
         pages.write(report, pages.page(title, articles, notes))
     return code
+
+
+def _markdown(each: CanaryAnswer) -> str:
+    return markdown.comparison(each.compared, (f"A: {each.a.name}", f"B: {each.b.name}"), text.facts(each))
 
 
 def _alone(pairs: Sequence[TurnPair]) -> list[str]:

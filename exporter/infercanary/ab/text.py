@@ -24,19 +24,30 @@ def experiment(answer: CanaryAnswer, a: RecordedRuns, b: RecordedRuns, width: in
         b: B's runs that count.
         width: Columns.
     """
-    rows = {
-        "A": side(answer.a),
-        "B": side(answer.b),
-        "pairs": pairs(answer),
-        "took": f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}",
-    }
-    lines = [line for label, words in rows.items() for line in text.row(label, words, width)]
+    lines = [line for label, words in facts(answer).items() for line in text.row(label, words, width)]
     return (
         text.comparison(answer.compared, a, b, width)
         + "\n"
         + "\n".join([*lines, *cold_start(answer, width)])
         + "\n"
     )
+
+
+def facts(answer: CanaryAnswer) -> dict[str, str]:
+    """Return both arms, the pairs and how long it took.
+
+    Args:
+        answer: On one canary.
+
+    Returns:
+        Label → one line.
+    """
+    return {
+        "A": side(answer.a),
+        "B": side(answer.b),
+        "pairs": pairs(answer),
+        "took": f"{value(answer.seconds, 's')}; {ENDED[answer.ended]}",
+    }
 
 
 ENDED = {

@@ -22,6 +22,7 @@ GATED = "Memory, energy and the throughput of a load count too, unless --gate la
 """What exit codes of comparisons are about, beside the latency."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+FORMS = ("text", "json", "github")
 
 
 def canary(function: F) -> F:
@@ -67,6 +68,31 @@ def as_json(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(
         function
     )
+
+
+def form(function: F) -> F:
+    """Add the options ``--format`` and ``--json``, which is one of the formats.
+
+    Args:
+        function: A command, which gets the format as its argument ``form``: text, json or github.
+
+    Returns:
+        The command with the options.
+    """
+
+    @functools.wraps(function)
+    def with_form(*arguments: Any, form: str | None, as_json: bool, **others: Any) -> Any:
+        if as_json and form not in (None, "json"):
+            raise UsageError(f"--json and --format {form}: exclude each other; give one of them")
+        return function(*arguments, form="json" if as_json else form or "text", **others)
+
+    decorate = click.option(
+        "--format",
+        "form",
+        type=click.Choice(FORMS),
+        help="How the answer is printed: `github` is Markdown, for a comment on a change request.  [default: text]",
+    )
+    return cast("F", as_json(decorate(with_form)))
 
 
 def expect(function: F) -> F:

@@ -34,24 +34,16 @@ def comparison(
         candidate: Its runs after.
         width: Columns.
     """
-    facts = {
-        "expected": result.claim.sentence if result.claim else "",
-        "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
-        "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
-        "restarts": restarts(result),
-        "left out": _left_out(result),
-        "bottleneck": bottlenecks(result),
-        "phases": pieces(result.phases, result.smallest_effect),
-        "controls": pieces(result.controls, result.smallest_effect),
-        "changed": changed(result.causes.changes if result.causes else ()),
-    }
     beside = [measure(each) for each in result.measures.values()]
     before, after = baseline.every, candidate.every
     blocks = [
         _head(result.canary, result.sentence, width),
         [
             line
-            for label, text in (*facts.items(), *zip(("measures", *[""] * len(beside)), beside, strict=False))
+            for label, text in (
+                *facts(result).items(),
+                *zip(("measures", *[""] * len(beside)), beside, strict=False),
+            )
             if text
             for line in row(label, text, width)
         ],
@@ -64,6 +56,28 @@ def comparison(
         ],
     ]
     return _text(blocks)
+
+
+def facts(result: ComparisonResult) -> dict[str, str]:
+    """Return what the result rests on, and where the change is.
+
+    Args:
+        result: On one canary.
+
+    Returns:
+        Label → one line, which is empty where nothing is known.
+    """
+    return {
+        "expected": result.claim.sentence if result.claim else "",
+        "medians": f"{value(result.baseline.median, result.unit)} → {value(result.candidate.median, result.unit)}",
+        "rests on": f"{_side(result.baseline)} and {_side(result.candidate)}; {100 * result.level:g} % confidence",
+        "restarts": restarts(result),
+        "left out": _left_out(result),
+        "bottleneck": bottlenecks(result),
+        "phases": pieces(result.phases, result.smallest_effect),
+        "controls": pieces(result.controls, result.smallest_effect),
+        "changed": changed(result.causes.changes if result.causes else ()),
+    }
 
 
 def scan(result: ScanResult, series: RecordedRuns, width: int = 80) -> str:

@@ -143,14 +143,18 @@ def test_a_page_holds_a_change_of_more_than_ten_times():
 def test_json_is_one_object(capsys):
     found = pairs(5, 1.1)
     each = summarize("c", result(found), A, B, 12)
-    assert command._say([each], result(found), 0, True, "") == 1
+    assert command._say([each], result(found), 0, "json", "") == 1
     reported = json.loads(capsys.readouterr().out)
     assert reported["verdict"] == "regressed" and reported["exit_code"] == 1 and reported["canary"] == "c"
     assert reported["a"]["mean"] == pytest.approx(0.02, rel=0.02)
     assert reported["b"]["cold_start"]["load"] == pytest.approx(1, rel=0.06)
     assert [pair["first"] for pair in reported["pairs"]] == ["A", "B", "A", "B", "A"]
     assert len(reported["canaries"]) == 1 and reported["ended"] == "clear"
-    assert command._say([each], result(found, "interrupted"), 2, True, "") == 130
+    assert command._say([each], result(found), 0, "github", "") == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("**") and shown[2] == "|  | A: search:1.4 | B: search:1.5 | change |", shown
+    assert any(line.startswith("| pairs |") for line in shown)
+    assert command._say([each], result(found, "interrupted"), 2, "json", "") == 130
     assert json.loads(capsys.readouterr().out)["exit_code"] == 130
 
 
@@ -194,7 +198,7 @@ def test_a_claim_decides_what_it_ends_with_and_when(capsys):
     assert held.compared.verdict == refuted.compared.verdict == "improved"
     assert (held.compared.claim.state, held.compared.exit_code) == ("held", 0)  # type: ignore[union-attr]
     assert (refuted.compared.claim.state, refuted.compared.exit_code) == ("refuted", 1)  # type: ignore[union-attr]
-    assert command._say([refuted], result(found), 0, True, "") == 1
+    assert command._say([refuted], result(found), 0, "json", "") == 1
     assert json.loads(capsys.readouterr().out)["claim"]["state"] == "refuted"
     words = " ".join(text.experiment(held, *series(found, "c"), 80).split())
     assert (
@@ -217,11 +221,11 @@ def test_a_claim_decides_what_it_ends_with_and_when(capsys):
 
 
 def test_without_a_whole_pair_it_says_so(capsys):
-    assert command._say([], result([], "budget"), 0, False, "") == 3
+    assert command._say([], result([], "budget"), 0, "text", "") == 3
     assert capsys.readouterr().out == (
         "inconclusive: no pair of starts was complete (ended when the time was up (--budget))\n"
     )
-    assert command._say([], result([], "budget"), 0, True, "") == 3
+    assert command._say([], result([], "budget"), 0, "json", "") == 3
     assert json.loads(capsys.readouterr().out)["verdict"] == "inconclusive"
 
 
@@ -287,7 +291,7 @@ def test_the_worst_of_several_canaries_decides(capsys):
         found.append(TurnPair(a, b._replace(starts={**b.starts, "slow": slow}), i % 2 == 0))
     each = [summarize(name, result(found), A, B, 12) for name in common(found)]
     assert [one.compared.verdict for one in each] == ["equivalent", "regressed"]
-    assert command._say(each, result(found), 0, True, "") == 1
+    assert command._say(each, result(found), 0, "json", "") == 1
     assert json.loads(capsys.readouterr().out)["canary"] == "slow"
     assert answer.decisions(found, 12)["slow"].verdict == "regressed"
 

@@ -6,7 +6,7 @@ import click
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
-from infercanary.compare import options, page, text
+from infercanary.compare import markdown, options, page, text
 from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.measured import Gate
@@ -56,7 +56,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 @options.policy(FILES, "the interval")
 @options.expect
 @options.gate
-@options.as_json
+@options.form
 @options.report
 def command(
     baseline: str,
@@ -71,7 +71,7 @@ def command(
     policy: Policy,
     claimed: float | None,
     gate: Gate,
-    as_json: bool,
+    form: str,
     report: str,
 ) -> int:
     """Whether CANDIDATE is slower than BASELINE, by how much, and why; and whether it takes more memory or energy.
@@ -120,8 +120,11 @@ def command(
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
         articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
         page.write(report, page.page(title, articles, notes))
-    if as_json:
+    if form == "json":
         say(options.answer([*map(options.plain, results.values())], notes))
+        return code
+    if form == "github":
+        say(markdown.document(map(markdown.comparison, results.values()), notes))
         return code
     options.show(
         ((each.verdict, text.comparison(each, *pictured[name], width())) for name, each in results.items()),

@@ -1,0 +1,217 @@
+"""action.yml: its steps are run as a runner runs them, with a server of ours in the place of GitHub's API."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+STEPS = {step["name"]: step for step in ACTION["runs"]["steps"]}
+DEFAULTS = {name: each.get("default", "") for name, each in ACTION["inputs"].items()}
+
+
+class Api(BaseHTTPRequestHandler):
+    """A part of GitHub's API: the comments of one pull request, three on a page."""
+
+    comments: list[dict[str, Any]]
+    asked: list[str]
+    status: int
+
+    def do_GET(self) -> None:
+        found = re.search(r"[?&]page=(\d+)", self.path)
+        page = int(found[1]) if found else 1
+        more = len(self.comments) > 3 * page
+        url = f"http://{self.headers['Host']}/repos/acme/search/issues/7/comments?page={page + 1}"
+        link = {"Link": f'<{url}>; rel="next", <{url}>; rel="last"'} if more else {}
+        self.reply(self.comments[3 * page - 3 : 3 * page], link)
+
+    def do_POST(self) -> None:
+        self.comments.append({"id": len(self.comments), "body": self.body()})
+        self.reply(self.comments[-1])
+
+    def do_PATCH(self) -> None:
+        comment = self.comments[int(self.path.rpartition("/")[2])]
+        comment["body"] = self.body()
+        self.reply(comment)
+
+    def body(self) -> str:
+        return str(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"])
+
+    def reply(self, answer: object, headers: Mapping[str, str] = {}) -> None:
+        assert self.headers["Authorization"] == "Bearer secret"
+        self.asked.append(f"{self.command} {self.path}")
+        self.send_response(self.status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def github() -> Iterator[tuple[str, type[Api]]]:
+    """Its URL, and what it has."""
+    api = type("Github", (Api,), {"comments": [], "asked": [], "status": 200})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), api)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", api
+    server.shutdown()
+    server.server_close()
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def runner(tmp_path: Path, github: tuple[str, type[Api]]) -> Run:
+    """Runs a step of the action, with these inputs, and outputs of the steps before."""
+    (tmp_path / "infercanary").mkdir()
+    (tmp_path / "infercanary/bin").symlink_to(Path(sys.executable).parent)  # what the first step installs
+
+    def run(step: str, outputs: Mapping[str, str] = {}, **inputs: str) -> subprocess.CompletedProcess[str]:
+        known = {
+            "github.action_path": str(ROOT),
+            "github.event.pull_request.number": "7",
+            **{f"inputs.{name}": value for name, value in {**DEFAULTS, "token": "secret", **inputs}.items()},
+            **{f"steps.compare.outputs.{name}": value for name, value in outputs.items()},
+        }
+
+        def filled(text: str) -> str:
+            return re.sub(r"\$\{\{ (\S+) \}\}", lambda match: known[match[1]], text)
+
+        environment = {
+            "PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path), "GITHUB_OUTPUT": str(tmp_path / "output"),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"), "GITHUB_API_URL": github[0],
+            "GITHUB_REPOSITORY": "acme/search", "GITHUB_SERVER_URL": "https://github.com", "GITHUB_RUN_ID": "42",
+            **{name: filled(value) for name, value in STEPS[step]["env"].items()},
+        }  # fmt: skip
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", filled(STEPS[step]["run"])]
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+
+    return run
+
+
+def files(folder: Path, *levels: float) -> Iterator[str]:
+    for number, level in enumerate(levels):
+        rng = random.Random(number)
+        path = folder / f"{number}.txt"
+        path.write_text("".join(f"{level * rng.lognormvariate(0, 0.004)}\n" for _ in range(60)))
+        yield str(path)
+
+
+def outputs(folder: Path) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in (folder / "output").read_text().splitlines())
+
+
+def test_a_regression_is_commented_and_fails(
+    runner: Run, github: tuple[str, type[Api]], tmp_path: Path
+) -> None:
+    old, new = files(tmp_path, 20, 23)
+    inputs = {
+        "command": "compare",
+        "baseline": old,
+        "candidate": new,
+        "options": "--restart-sd 0.5\n\n--gate latency\n",
+    }
+    done = runner("Compare", **inputs)
+    assert done.returncode == 0, done.stderr
+    found = outputs(tmp_path)
+    assert found["code"] == "1" and Path(found["report"]).read_text().startswith("<!doctype html>")
+    summary = (tmp_path / "summary").read_text()
+    assert summary.startswith("### Latency\n\n**regressed +1") and "| latency |" in summary
+    assert summary == f"### Latency\n\n{done.stdout}"
+
+    _, api = github
+    api.comments += [{"id": n, "body": body} for n, body in enumerate(["hello", None, "x", "y"])]
+    assert runner("Comment", found, **inputs).stdout == ""
+    assert len(api.comments) == 5 and api.asked[-1] == "POST /repos/acme/search/issues/7/comments"
+    [body] = [each["body"] for each in api.comments[4:]]
+    assert body.startswith("<!-- infercanary: Latency -->\n### Latency\n\n**regressed")
+    assert body.endswith("\n[The job](https://github.com/acme/search/actions/runs/42)\n")
+    # The next run replaces it, beyond the first page; one of another name has its own.
+    Path(found["answer"]).write_text("### Latency\n\n**equivalent**\n" + "x" * 50_000 + "\n" + "y" * 50_000)
+    assert runner("Comment", found, **inputs).stdout == ""
+    assert len(api.comments) == 5 and api.asked[-1] == "PATCH /repos/acme/search/issues/comments/4"
+    assert "**equivalent**" in api.comments[4]["body"] and len(api.comments[4]["body"]) < 65_536
+    runner("Comment", found, **inputs, name="On the GPU")
+    assert len(api.comments) == 6
+    api.status = 403
+    done = runner("Comment", found, **inputs)
+    assert done.returncode == 0 and done.stdout.startswith(
+        "::warning::no comment on the pull request (HTTP Error 403"
+    )
+
+    done = runner("Answer", found, **inputs)
+    assert (done.returncode, done.stdout) == (1, "::error::Latency: regressed\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "unknown", "exit_code", "line"),
+    [
+        ("0", "warn", 0, ""),
+        ("0", "fail", 0, ""),
+        ("3", "warn", 0, "::warning::Latency: not known\n"),
+        ("3", "fail", 3, "::error::Latency: not known\n"),
+        ("0", "wran", 2, "::error::unknown: wran is neither warn nor fail\n"),
+    ],
+)
+def test_what_an_answer_ends_with(runner: Run, code: str, unknown: str, exit_code: int, line: str) -> None:
+    done = runner("Answer", {"code": code}, unknown=unknown)
+    assert (done.returncode, done.stdout) == (exit_code, line)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "line"),
+    [
+        ({"command": "scan"}, "::error::command: scan is neither ab nor compare\n"),
+        ({"options": "--restart-sd 1\ngpus 1"}, "::error::options: gpus is no option; give one a line\n"),
+    ],
+)
+def test_a_mistake_in_the_inputs_is_one_line(runner: Run, inputs: dict[str, str], line: str) -> None:
+    done = runner("Compare", **{"baseline": "a", "candidate": "b", **inputs})
+    assert (done.returncode, done.stdout) == (2, line)
+
+
+def test_what_the_command_says_of_a_mistake_ends_the_step(runner: Run, tmp_path: Path) -> None:
+    done = runner("Compare", command="compare", baseline="--help", candidate="$(touch owned)")
+    assert (
+        done.returncode == 2
+        and done.stderr.startswith("infercanary: --help: ")
+        and done.stderr.count("\n") == 1
+    )
+    assert not (tmp_path / "output").exists() and not (tmp_path / "owned").exists()
+
+
+def test_the_action_and_its_steps_agree() -> None:
+    text = (ROOT / "action.yml").read_text(encoding="utf-8")
+    assert {*re.findall(r"inputs\.(\w+)", text)} == {*ACTION["inputs"]}, (
+        "an input that no step reads, or is not there"
+    )
+    for step in STEPS.values():
+        assert step["shell"] == "bash" and "${{" not in step["run"], (
+            "an expression in a script is code: give it by env"
+        )
+        for script in re.findall(r"\$ACTION/(deploy/github/[\w.]+)", step["run"]):
+            path = ROOT / script
+            assert path.is_file() and (path.suffix == ".py" or os.access(path, os.X_OK))
+            needed = {*re.findall(r"\$([A-Z]+)\b", path.read_text())} | {
+                *re.findall(r"environ\['([A-Z]+)'\]", path.read_text())
+            }
+            assert needed - {"RUNNER_TEMP"} <= step["env"].keys()
