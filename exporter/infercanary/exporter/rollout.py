@@ -187,9 +187,9 @@ def _why_not(question: Question, judgement: Judgement, sides: Sides, known: Serv
         )
     if question.image and judgement.state in ABORTS:
         return ""
-    unseen = sorted(known.silent) or sorted(
-        container for container, boot in running.keys() - sides.new - sides.old - sides.others
-    )
+    # Containers of a service may run different canaries.
+    seen = {boot for each in known.findings.sides.values() for side in each for boot in side}
+    unseen = sorted(known.silent) or sorted(container for container, _ in running.keys() - seen)
     return f"{about}, and {_listed(unseen)} did not run its canaries yet" if unseen else ""
 
 

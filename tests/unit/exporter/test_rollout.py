@@ -206,11 +206,32 @@ def test_of_two_canaries_the_worst_counts() -> None:
     )
 
 
+def test_containers_of_a_service_may_run_different_canaries() -> None:
+    """A leader runs one, and a worker another one: neither waits for the other's."""
+    workers = [generation("w", V1, 3 * HOUR), generation("v", V2, 4 * HOUR)]
+    beside = [start(each, count=560, canary="d") for each in workers]
+    both = judged(*(start(each, canary="d") for each in OLD[::2]), *beside, found=side_by_side(SLOW))
+    memory = Memory(both, [*STABLE, CANARY, *workers])
+    assert memory.says(canary="c").verdict == "regressed"
+    assert memory.says().canaries["c"] == "regressed"
+    # One that is on its way, and has run none, still holds it back.
+    assert (
+        Memory(both, [*STABLE, CANARY, *workers, generation("u", V3, 5 * HOUR)]).says().verdict == "unknown"
+    )
+
+
+def test_a_replica_that_stands_still_was_seen() -> None:
+    """A GPU that is busy for an hour keeps canaries waiting; what was judged before still counts."""
+    still = start(STABLE[0], count=20)
+    findings = judged(*BEFORE[:-2], still, start(STABLE[1], count=560), start(CANARY, SLOW))
+    assert Memory(findings, [*STABLE, CANARY]).says().verdict == "regressed"
+
+
 def test_a_node_without_a_baseline_waits() -> None:
     findings = judged(start(CANARY))
     given = Memory(findings, [CANARY]).says(image=V2)
     assert given.verdict == "no_baseline" and given.sentence.startswith("no baseline yet")
-    beside = [start(each, count=362) for each in STABLE]  # as far as the canary
+    beside = [start(each, count=362) for each in STABLE]
     settling = judged(*BEFORE[:-2], *beside, start(CANARY, SLOW, 2))
     assert Memory(settling, [*STABLE, CANARY]).says(image=V2).verdict == "settling"
 

@@ -37,7 +37,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     measures: Mapping[str, Mapping[str, MeasureVerdict]] = {}
     """By canary and measure: memory, energy, the throughput of a load."""
     sides: Mapping[str, Sides] = {}
-    """Which live starts each judgement is about."""
+    """Which starts each judgement is about."""
 
     def judged(
         self,

@@ -1,4 +1,4 @@
-"""Which of a service's live starts a verdict is about: by that one knows whether it is about what runs now."""
+"""Which of a service's starts a verdict is about: by that one knows whether it is about what runs now."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from infercanary.exporter.judging.action import Boot
 from infercanary.judge.model import Start
 from infercanary.judge.policy import Policy
-from infercanary.judge.upgrade import last_upgrade, live_starts
+from infercanary.judge.upgrade import last_upgrade
 
 
 class Sides(NamedTuple):
-    """The newest start of each container that was live when its canary was judged, by container and boot id."""
+    """The newest start of each container that is not known to have ended, by container and boot id."""
 
     new: frozenset[Boot] = frozenset()
     """Of the image that the verdict is about."""
@@ -23,22 +23,25 @@ class Sides(NamedTuple):
 
 
 def sides(starts: Sequence[Start], policy: Policy) -> Sides:
-    """The live starts of a canary by side of its last upgrade.
+    """The newest starts of a canary by side of its last upgrade.
+
+    One that made no run for long is among them: it may be busy, and whether it runs is for others to say.
 
     Args:
         starts: Of one service and canary, identified, in order of time.
-        policy: When a start counts, and when a container is not live any more.
+        policy: When a start counts, and when an image was withdrawn.
 
     Returns:
         At most one start a container.
     """
-    live = live_starts(starts, policy)
+    newest = {start.generation.container: start for start in starts}
+    left = [start for start in newest.values() if not start.generation.ended_at]
     upgrade = last_upgrade(starts, policy)
     if upgrade is None:
-        return Sides(others=frozenset(start.boot for start in live))
+        return Sides(others=frozenset(start.boot for start in left))
     new, old = ({start.identity for start in side} for side in (upgrade.after, upgrade.before))
     return Sides(
-        new=frozenset(start.boot for start in live if start.identity in new),
-        old=frozenset(start.boot for start in live if start.identity in old),
-        others=frozenset(start.boot for start in live if start.identity not in new | old),
+        new=frozenset(start.boot for start in left if start.identity in new),
+        old=frozenset(start.boot for start in left if start.identity in old),
+        others=frozenset(start.boot for start in left if start.identity not in new | old),
     )
