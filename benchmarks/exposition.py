@@ -225,6 +225,7 @@ async def exporter(containers: int) -> AsyncIterator[int]:
                 Container(service=names["service"], name=names["container"], id=f"{number:064x}")
             )
             collector.probes[probe.key] = probe
+            collector.services.setdefault(probe.container.service_key, []).append(probe)
             bodies = []
             for tick in range(3):
                 body = encode(report(number, tick))

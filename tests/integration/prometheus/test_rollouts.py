@@ -74,7 +74,7 @@ def test_argo_waits_for_an_hour_and_no_longer(name: str) -> None:
     for limit in ("inconclusiveLimit", "consecutiveErrorLimit"):
         assert found[limit] * seconds == WAIT_SECONDS
     assert (found["failureLimit"], found["consecutiveSuccessLimit"]) == (0, 1)
-    # Argo refuses a step whose metric has no end. At so many measurements it would be a success: a limit must come first.
+    # Argo refuses a step whose metric has no end. At so many measurements it would be a success: a limit comes first.
     assert found["count"] > 2 * found["inconclusiveLimit"]
 
 
