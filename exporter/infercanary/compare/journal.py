@@ -13,8 +13,10 @@ import numpy as np
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
 from infercanary.contract.journal import MARK, JournalEntry, decode
+from infercanary.contract.profile import is_sound
 from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, Sample, Start, kept
+from infercanary.judge.profiles import Packed, merged, of_runs
 
 _DETAIL = 400  # characters, as a probe writes at most
 
@@ -91,6 +93,7 @@ def recording(
         UsageError: There is no run, or none with these ids, or a latency that cannot be one.
     """
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}
+    profiles: dict[str, Packed] = {}
     said: dict[str, str] = {}
     components: dict[str, dict[str, str]] = {}
     outputs: dict[str, dict[str, tuple[float, ...]]] = {}
@@ -107,6 +110,8 @@ def recording(
         if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
             continue
         runs = samples.setdefault((entry.run.canary, boot_id), {})
+        if entry.run.profile is not None and is_sound(entry.run.profile):
+            profiles[boot_id] = merged(profiles.get(boot_id, {}), of_runs([entry.run]))
         sample = sample_of(where, entry.run)
         runs[entry.run.sequence] = sample, entry.environment
         if sample.failed and entry.run.detail:
@@ -119,7 +124,7 @@ def recording(
             f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         )
     canaries = {
-        name: _series(name, samples, components, outputs)._replace(failure=said.get(name, ""))
+        name: _series(name, samples, components, outputs, profiles)._replace(failure=said.get(name, ""))
         for name in dict.fromkeys(name for name, _ in samples)
     }
     return Recording(places, True, canaries, components, notes)
@@ -130,6 +135,7 @@ def _series(
     samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]],
     components: dict[str, dict[str, str]],
     outputs: dict[str, dict[str, tuple[float, ...]]],
+    profiles: dict[str, Packed],
 ) -> RecordedRuns:
     left_out: Counter[str] = Counter()
     begun = failed = 0
@@ -154,6 +160,7 @@ def _series(
             started_at=counted[0][0].started_at,
             environment=components.get(began[-1][1], {}),
             outputs=outputs.get(boot_id, {}),
+            profiles=profiles.get(boot_id, {}),
         )
         found.append((Start(generation, [sample for sample, _ in counted]), began))
     found.sort(key=lambda start: start[0].generation.started_at)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 import os
 import tempfile
@@ -14,14 +13,14 @@ import numpy as np
 
 import infercanary
 from infercanary.command.settings import UsageError
-from infercanary.compare import picture, text
+from infercanary.compare import operators, picture, text
 from infercanary.compare.changes import ScanResult
 from infercanary.compare.comparison import ComparisonResult, SideSummary
 from infercanary.compare.efficiency import in_words
 from infercanary.compare.measured import MeasureShift
 from infercanary.compare.overview import OverviewRow, apart
 from infercanary.compare.parts import PartShift
-from infercanary.compare.recording import Floats, RecordedRuns, shown
+from infercanary.compare.recording import Floats, RecordedRuns, safe, shown
 from infercanary.compare.units import count, value, when
 from infercanary.judge.policy import FILES
 from infercanary.judge.sentence import interval
@@ -50,9 +49,9 @@ def page(title: str, articles: Iterable[str], notes: Sequence[str]) -> str:
         articles: HTML.
         notes: Text; it is escaped.
     """
-    head = _HEAD.format(title=_safe(title, 400), style=_STYLE)
-    said = [f"<p><small>{_safe(note, 1000)}</small></p>" for note in notes]
-    foot = f"<footer><small>InferCanary {_safe(infercanary.__version__)}</small></footer></body></html>\n"
+    head = _HEAD.format(title=safe(title, 400), style=_STYLE)
+    said = [f"<p><small>{safe(note, 1000)}</small></p>" for note in notes]
+    foot = f"<footer><small>InferCanary {safe(infercanary.__version__)}</small></footer></body></html>\n"
     return "\n".join([head, *articles, *said, "</main>", foot])
 
 
@@ -88,6 +87,7 @@ def comparison(result: ComparisonResult, baseline: RecordedRuns, candidate: Reco
         *pictures,
         _table("Phases", result.phases, result.smallest_effect),
         _table("Controls: work that is the same in every image", result.controls, result.smallest_effect),
+        operators.table(result.causes.operators if result.causes else None),
         _measures(result.measures, max(result.smallest_effect, FILES.measure_effect)),
     ]
     return (
@@ -130,11 +130,11 @@ def overview(each: Sequence[OverviewRow]) -> str:
         dots = "".join(f"M{200 * x / most:.1f} 5h0" for x in kind.medians)
         deviation = "" if kind.deviation is None else f" <small>±{100 * kind.deviation:.1f} %</small>"
         cells = (
-            _safe(kind.canary), _safe(kind.host), _safe(kind.service),
-            _safe(" · ".join(filter(None, (kind.image, kind.origin, what)))), _safe(kind.engine),
-            _safe(kind.device), _safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
-            f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", _safe(value(kind.load, "s")),
-            _safe(in_words(kind.efficiency)),
+            safe(kind.canary), safe(kind.host), safe(kind.service),
+            safe(" · ".join(filter(None, (kind.image, kind.origin, what)))), safe(kind.engine),
+            safe(kind.device), safe(value(kind.median, "s")) + deviation, f"+{100 * kind.slower:.1f} %",
+            f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}", safe(value(kind.load, "s")),
+            safe(in_words(kind.efficiency)),
             '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" aria-label="medians of the starts">'
             f'<path class="reach" d="M0 5H{200 * kind.median / most:.1f}"/><path class="point" d="{dots}"/></svg>',
         )  # fmt: skip
@@ -195,17 +195,17 @@ def _umask() -> int:
 
 
 def _headline(canary: str | None, sentence: str, verdict: str) -> str:
-    name = f"{_safe(canary)}: " if canary else ""
-    rest = _safe(sentence.removeprefix(verdict), 2000)
+    name = f"{safe(canary)}: " if canary else ""
+    rest = safe(sentence.removeprefix(verdict), 2000)
     return f'<h2>{name}<span class="word">{verdict}</span>{rest}</h2>'
 
 
 def _facts(facts: Mapping[str, str]) -> str:
-    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{_safe(v, 4000)}</dd>" for k, v in facts.items() if v) + "</dl>"
+    return "<dl>" + "".join(f"<dt>{k}</dt><dd>{safe(v, 4000)}</dd>" for k, v in facts.items() if v) + "</dl>"
 
 
 def _list(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{_safe(sentence, 1000)}</li>" for sentence in sentences)
+    items = "".join(f"<li>{safe(sentence, 1000)}</li>" for sentence in sentences)
     return f'<ul class="next">{items}</ul>' if items else ""
 
 
@@ -223,7 +223,7 @@ def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[
     for style, label, points in (("old", "baseline", before), ("new", "candidate", after)):
         middle = float(np.median(points))
         x = (middle - low) / (high - low) * _WIDTH
-        caption = f'<span class="key {style}">{label}, median {_safe(value(middle, unit))}</span>'
+        caption = f'<span class="key {style}">{label}, median {safe(value(middle, unit))}</span>'
         yield (
             f'<figure class="{style}">{_svg(f"distribution of the {label}")}'
             f'<path class="edge" d="M0 {_HEIGHT}H{_WIDTH}"/>'
@@ -231,7 +231,7 @@ def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[
             f'<path class="middle" d="M{x:.1f} 0V{_HEIGHT}"/></svg><figcaption>{caption}</figcaption></figure>'
         )
     ends = (value(low, unit), value(high, unit))
-    yield f"<figure><figcaption><span>{_safe(ends[0])}</span><span>{_safe(ends[1])}</span></figcaption></figure>"
+    yield f"<figure><figcaption><span>{safe(ends[0])}</span><span>{safe(ends[1])}</span></figcaption></figure>"
 
 
 def _bars(numbers: Sequence[float]) -> str:
@@ -256,7 +256,7 @@ def _sides(before: Floats, after: Floats, unit: str | None) -> str:
     return (
         f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
         f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}M{half} 0V{_HEIGHT}"/>{dots}</svg>'
-        f"<figcaption>{keys}<span>{_safe(value(low, unit))} to {_safe(value(high, unit))}</span></figcaption></figure>"
+        f"<figcaption>{keys}<span>{safe(value(low, unit))} to {safe(value(high, unit))}</span></figcaption></figure>"
     )
 
 
@@ -273,7 +273,7 @@ def _series(result: ScanResult, points: Floats) -> str:
         f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
         f'<path class="dots new" d="{_dots(picture.condensed(points, _DOTS), 0, _WIDTH, low, high)}"/>'
         f'<path class="level" d="{levels}"/><path class="mark" d="{marks}"/></svg><figcaption>'
-        f"<span>{_safe(value(low, result.unit))} to {_safe(value(high, result.unit))}</span></figcaption></figure>"
+        f"<span>{safe(value(low, result.unit))} to {safe(value(high, result.unit))}</span></figcaption></figure>"
     )
 
 
@@ -290,7 +290,7 @@ def _changes(result: ScanResult) -> str:
         for change in result.changes
     ]
     cells = "".join(
-        "<tr>" + "".join(f"<td>{_safe(cell, 1000)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{safe(cell, 1000)}</td>" for cell in row) + "</tr>" for row in rows
     )
     head = "<tr><th>index</th><th>time</th><th>shift</th><th>what began there</th></tr>"
     return f"<h3>Changes</h3><table>{head}{cells}</table>"
@@ -308,9 +308,9 @@ def _table(title: str, pieces: Mapping[str, PartShift], effect: float) -> str:
         share = (
             f" <small>{100 * piece.share:.0f} % of the change</small>" if piece.moved and piece.share else ""
         )
-        shift = _safe(interval(piece.shift, piece.low, piece.high))
+        shift = safe(interval(piece.shift, piece.low, piece.high))
         rows.append(
-            f'<tr class="{style}"><td>{_safe(name)}</td><td>{shift}{share}</td>'
+            f'<tr class="{style}"><td>{safe(name)}</td><td>{shift}{share}</td>'
             f'<td class="bar">{_reach(piece, reach, effect)}</td></tr>'
         )
     return f"<h3>{title}</h3><table>{''.join(rows)}</table>"
@@ -330,7 +330,7 @@ def _measures(each: Mapping[str, MeasureShift], effect: float) -> str:
     for name, of in each.items():
         style = {"regressed": "moved", "improved": "moved better"}.get(of.verdict, "")
         bar = _reach(drawn[name], reach, effect) if name in drawn else ""
-        rows.append(f'<tr class="{style}"><td>{_safe(text.measure(of))}</td><td class="bar">{bar}</td></tr>')
+        rows.append(f'<tr class="{style}"><td>{safe(text.measure(of))}</td><td class="bar">{bar}</td></tr>')
     return f"<h3>Beside the latency</h3><table>{''.join(rows)}</table>"
 
 
@@ -340,7 +340,7 @@ def _reach(piece: PartShift, reach: float, effect: float) -> str:
 
     return (
         '<svg viewBox="0 0 200 10" preserveAspectRatio="none" role="img" '
-        f'aria-label="{_safe(interval(piece.shift, piece.low, piece.high))}">'
+        f'aria-label="{safe(interval(piece.shift, piece.low, piece.high))}">'
         f'<path class="band" d="M{x(-effect):.1f} 0H{x(effect):.1f}V10H{x(-effect):.1f}z"/>'
         f'<path class="zero" d="M100 0V10"/><path class="reach" d="M{x(piece.low):.1f} 5H{x(piece.high):.1f}"/>'
         f'<path class="point" d="M{x(piece.shift):.1f} 5h0"/></svg>'
@@ -361,8 +361,4 @@ def _y(number: float, low: float, high: float) -> float:
 
 
 def _svg(label: str) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{_safe(label)}">'
-
-
-def _safe(words: str, limit: int = 200) -> str:
-    return html.escape(shown(words, limit))
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{safe(label)}">'

@@ -16,6 +16,7 @@ from infercanary.compare.measured import MeasureShift
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, shown
 from infercanary.compare.units import count, measured, short, value, when
+from infercanary.judge import operator_words
 from infercanary.judge.model import Change
 from infercanary.judge.sentence import interval
 
@@ -34,7 +35,10 @@ def comparison(
         candidate: Its runs after.
         width: Columns.
     """
-    beside = [measure(each) for each in result.measures.values()]
+    beside = {
+        "operators": operators(result),
+        "measures": [measure(each) for each in result.measures.values()],
+    }
     before, after = baseline.every, candidate.every
     blocks = [
         _head(result.canary, result.sentence, width),
@@ -42,7 +46,7 @@ def comparison(
             line
             for label, text in (
                 *facts(result).items(),
-                *zip(("measures", *[""] * len(beside)), beside, strict=False),
+                *(pair for each in beside.items() for pair in _below(*each)),
             )
             if text
             for line in row(label, text, width)
@@ -178,6 +182,16 @@ def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
     few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
     more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""
     return f"none moved by {short(100 * smallest_effect)} %: {few}{more}"
+
+
+def operators(result: ComparisonResult) -> list[str]:
+    """Return what profiled repeats show of the change: what they explain, then a line for each operator.
+
+    Args:
+        result: On one canary; the list is empty where a side has no profile, or the change may be none.
+    """
+    found = result.causes.operators if result.causes else None
+    return [] if found is None else [operator_words.summary(found), *map(operator_words.line, found.shifts)]
 
 
 def measure(each: MeasureShift) -> str:
@@ -329,3 +343,8 @@ def _line(result: ScanResult, points: Floats, width: int) -> Iterator[str]:
             marks[picture.column(change.index, points.size, room)] = "▲"
         yield f"  {'changes':<{_LABEL}}{''.join(marks)}"
     yield f"  {'':<{_LABEL}}from {value(low, result.unit)} to {value(high, result.unit)}"
+
+
+def _below(label: str, texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Several rows, of which the first has the label."""
+    return [(label if i == 0 else "", text) for i, text in enumerate(texts)]

@@ -43,7 +43,9 @@ from infercanary.contract.vocabulary import (
 from infercanary.judge.decide import Decision
 from infercanary.judge.evidence import Evidence, evidence, resources
 from infercanary.judge.model import Causes, Change, Generation, Pair, Part, Start
+from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.profiles import unpacked
 from infercanary.judge.shift import CHANGED, Shift
 
 
@@ -102,6 +104,27 @@ def explain(
         immediate(before, after, canary), memory_kills=(memory_kills(before), memory_kills(after))
     )
     return _explained(shift, evidence(compared, beside, policy), compared, canary, known, policy)
+
+
+def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Policy) -> Operators | None:
+    """What profiled repeats of both sides say; None where there is no change to explain."""
+    if abs(shift.log) < policy.log_effect:
+        return None
+    sides = [[start for pair in compared for start in getattr(pair, side)] for side in ("before", "after")]
+    boots = [{start.boot for start in side} for side in sides]
+    if not boots[0].isdisjoint(boots[1]):
+        return None  # of one start that drifted, it is not known which profiles are of which time
+    levels = [[s.median for start in side for s in start.samples if s.median] for side in sides]
+    if not all(levels):
+        return None
+    profiles = [
+        sorted(
+            (p for start in side for p in unpacked(start.generation.profiles.get(canary, ()))),
+            key=lambda p: p.taken_at,
+        )
+        for side in sides
+    ]
+    return compare_operators(profiles[0], profiles[1], (median(levels[0]), median(levels[1])), policy)
 
 
 def immediate(before: Sequence[Start], after: Sequence[Start], canary: str) -> Causes:
@@ -349,6 +372,7 @@ def _explained(
         tags=tags,
         cold_start=slower_starts(compared, canary, policy),
         inside=crowd.cores if is_crowded and crowd is not None else None,
+        operators=_operators(shift, compared, canary, policy),
         unknown_waiting=waits and crowd is None,
         unknown_load=parts.may_be_load,
     )

@@ -27,8 +27,10 @@ from infercanary.contract.vocabulary import (
     is_setting,
     of_canary,
 )
+from infercanary.judge.operators import Operators
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.profiles import Packed
 from infercanary.judge.shift import Shift
 from infercanary.judge.statistics import Floats, Series
 
@@ -77,6 +79,8 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     cold_start: dict[str, dict[str, float]] = {}
     origin: Origin = NOWHERE
     """Words of the image's own labels: they decide nothing."""
+    profiles: Packed = {}
+    """Of each canary, the last few profiles, as :func:`~infercanary.judge.profiles.pack` makes them."""
     memory_kills: tuple[float, ...] = ()
     """When the kernel ended its server for memory, as the exporter learned."""
     ended_at: float = 0.0
@@ -493,6 +497,8 @@ class Causes(msgspec.Struct, frozen=True):
     """How often the kernel ended servers for memory, before and after."""
     inside: tuple[float, float] | None = None
     """Cores that others in the container took beside the canary, before and after, where that made it wait."""
+    operators: Operators | None = None
+    """What profiled repeats say of it; None where a side has none."""
     unknown_waiting: bool = False
     """It waited for CPUs, and whether others in its container or others on the host had them is not known."""
     unknown_load: bool = False

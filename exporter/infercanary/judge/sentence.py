@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from infercanary.contract.vocabulary import known_component
-from infercanary.judge import origin
+from infercanary.judge import operator_words, origin
 from infercanary.judge.causes import Attribution
 from infercanary.judge.identity import redrawn
 from infercanary.judge.images import by_reference
@@ -342,6 +342,8 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
         yield what if [*causes.phases] == ["compute"] else f"{what} ({where})"
     elif what or where:
         yield what or where
+    if causes.operators is not None and (text := operator_words.part(causes.operators, policy)):
+        yield text
     if causes.inside is not None:
         before, after = causes.inside
         yield f"others in its container took {before:.2f} → {after:.2f} cores meanwhile"

@@ -97,7 +97,7 @@ class Torch:
 def profile(
     events: list[Event], device: str = "cpu", inferences: int = 1, trace: Path | None = None
 ) -> Profile:
-    found = profiled(Torch(events), lambda: 0.001, 1, inferences, device, trace)
+    found = profiled(Torch(events), lambda: 1.0, 1, inferences, device, trace)
     assert is_sound(found)
     return found
 
@@ -129,7 +129,7 @@ def test_an_operator_has_what_it_called_and_is_named_by_what_took_most() -> None
     )
     assert conv.shapes == "1x3x8x8 float, 4x3x3x3 float"
     assert conv.seconds == (0.0006,) and relu.seconds == (0.0001,)
-    assert found.outside == (0.0003,) and found.wall == (0.001,) and found.state == "ok"
+    assert found.outside == (0.0003,) and found.wall == (1.0,) and found.state == "ok"
 
 
 def test_another_threads_operators_are_not_the_canarys() -> None:
@@ -196,7 +196,7 @@ def test_fused_loops_of_a_compiled_model_are_one_row() -> None:
 
 def test_the_trace_is_written_where_it_was_asked_for(tmp_path: Path) -> None:
     torch = Torch(CONV)
-    profiled(torch, lambda: 0.001, 1, 1, "cpu", tmp_path / "trace.json")
+    profiled(torch, lambda: 1.0, 1, 1, "cpu", tmp_path / "trace.json")
     assert torch.traces == [str(tmp_path / "trace.json")]
 
 

@@ -21,7 +21,8 @@ from infercanary.probe.targets.engines.profiled import (
 )
 
 _MARK = "infercanary::repeat"
-_WARM_UPS = 1  # the first one makes the profiler's buffers
+# The first one makes the profiler's buffers; a short model needs some until its memory is warm again.
+_WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
 # What asks the device for something, and waits for it: the host's side of kernels that have rows of their own.
@@ -42,7 +43,7 @@ class _Event(NamedTuple):
 def profiled(
     torch: Any, work: Callable[[], float], repeats: int, inferences: int, device: str, trace: Path | None
 ) -> Profile:
-    """Profile some repeats, after one that is not counted.
+    """Profile some repeats, after one or more that are not counted.
 
     Args:
         torch: The module.
@@ -59,15 +60,19 @@ def profiled(
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     on_device = device.startswith("cuda")
     profiler = torch.autograd.profiler
-    walls = []
+    walls: list[float] = []
     taken_at = time.time()
     with profiler.profile(record_shapes=True, use_device="cuda" if on_device else None) as profile:
-        for _ in range(_WARM_UPS + repeats):
+        while not walls or (len(walls) < _WARM_UPS and sum(walls) < _WARM_UP_SECONDS):
+            with profiler.record_function(_MARK):
+                walls.append(work())
+        warm_ups = len(walls)
+        for _ in range(repeats):
             with profiler.record_function(_MARK):
                 walls.append(work())
     if trace is not None:
         profile.export_chrome_trace(str(trace))
-    found = list(_repeats(profile.kineto_results.events(), walls, inferences, on_device))[_WARM_UPS:]
+    found = list(_repeats(profile.kineto_results.events(), walls, inferences, on_device))[warm_ups:]
     has_kernels = any(o.device != "cpu" for repeat in found for o in repeat.operators)
     return assembled(found, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
 

@@ -1,0 +1,104 @@
+"""What profiled repeats say of a shift, in words: a part of the sentence, and a line for each operator."""
+
+from __future__ import annotations
+
+from infercanary.contract.text import shortened
+from infercanary.judge.operators import Operators, OperatorShift, short_name
+from infercanary.judge.policy import LIVE, Policy
+
+_NAMED = 2  # operators in a sentence; the others are counted
+_NAME = 40  # characters
+_DETAIL = 80
+
+CHANGES = {
+    "grew": "slower",
+    "shrank": "faster",
+    "new": "new",
+    "gone": "gone",
+    "moved": "on another device",
+    "kernel": "done by another kernel",
+    "type": "in another type",
+    "calls": "called more often",
+}
+"""Kind of change → how a table words it."""
+
+
+def part(found: Operators, policy: Policy = LIVE) -> str:
+    """Such as ``conv2d 9.8 → 31.2 ms (84 % of the change, mkldnn_convolution → _slow_conv2d_forward), 3 more new``.
+
+    Args:
+        found: What profiled repeats say of a shift.
+        policy: From which share on an operator is named.
+
+    Returns:
+        Part of a sentence; empty where there are not enough repeats yet.
+    """
+    if found.state == "too_few":
+        return ""
+    if found.state == "outside":
+        share = f"{100 * (1 - found.share):.0f} % of the change is outside of them"
+        return f"no operator explains it: {share} ({times(*found.outside)})"
+    if found.state == "unexplained":
+        return "the profile does not explain it"
+    named = [shift for shift in found.shifts if shift.share >= policy.operator_share][:_NAMED]
+    words = [_named(shift, " of the change" if not i else "") for i, shift in enumerate(named)]
+    others = {"new": found.new, "gone": found.gone}
+    for shift in named:
+        if shift.change in others:
+            others[shift.change] -= 1
+    counted = [f"{count} more {what}" for what, count in others.items() if count > 0]
+    return ", ".join([*words, *counted])
+
+
+def summary(found: Operators) -> str:
+    """Say what the operators explain, and what they rest on.
+
+    Args:
+        found: What profiled repeats say of a shift.
+
+    Returns:
+        One line.
+    """
+    before, after = found.repeats
+    rests = f"{before} and {after} profiled repeats"
+    if found.state == "too_few":
+        return f"not enough profiles yet: {rests}"
+    wall = f"{times(*found.wall)} in {rests}"
+    if found.state == "unexplained":
+        return f"the profile does not explain it: {wall}"
+    return f"{100 * found.share:.0f} % of the change is in operators, {100 * (1 - found.share):.0f} % outside; {wall}"
+
+
+def line(shift: OperatorShift) -> str:
+    """Such as ``aten::conv2d: done by another kernel, 9.8 → 31.2 ms, 84 % of the change; a → b``.
+
+    Args:
+        shift: Of one operator.
+
+    Returns:
+        One line.
+    """
+    share = f"{100 * shift.share:.0f} % of the change"
+    words = f"{shift.operator}: {CHANGES[shift.change]}, {times(shift.before, shift.after)}, {share}"
+    more = [text for text in (shift.detail, shift.shapes) if text]
+    return "; ".join([words, *more])
+
+
+def times(*seconds: float) -> str:
+    """Such as ``9.8 → 31.2 ms``, in the unit of the largest.
+
+    Args:
+        seconds: One or more.
+    """
+    largest = max(seconds)
+    unit, factor = ("s", 1.0) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("µs", 1e6)
+    return " → ".join(f"{factor * each:.3g}" for each in seconds) + f" {unit}"
+
+
+def _named(shift: OperatorShift, of: str) -> str:
+    name = shortened(short_name(shift.operator), _NAME)
+    share = f"{100 * shift.share:.0f} %{of}"
+    if shift.change in ("new", "gone"):
+        return f"{name} {shift.change} ({times(max(shift.before, shift.after))}, {share})"
+    detail = f", {shortened(shift.detail, _DETAIL)}" if shift.detail else ""
+    return f"{name} {times(shift.before, shift.after)} ({share}{detail})"

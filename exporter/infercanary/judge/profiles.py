@@ -1,0 +1,80 @@
+"""Profiles as they are kept with a start: packed, since 1,000 containers have some each, and few are ever read."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from infercanary.contract.profile import Profile
+from infercanary.contract.report import Run
+
+KEPT: Final = 4
+"""Of a canary of a start, the last: 1.5 KB each."""
+
+_CANARIES = 32  # of a start: a probe that invents names must not fill the disk
+
+Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
+"""Canary → its last profiles, in the order in which they came."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Profile)
+
+
+def pack(profile: Profile) -> bytes:
+    """A profile as it is kept.
+
+    Args:
+        profile: A sound one (:func:`~infercanary.contract.profile.is_sound`).
+    """
+    return zlib.compress(_encoder.encode(profile))
+
+
+def unpacked(packed: Sequence[bytes]) -> Iterator[Profile]:
+    """Read profiles, without those that a failing disk made unreadable.
+
+    Args:
+        packed: As :func:`pack` made them.
+
+    Yields:
+        Profiles, in the same order.
+    """
+    for body in packed:
+        try:
+            yield _decoder.decode(zlib.decompress(body))
+        except (zlib.error, msgspec.DecodeError):
+            continue
+
+
+def of_runs(runs: Iterable[Run]) -> Packed:
+    """The profiles that runs of one start have.
+
+    Args:
+        runs: In order of time.
+
+    Returns:
+        Those of each canary that has any.
+    """
+    found: Packed = {}
+    for run in runs:
+        if run.profile is not None:
+            found[run.canary] = (*found.get(run.canary, ()), pack(run.profile))
+    return found
+
+
+def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes, ...]]) -> Packed:
+    """What two know of one start: each profile once.
+
+    Args:
+        known: What came first.
+        new: What came later.
+
+    Returns:
+        Of the first canaries their last profiles.
+    """
+    found = dict(known)
+    for canary, profiles in new.items():
+        found[canary] = tuple(dict.fromkeys((*found.get(canary, ()), *profiles)))[-KEPT:]
+    return dict(list(found.items())[:_CANARIES])

@@ -1,0 +1,116 @@
+"""`compare` of two journals names the operator that a change was made to, and the kind of change.
+
+Real engines, changed in ways whose operator is known (tests/tools/operator_trials.py). One trial of each here; twenty
+of each in `make campaign`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+
+import torch
+from operator_trials import Trial, trials
+from recorder import record
+
+from infercanary.compare.commands.compare import command
+from infercanary.judge.operators import short_name
+
+TOOLS = Path(__file__).parents[2] / "tools"
+NAMES = ["onednn_off", "hook", "unfused", "float64", "tokeniser", "unoptimised"]
+TRIALS = 20
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two would wait for one another where others have a CPU."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def compared(old: Path, new: Path) -> dict[str, Any]:
+    html = old.with_suffix(".html")
+    done = CliRunner().invoke(
+        command,
+        [str(old), str(new), "--restart-sd", "1", "--json", "--html", str(html)],
+        standalone_mode=False,
+    )
+    assert done.exception is None, done.output
+    page = html.read_text()
+    found: dict[str, Any] = json.loads(done.output)
+    operators = found["causes"]["operators"]
+    for shift in operators["shifts"]:
+        assert shift["operator"] in page, "two bars for each"
+    return found
+
+
+def check(found: dict[str, Any], trial: Trial) -> None:
+    operators, sentence = found["causes"]["operators"], found["sentence"]
+    assert found["verdict"] == "regressed", sentence
+    assert operators["state"] == trial.state, (sentence, operators)
+    if trial.operator is None:
+        assert "no operator explains it" in sentence
+        return
+    first = operators["shifts"][0]
+    assert (first["operator"], first["change"]) == (trial.operator, trial.change), operators
+    assert trial.detail in first["detail"]
+    assert f"{short_name(trial.operator)} " in sentence and "% of the change" in sentence
+    assert first["low"] > 0
+
+
+def run_trial(name: str, folder: Path) -> dict[str, Any]:
+    trial = trials(folder)[name]
+    journals = folder / "old", folder / "new"
+    record(journals, (trial.before, trial.after))
+    return compared(*journals)
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize("name", NAMES)
+def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
+    check(run_trial(name, tmp_path), trials(tmp_path)[name])
+
+
+def vectors_off(folder: Path) -> dict[str, Any]:
+    """torch chooses its kernels' instruction set when its process starts."""
+    journals = folder / "old", folder / "new"
+    for journal, chosen in zip(journals, ({}, {"ATEN_CPU_CAPABILITY": "default"}), strict=True):
+        subprocess.run(
+            [sys.executable, str(TOOLS / "operator_trials.py"), str(journal)],
+            env={**os.environ, **chosen}, check=True, timeout=120,
+        )  # fmt: skip
+    return compared(*journals)
+
+
+def check_vectors(found: dict[str, Any]) -> None:
+    check(found, Trial.of_vectors())
+    assert "DEFAULT" in found["sentence"], "the instruction set, from the environment"
+
+
+@pytest.mark.quiet
+def test_without_vector_instructions_the_operator_and_the_instruction_set_are_named(tmp_path: Path) -> None:
+    check_vectors(vectors_off(tmp_path))
+
+
+@pytest.mark.campaign
+@pytest.mark.quiet
+@pytest.mark.parametrize("name", [*NAMES, "vectors_off"])
+@pytest.mark.parametrize("number", range(TRIALS))
+def test_the_operator_is_named_each_time(name: str, number: int, tmp_path: Path) -> None:
+    if name == "vectors_off":
+        check_vectors(vectors_off(tmp_path))
+    else:
+        check(run_trial(name, tmp_path), trials(tmp_path)[name])

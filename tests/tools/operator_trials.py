@@ -1,0 +1,191 @@
+"""Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name.
+
+``python tests/tools/operator_trials.py JOURNAL`` records one side of the trial of vector instructions, which a process
+has to start with.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import torch
+from recorder import Side, record
+from torch import Tensor, nn
+
+from infercanary.judge.operators import Kind, State
+from infercanary.probe import TorchTarget
+from infercanary.probe.targets.onnx import OnnxTarget
+
+
+class Trial(NamedTuple):
+    """A change, and what is to be said of it."""
+
+    before: Side
+    after: Side
+    operator: str | None
+    """The one that is named first; None where none explains it."""
+    change: Kind | None
+    state: State = "explained"
+    detail: str = ""
+
+    @classmethod
+    def of_vectors(cls) -> Trial:
+        """Vector instructions off: its sides are processes, by :func:`main`."""
+        side = _torch(Vectors(), 256, 512)
+        return cls(side, side, "aten::softmax", "grew")
+
+
+def _torch(model: Callable[..., Any], *shape: int) -> Side:
+    return Side(lambda: TorchTarget(model, [{"shape": list(shape)}]))
+
+
+def _convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 5, padding=2)).eval()
+
+
+def _linears(count: int = 2, size: int = 384) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(size, size) for _ in range(count))).eval()
+
+
+def _hooked() -> nn.Module:
+    """A layer that is called again and again by a hook, as a debugging aid may that somebody forgot."""
+    model = _linears()
+
+    def again(layer: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        for _ in range(4):
+            layer.forward(*inputs)
+
+    model[1].register_forward_hook(again)
+    return model
+
+
+def _normalised(is_fused: bool, pairs: int = 4) -> nn.Module:
+    """Cheap convolutions with their normalisation, or with that folded into their weights."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for _ in range(pairs):
+        pair = nn.Conv2d(8, 8, 1).eval(), nn.BatchNorm2d(8).eval()
+        layers += [nn.utils.fusion.fuse_conv_bn_eval(*pair)] if is_fused else pair
+    return nn.Sequential(*layers).eval()
+
+
+class _Doubled(nn.Module):  # type: ignore[misc]
+    """Two layers, of which one computes in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = _linears()
+        self.layers[1].double()
+
+    def forward(self, x: Tensor) -> Any:
+        first, second = self.layers
+        return second(first(x).double())
+
+
+def _tokenised(x: Tensor) -> Any:
+    """A step before the model, in Python alone."""
+    text = "the quick brown fox jumps over the lazy dog " * 400
+    ids: dict[str, int] = {}
+    for word in text.split():
+        ids.setdefault(word, len(ids))
+    return _MODEL(x)
+
+
+_MODEL = _linears(2, 256)
+
+
+def _plain(x: Tensor) -> Any:
+    return _MODEL(x)
+
+
+class Vectors(nn.Module):  # type: ignore[misc]
+    """Work of torch's own kernels, which are built for each instruction set."""
+
+    def forward(self, x: Tensor) -> Any:
+        return torch.softmax(2.0 * x, 1)
+
+
+def _onnx(folder: Path, optimization: Literal["all", "disabled"]) -> Side:
+    """A GELU that is written out, as exporters do: ONNX Runtime makes one node of its five."""
+    path = folder / "model.onnx"
+    if not path.exists():
+        onnx.save(_written_out_gelu(), path)
+    return Side(lambda: OnnxTarget(str(path), intra_op_threads=1, graph_optimization=optimization))
+
+
+def _written_out_gelu() -> onnx.ModelProto:
+    make, shape = onnx.helper.make_node, [128, 512]
+    numbers = {"root": 2.0**0.5, "one": 1.0, "half": 0.5}
+    weights = [onnx.numpy_helper.from_array(np.array(x, np.float32), name) for name, x in numbers.items()]
+    nodes = [
+        make("Div", ["x", "root"], ["scaled"]),
+        make("Erf", ["scaled"], ["erf"]),
+        make("Add", ["erf", "one"], ["shifted"]),
+        make("Mul", ["x", "shifted"], ["twice"]),
+        make("Mul", ["twice", "half"], ["y"]),
+    ]
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
+    graph = onnx.helper.make_graph(nodes, "gelu", ends[:1], ends[1:], weights)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a GPU that this build does not have
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+def trials(folder: Path) -> Mapping[str, Trial]:
+    """Each trial by its name; but for vector instructions.
+
+    Args:
+        folder: Where models are written.
+    """
+    # Below a millisecond: on a busy machine most repeats are then undisturbed.
+    images, rows = (1, 16, 16, 16), (32, 384)
+    return {
+        "onednn_off": Trial(
+            _torch(_convolutions(), *images),
+            _torch(_convolutions(), *images)._replace(within=_without_onednn),
+            "aten::conv2d",
+            "kernel",
+            detail="mkldnn_convolution → ",
+        ),
+        "hook": Trial(_torch(_linears(), *rows), _torch(_hooked(), *rows), "aten::linear", "calls"),
+        "unfused": Trial(
+            _torch(_normalised(True), 1, 8, 96, 96),
+            _torch(_normalised(False), 1, 8, 96, 96),
+            "aten::batch_norm",
+            "new",
+        ),
+        "float64": Trial(
+            _torch(_linears(), *rows),
+            _torch(_Doubled(), *rows),
+            "aten::linear",
+            "type",
+            detail="float → double",
+        ),
+        "unoptimised": Trial(_onnx(folder, "all"), _onnx(folder, "disabled"), "Erf", "new"),
+        "tokeniser": Trial(_torch(_plain, 16, 256), _torch(_tokenised, 16, 256), None, None, "outside"),
+    }
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Record one side of the trial of vector instructions."""
+    torch.set_num_threads(1)
+    record([Path(arguments[0])], [_torch(Vectors(), 256, 512)])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,65 @@
+"""Records targets into journals as a probe does, without a schedule: steady runs, and profiled repeats.
+
+For trials of what a comparison says, where a probe's process for each side would take most of the time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from infercanary.contract.journal import JournalEntry, encode, environment_id
+from infercanary.contract.report import Run
+from infercanary.probe.targets import Profilable, Target
+
+CANARY = "model"
+_STARTS = 3
+_RUNS = 8
+_REPEATS = 8
+_WARM_UPS = 3
+
+
+class Side(NamedTuple):
+    """Makes a target; what it is opened and run within."""
+
+    target: Callable[[], Target]
+    within: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
+    """Write two starts of each side to its journal, in turn: what else the machine does then hits all sides alike.
+
+    Args:
+        journals: A file for each side; lines are added.
+        sides: Of targets that can be profiled.
+    """
+    for _ in range(_STARTS):
+        for path, side in zip(journals, sides, strict=True):
+            with side.within(), path.open("ab") as file:
+                file.writelines(map(encode, _start(side.target())))
+
+
+def _start(target: Target) -> list[JournalEntry]:
+    assert isinstance(target, Profilable)
+    target.open()
+    components = {name: str(value) for name, value in target.environment().items()}
+    environment, boot = environment_id(components), uuid.uuid4().hex
+    entries = [JournalEntry(boot, environment, components=components)]
+    for _ in range(_WARM_UPS):
+        target.clock.measure(target.run)
+    profile = target.profiled(_REPEATS)
+    for sequence in range(_RUNS):
+        at = time.time()
+        timings = [target.clock.measure(target.run)[0] for _ in range(_REPEATS)]
+        latencies = tuple(timing.wall for timing in timings)
+        phases = {name: statistics.median(t.phases[name] for t in timings) for name in timings[0].phases}
+        attached = profile if sequence == 1 else None
+        run = Run(sequence, CANARY, at, at, "ok", latencies, phases, profile=attached)
+        entries.append(JournalEntry(boot, environment, run=run))
+    target.close()
+    return entries
