@@ -36,6 +36,7 @@ from infercanary.contract.vocabulary import (
     TAGS,
 )
 from infercanary.judge.model import EXCHANGED, STATES
+from infercanary.judge.operators import KINDS as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.probe import failing, measures, profiling, sweep
 from infercanary.probe.samplers import registered
@@ -168,6 +169,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("tagged_runs_total", "tag"): tuple(TAGS),
     ("sweep_missing_points_total", "reason"): sweep.REASONS,
     ("profile_failures_total", "reason"): profiling.REASONS,
+    ("shift_operator_seconds", "change"): OPERATOR_CHANGES,
     ("canary_state", "state"): CANARY_STATES,
     ("cuda_missing", "reason"): failing.CUDA_MISSING_REASONS,
     ("canary_context_switches_total", "kind"): _SWITCHES,

@@ -15,6 +15,7 @@ from infercanary.compare.recording import shown
 from infercanary.contract.report import Family, Run
 from infercanary.contract.vocabulary import COLD_START_METRICS, FAILING
 from infercanary.judge.model import Generation, Sample, Start, kept
+from infercanary.judge.profiles import merged, of_runs
 
 _ASK_SECONDS = 3.0
 _FIRST_PAUSE, _LEAST_PAUSE, _MOST_PAUSE = 0.2, 1.0, 5.0
@@ -288,6 +289,7 @@ class _Asked:
             started_at=found.report.started_at,
             environment=found.accepted.environment,
             outputs=found.accepted.outputs,
+            profiles=merged({}, of_runs(run for runs in self._runs.values() for run in runs)),
             cold_start=cold,
         )
         starts = {name: Start(generation, self._settled(name)) for name in self._canaries(found)}

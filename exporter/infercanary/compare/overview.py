@@ -17,11 +17,14 @@ import msgspec
 from infercanary.compare import stores
 from infercanary.compare.efficiency import Efficiency, efficiency
 from infercanary.compare.recording import shown
+from infercanary.contract.profile import shares
 from infercanary.judge.identity import identified, redrawn
 from infercanary.judge.model import Generation, Start
 from infercanary.judge.policy import FILES
+from infercanary.judge.profiles import unpacked
 from infercanary.judge.upgrade import image_name
 
+_OPERATORS = 5
 _SHOWN = 24  # characters of a digest that tell two apart
 
 
@@ -75,6 +78,9 @@ class OverviewRow(msgspec.Struct, frozen=True, kw_only=True):
     """What identifies it; empty where that is not known, or each start has weights of its own."""
     settings: str = ""
     """The digest of the canary's settings; empty where it is not known."""
+    operators: dict[str, float] = {}
+    """Operator → its share of the wall time in profiled repeats, the largest first, `outside` among them; the first
+    few. Empty where nothing was profiled."""
 
 
 def overview(
@@ -188,7 +194,17 @@ def _summed(key: tuple[str, ...], starts: Sequence[Start], price: float | None) 
         efficiency=efficiency((s for start in kept for s in start.samples), price),
         model=model,
         settings=settings,
+        operators=_operators(starts, canary),
     )
+
+
+def _operators(starts: Sequence[Start], canary: str) -> dict[str, float]:
+    """The shares of the last profile that there is."""
+    last = None
+    for start in starts:
+        for profile in unpacked(start.generation.profiles.get(canary, ())):
+            last = profile
+    return shares(last, _OPERATORS) if last is not None else {}
 
 
 def _cold(starts: Iterable[Start], canary: str, step: str) -> float | None:

@@ -20,6 +20,7 @@ from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, 
 from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
 from infercanary.judge.policy import LIVE, Policy
+from infercanary.judge.profiles import merged, of_runs
 
 UP = Metric(
     "infercanary_up",
@@ -212,6 +213,8 @@ class PolledProbe:
             self.kills = ()  # an earlier start that ran has them; one that never did leaves them to the next
         # What a sidecar reports of its start, and the outputs that it compares with, are an earlier server's.
         of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
+        own = [run for run in accepted.runs if not run.boot_id and run.started_at >= c.watched_since]
+        profiles = {} if before is None else before[0].profiles
         generation = Generation(
             namespace=c.namespace,
             service=c.service,
@@ -226,6 +229,7 @@ class PolledProbe:
             environment=self._environment(accepted.environment),
             outputs={} if of_earlier else accepted.outputs,
             memory_kills=self.kills,
+            profiles=merged(profiles, of_runs(own)),
         )
         families = () if of_earlier else accepted.families
         cold_start = [family for family in families if family.name in COLD_START_METRICS]

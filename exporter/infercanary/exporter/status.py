@@ -20,12 +20,14 @@ from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.replicas import apart, replica
 from infercanary.exporter.tags import tag_moves
+from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement, ServiceKey
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
+from infercanary.judge.shift import CHANGED
 
 Ended = tuple[int, float, str]
 """How often the kernel ended a container for memory, when last (a Unix time), and its image then."""
@@ -248,8 +250,18 @@ def _verdict(judgement: Judgement, sentence: str) -> str:
         images = f"<small>{'; '.join(filter(None, (names, origin, progress(judgement))))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'
-        f"{before_and_after(*judgement.medians)}</div>"
+        f"{before_and_after(*judgement.medians)}{_operators(judgement)}</div>"
     )
+
+
+def _operators(judgement: Judgement) -> str:
+    """Which operators a change went to, folded; the sentence has the first of them."""
+    found = judgement.causes.operators
+    if judgement.state not in CHANGED or found is None:
+        return ""
+    lines = "".join(f"<li>{_text(operator_words.line(shift), 600)}</li>" for shift in found.shifts)
+    words = _text(operator_words.summary(found), 300)
+    return f"<details><summary>Operators</summary><p><small>{words}</small></p><ol>{lines}</ol></details>"
 
 
 def _measures(verdicts: Mapping[str, MeasureVerdict]) -> str:

@@ -34,7 +34,7 @@ from infercanary.store.records import (
     encode_environment,
     key_of,
     tier_of,
-    with_kills,
+    with_known,
 )
 from infercanary.store.retention import Retention, StartRecord
 
@@ -259,7 +259,7 @@ class PostgresStore:
         environment = encode_environment(generation.environment)
         digest = hashlib.sha256(environment).digest()
         known = db.rows(sql.START, **key)
-        kept = with_kills(generation, known[0][-1]) if known else generation
+        kept = with_known(generation, known[0][-1]) if known else generation
         values = _changeable(kept, digest)
         if not known or tuple(known[0]) != tuple(values.values()):
             db.run(sql.ADD_ENVIRONMENT, service=service, digest=digest, body=environment)

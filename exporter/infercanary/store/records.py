@@ -8,6 +8,7 @@ import msgspec
 
 from infercanary.judge.model import Generation, ImageForm, Sample
 from infercanary.judge.origin import NOWHERE, Origin
+from infercanary.judge.profiles import Packed, merged
 from infercanary.store.retention import FAILED, OPENING, RAW
 
 _MAX_BYTES = 4096
@@ -28,6 +29,7 @@ class Details(msgspec.Struct, array_like=True):
     image_form: ImageForm = ""
     ended_at: float = 0.0
     host: str = ""
+    profiles: Packed = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -95,7 +97,9 @@ def details_of(generation: Generation) -> bytes:
     """
     g = generation
     return msgspec.msgpack.encode(
-        Details(g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form, g.ended_at, g.host)
+        Details(
+            g.outputs, g.cold_start, g.origin, g.memory_kills, g.image_form, g.ended_at, g.host, g.profiles
+        )
     )
 
 
@@ -135,25 +139,27 @@ def start_in(
         image_form=known.image_form,
         ended_at=known.ended_at,
         host=known.host,
+        profiles=known.profiles,
     )
 
 
-def with_kills(generation: Generation, details: bytes) -> Generation:
-    """``generation`` with what an exporter before this one saw of its ends, too.
+def with_known(generation: Generation, details: bytes) -> Generation:
+    """``generation`` with what an exporter before this one saw of its ends, and with its profiles so far.
 
     Args:
         generation: A start as it is known now.
         details: What is kept of it.
 
     Returns:
-        The start; of many ends it has the last ones.
+        The start; of many ends, and of many profiles, it has the last ones.
     """
     try:
-        known = msgspec.msgpack.decode(details, type=Details).memory_kills
+        known = msgspec.msgpack.decode(details, type=Details)
     except msgspec.DecodeError:  # a failing disk
         return generation
-    times = tuple(sorted({*known, *generation.memory_kills})[-_MAX_KILLS:])
-    return msgspec.structs.replace(generation, memory_kills=times)
+    times = tuple(sorted({*known.memory_kills, *generation.memory_kills})[-_MAX_KILLS:])
+    profiles = merged(known.profiles, generation.profiles)
+    return msgspec.structs.replace(generation, memory_kills=times, profiles=profiles)
 
 
 def began(started_at: float, latest: float | None) -> float:

@@ -16,7 +16,7 @@ from infercanary.store.records import (
     encode_environment,
     key_of,
     start_in,
-    with_kills,
+    with_known,
 )
 
 COLUMNS = (
@@ -93,7 +93,7 @@ class StartRows:
                 "SELECT environment, details FROM generation WHERE id = ?", (row.id,)
             ).fetchone()
             after = _environment(db, generation)
-            kept = with_kills(generation, details)
+            kept = with_known(generation, details)
             db.execute(
                 "UPDATE generation SET image = ?, image_id = ?, image_digest = ?, image_key = ?, environment = ?, "
                 "details = ?, host = ? WHERE id = ?",

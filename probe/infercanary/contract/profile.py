@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from statistics import median
 from typing import Final
 
 import msgspec
@@ -19,6 +20,7 @@ MAX_REPEATS: Final = 8
 NAME_BYTES: Final = 120
 """Of a name, a kind, a device or shapes, in UTF-8."""
 
+OUTSIDE: Final = "outside operators"
 OK: Final = "ok"
 NO_CUPTI: Final = "no_cupti"
 """The driver refused to time kernels, and operators are shown by the host's time alone."""
@@ -95,6 +97,24 @@ def bounded(text: str) -> str:
         Its beginning, of :data:`NAME_BYTES` at most in UTF-8.
     """
     return printable(text, NAME_BYTES).encode(errors="replace")[:NAME_BYTES].decode(errors="ignore")
+
+
+def shares(profile: Profile, most: int) -> dict[str, float]:
+    """What the time of a profile went to.
+
+    Args:
+        profile: A sound one.
+        most: Operators.
+
+    Returns:
+        Operator, or :data:`OUTSIDE`, → its share of the wall time, by medians; the largest first.
+    """
+    wall = median(profile.wall)
+    found = {OUTSIDE: median(profile.outside)}
+    for row in profile.rows:
+        found[row.kind] = found.get(row.kind, 0.0) + median(row.seconds)
+    largest = sorted(found, key=lambda name: -found[name])[:most]
+    return {name: found[name] / wall for name in largest} if wall > 0 else {}
 
 
 def is_sound(profile: Profile) -> bool:

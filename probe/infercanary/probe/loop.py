@@ -334,6 +334,8 @@ class Probe:
         for canary in 2 * self._canaries:
             if self._controls is not None and canary.is_open:
                 self._controls.measure(canary.device)
+        while self._rounds.profile():  # its run has it
+            pass
         runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
         if self._stopping.is_set():
             return None

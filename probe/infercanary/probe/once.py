@@ -19,6 +19,7 @@ import click
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 from infercanary.contract.bottleneck import LIMITS, Limit
+from infercanary.contract.profile import shares
 from infercanary.contract.report import Metric, Report, Run, decode
 from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import COMPONENTS, POOL_COMPONENTS, TAGS
@@ -40,6 +41,7 @@ log = logging.getLogger("infercanary.probe")
 _LEAST_WIDTH, _MOST_WIDTH = 80, 120
 _LABEL = 13  # columns, besides the indentation
 _NAME = 24  # columns of a name at most: a target may call its phases anything
+_OPERATORS = 5
 _REST = 0.005  # of the wall time: a larger part that is in no phase gets a row
 
 _NVML_STATES = {
@@ -181,6 +183,11 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         overhead = (value(record.OVERHEAD) or 0.0) / (value(record.BATCH) or 1.0)
         yield from _phases(run.phases, median, overhead, width)
         yield from _bottlenecks({limit: value(record.BOTTLENECK, limit) for limit in LIMITS}, width)
+    if run is not None and run.profile is not None:
+        found = shares(run.profile, _OPERATORS)
+        yield from _row(
+            "operators", _joined(*(f"{name} {_share(part)}" for name, part in found.items())), width
+        )
     for label, text in described(run.measures).items() if run is not None else ():
         yield from _row(label, text, width)
     own = {part: seconds for (of, part), seconds in known.get(SERVER.name, {}).items() if of == name}

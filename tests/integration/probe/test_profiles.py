@@ -18,7 +18,9 @@ from watching import fetch, until
 from infercanary.contract.profile import Profile, is_sound
 from infercanary.probe import TorchTarget
 from infercanary.probe.journal import read
+from infercanary.probe.measures import resident
 from infercanary.probe.profiling import BUSY, REPEATS
+from infercanary.probe.shortage import give_back
 from infercanary.probe.targets.onnx import OnnxTarget
 
 torch = pytest.importorskip("torch")
@@ -145,6 +147,26 @@ def test_onnx_runtimes_parts_are_the_whole_and_the_timed_session_stays_as_it_was
     assert any(event["name"] == "model_run" for event in json.loads((tmp_path / "trace.json").read_text()))
     target.clock.measure(target.run)
     target.close()
+
+
+def memory_after(profiles: int) -> tuple[float, float]:
+    """MiB that are resident after a tenth of so many profiles, and after all."""
+    target = TorchTarget(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), [{"shape": [1, 64]}])
+    target.open()
+    found = []
+    for number in range(1, profiles + 1):
+        target.profiled(1)
+        if number in (profiles // 10, profiles):
+            give_back()
+            found.append(resident() / 2**20)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("profiles", [150, pytest.param(1000, marks=pytest.mark.campaign)])
+def test_no_memory_stays_with_each_profile(profiles: int) -> None:
+    """Profilers are known to leak. 20 KiB a profile, of which there are 24 a day, would be noticed."""
+    before, after = memory_after(profiles)
+    assert after - before < 0.02 * 0.9 * profiles, (before, after)
 
 
 TINY = """

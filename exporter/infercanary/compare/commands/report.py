@@ -140,8 +140,10 @@ def text(kinds: Sequence[OverviewRow], columns: int, *, several: bool) -> str:
             first = f"; first run {value(kind.first_run, 's')}" if kind.first_run is not None else ""
             rests = f"{count(kind.runs, 'run')} of {count(kind.starts, 'start')}"
             lines.append(f"    {rests}; p90 {value(kind.p90, 's')}{cold}{first}")
-            if line := in_words(kind.efficiency):
-                lines += wrapped(line, columns, "    ", "    ")
+            operators = ", ".join(f"{name} {100 * share:.0f} %" for name, share in kind.operators.items())
+            for line in (in_words(kind.efficiency), operators):
+                if line:
+                    lines += wrapped(shown(line, _LONGEST), columns, "    ", "    ")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"
 

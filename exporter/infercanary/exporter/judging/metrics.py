@@ -8,7 +8,7 @@ from collections.abc import Callable
 from infercanary.contract.report import Family, Metric
 from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.contract.vocabulary import CAUSES
-from infercanary.exporter.judging import measure_metrics
+from infercanary.exporter.judging import measure_metrics, operator_metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
@@ -310,6 +310,7 @@ METRICS = (
     DRIFT_INFO,
     TRIED,
     ALARMS,
+    operator_metrics.SECONDS,
     *measure_metrics.METRICS,
 )
 
@@ -375,6 +376,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
         ALARMS.family(
             {(c,): float(sum(t.called for t in tried.values())) for c, tried in found.trials.items()}
         ),
+        operator_metrics.family(changed),
         *measure_metrics.families(found),
     ]
 

@@ -1,0 +1,118 @@
+"""The live judge names operators: from the runs that a probe sends to the store, the sentence, metrics and the page."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from infercanary.contract.profile import Profile, ProfileRow
+from infercanary.contract.report import Run
+from infercanary.exporter.judging import metrics
+from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.operator_metrics import SECONDS
+from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.status import _verdict
+from infercanary.judge.model import Causes, Generation, Judgement, ServiceKey
+from infercanary.judge.operators import MOST, Operators, OperatorShift
+from infercanary.judge.profiles import KEPT, merged, of_runs, pack, unpacked
+
+S = ServiceKey("", "s")
+
+
+def profile(seconds: float, at: float) -> Profile:
+    conv = ProfileRow(
+        "aten::conv2d", "aten::mkldnn_convolution", "cpu", "1x3x8x8 float", 1.0, (seconds - 0.002,) * 5
+    )
+    return Profile(at, "torch", "ok", (seconds,) * 5, (0.002,) * 5, (0.0,) * 5, (conv,))
+
+
+def runs(count: int, seconds: float) -> list[Run]:
+    return [
+        Run(sequence=i, canary="c", scheduled_at=10.0 * i, started_at=10.0 * i, outcome="ok",
+            latencies=(seconds * (1 + 0.001 * (i % 3)),) * 5, profile=profile(seconds, float(i)) if i == 1 else None)
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def generation(boot: str, image: str, of: list[Run]) -> Generation:
+    return Generation(
+        service="s",
+        container="a",
+        boot_id=boot,
+        started_at=0.0,
+        image_id=image,
+        profiles=merged({}, of_runs(of)),
+    )
+
+
+def test_a_regression_names_the_operator_in_sentence_metric_and_page() -> None:
+    judging = Judging(None)
+    for boot, image, seconds in (("b1", "sha256:1", 0.02), ("b2", "sha256:2", 0.04)):
+        of = runs(192, seconds)
+        judging.submit(generation(boot, image, of), [], of)
+    judging.turn()
+    found = judging.findings[S]
+    assert found.judgements["c"].state == "regressed"
+    assert "conv2d 18 → 38 ms (100 % of the change)" in found.sentences["c"]
+    [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
+    [point] = family.points
+    assert point.labels == ("c", "aten::conv2d", "grew") and point.value == pytest.approx(0.02, rel=1e-3)
+    page = _verdict(found.judgements["c"], found.sentences["c"])
+    assert "aten::conv2d: slower, 18 → 38 ms" in page
+
+
+def test_a_profile_that_comes_after_the_verdict_is_named_when_it_comes() -> None:
+    judging = Judging(None)
+    of = runs(192, 0.02)
+    judging.submit(generation("b1", "sha256:1", of), [], of)
+    late = [msgspec.structs.replace(run, profile=None) for run in runs(192, 0.04)]
+    judging.submit(generation("b2", "sha256:2", late), [], late)
+    judging.turn()
+    assert "conv2d" not in judging.findings[S].sentences["c"]
+    again = runs(2, 0.04)
+    judging.submit(generation("b2", "sha256:2", again), [], again)
+    judging.turn()
+    assert "conv2d 18 → 38 ms" in judging.findings[S].sentences["c"]
+
+
+def test_without_a_change_or_an_explanation_there_is_no_metric() -> None:
+    shift = OperatorShift("aten::conv2d", "grew", 0.01, 0.02, 0.009, 0.011, 1.0)
+
+    def points(state: str, of: Operators | None) -> int:
+        judgement = Judgement(state=state, shift=0.5, low=0.4, high=0.6, causes=Causes(operators=of))  # type: ignore[arg-type]
+        found = Findings(judgements={"c": judgement}, sentences={"c": ""})
+        [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
+        return len(family.points)
+
+    explained = Operators("explained", (5, 5), (shift,))
+    assert points("regressed", explained) == points("improved", explained) == 1
+    assert points("equivalent", explained) == points("inconclusive", explained) == 0
+    assert (
+        points("regressed", None)
+        == points("regressed", msgspec.structs.replace(explained, state="outside"))
+        == 0
+    )
+
+
+def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
+    def judgement(canary: str) -> Judgement:
+        shifts = tuple(
+            OperatorShift(f"aten::{canary}{i}" + "x" * 200, "grew", 0.0, 0.001 * (i + 1), 0.0, 0.1, 0.1)
+            for i in range(MOST)
+        )
+        causes = Causes(operators=Operators("explained", (5, 5), shifts))
+        return Judgement(state="regressed", shift=0.5, low=0.4, high=0.6, causes=causes)
+
+    found = Findings(judgements={name: judgement(name) for name in ("c", "d")}, sentences={})
+    [family] = [each for each in metrics.families(found, "a") if each.name == SECONDS.name]
+    assert len(family.points) == MOST
+    assert all(len(text.encode()) <= 120 for point in family.points for text in point.labels)
+
+
+def test_profiles_are_kept_once_the_last_few_and_packed() -> None:
+    packed = [pack(profile(0.02, float(i))) for i in range(KEPT + 2)]
+    found = merged({"c": tuple(packed[:3])}, {"c": tuple(packed[1:])})
+    assert [p.taken_at for p in unpacked(found["c"])] == [float(i) for i in range(2, KEPT + 2)]
+    assert list(unpacked([b"torn", packed[0]])) == [profile(0.02, 0.0)]
+    many = {f"c{i}": (packed[0],) for i in range(100)}
+    assert len(merged({}, many)) == 32
