@@ -188,7 +188,10 @@ def operators(result: ComparisonResult) -> list[str]:
     """Return what profiled repeats show of the change: what they explain, then a line for each operator.
 
     Args:
-        result: On one canary; the list is empty where a side has no profile, or the change may be none.
+        result: On one canary.
+
+    Returns:
+        Lines; none where a side has no profile, or the runs show no change.
     """
     found = result.causes.operators if result.causes else None
     return [] if found is None else [operator_words.summary(found), *map(operator_words.line, found.shifts)]

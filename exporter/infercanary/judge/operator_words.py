@@ -89,6 +89,9 @@ def times(*seconds: float) -> str:
 
     Args:
         seconds: One or more.
+
+    Returns:
+        Numbers of three digits, with their unit at the end.
     """
     largest = max(seconds)
     unit, factor = ("s", 1.0) if largest >= 1 else ("ms", 1e3) if largest >= 1e-3 else ("µs", 1e6)
