@@ -117,6 +117,9 @@ def _inner(value: Any) -> list[str]:
 MISTAKES = {
     "an unknown key": (("imge.tag=1",), "Additional property imge is not allowed"),
     "an unknown key inside": (("store.path=/x",), "store: Additional property path is not allowed"),
+    "a password among the values": (
+        ("store.postgres.url=postgresql://me:secret@db/x",), "store.postgres.url: Does not match pattern",
+    ),
     "a relative folder": (("store.hostPath=data",), "store.hostPath: Does not match pattern"),
     "a tag in the repository": (("image.repository=x:1",), "image.repository: Does not match pattern"),
     "a short digest": (("image.digest=sha256:1",), "image.digest: Does not match pattern"),
@@ -313,6 +316,22 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         and {"name": "kubelet-ca", "configMap": {"name": "ca"}} in pod(o)["spec"]["volumes"]
         and {"name": "kubelet-ca", "mountPath": "/etc/infercanary-kubelet", "readOnly": True}
         in _container(o)["volumeMounts"],
+    ),
+    "a store of all nodes": (
+        ("--set=store.postgres.url=postgresql://me@db/x?sslmode=require", "--set=store.postgres.secret=db",
+         "--set=networkPolicy.enabled=true"),
+        lambda o: _config(o)["store"]
+        == "postgresql://me@db/x?sslmode=require&password_file=/etc/infercanary-store/password"
+        and {"name": "postgres", "secret": {"secretName": "db"}} in pod(o)["spec"]["volumes"]
+        and {"name": "postgres", "mountPath": "/etc/infercanary-store", "readOnly": True}
+        in _container(o)["volumeMounts"]
+        and {"protocol": "TCP", "port": 5432} in o["NetworkPolicy/infercanary"]["spec"]["egress"][-1]["ports"]
+        and "checksum/store" in pod(o)["metadata"]["annotations"],
+    ),
+    "a store without a Secret": (
+        ("--set=store.postgres.url=postgresql://me@db/x",),
+        lambda o: _config(o)["store"] == "postgresql://me@db/x"
+        and "postgres" not in {each["name"] for each in pod(o)["spec"]["volumes"]},
     ),
     "annotations of pods": (
         ("--set=podAnnotations.a=b", "--set=discovery.kubelet.enabled=true"),

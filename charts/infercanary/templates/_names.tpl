@@ -48,6 +48,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.discovery.kubelet.enabled }}
 checksum/kubelet: {{ toJson .Values.discovery.kubelet | sha256sum }}
 {{- end }}
+{{- if .Values.store.postgres.url }}
+checksum/store: {{ toJson .Values.store.postgres | sha256sum }}
+{{- end }}
 {{- with .Values.podAnnotations }}
 {{ toYaml . }}
 {{- end }}
