@@ -171,12 +171,17 @@ class Exporter:
             service: Any key.
 
         Returns:
-            What was judged here, and what is polled here.
+            What was judged, and what runs; of a service of other hosts alone, from a few seconds after the first
+            question on.
         """
         probes = self.collector.services.get(service, ())
+        ownership = self.judging.ownership
+        ownership.ask(service)
+        here = {probe.container.replica for probe in probes}
+        elsewhere = [g for g in ownership.running.get(service, ()) if g.container not in here]
         return ServiceState(
             self.judging.findings.get(service, NOTHING),
-            [probe.start for probe in probes if probe.up and probe.start is not None],
+            [*(probe.start for probe in probes if probe.up and probe.start is not None), *elsewhere],
             [probe.container.replica for probe in probes if probe.start is None],
         )
 

@@ -121,6 +121,16 @@ class Fleet(Protocol):
             One for each canary that has a new finding.
         """
 
+    def running(self, service: ServiceKey) -> list[Generation]:
+        """The newest start of each container that still runs, as far as runs and their ends show.
+
+        Args:
+            service: Any key.
+
+        Returns:
+            Starts, in order of their containers' names.
+        """
+
     def taught(self) -> list[StoredFinding]:
         """What each canary of all services teaches.
 

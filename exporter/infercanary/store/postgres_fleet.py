@@ -7,12 +7,14 @@ from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
-from infercanary.judge.model import ServiceKey
+from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store import postgres_sql as sql
 from infercanary.store.base import LeaseLost, StoredFinding
 from infercanary.store.postgres_keys import service_id
 from infercanary.store.postgres_mirror import Mirror
 from infercanary.store.postgres_session import PostgresSession
+
+_GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
 
 
 class PostgresFleet:
@@ -119,6 +121,16 @@ class PostgresFleet:
                     found.append(StoredFinding(ids[one], canary, body))
                 self._numbers[one, canary] = number
         return found
+
+    def running(self, service: ServiceKey) -> list[Generation]:
+        """The newest start of each container that still runs, as far as runs and their ends show."""
+        one = service_id(service)
+        last: dict[UUID, float] = dict(self._db.rows(sql.LAST_RUNS_OF_STARTS, service=one))
+        since = max(last.values(), default=0.0) - _GONE_SECONDS
+        mirror = Mirror(one)
+        mirror.read_starts(self._db, [start for start, at in last.items() if at >= since])
+        newest = {start.container: start.generation for start in mirror.in_order()}
+        return [g for _, g in sorted(newest.items()) if g is not None and not g.ended_at]
 
     def taught(self) -> list[StoredFinding]:
         """What each canary of all services teaches."""

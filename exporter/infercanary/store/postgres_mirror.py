@@ -84,12 +84,7 @@ class Mirror:
                 if start not in self.starts or self.starts[start].revision != revision
             }
             if changed:
-                for row in db.rows(sql.STARTS, service=self._service, starts=[*changed]):
-                    start, revision, began, *names, started_at = row[:8]
-                    generation = start_in(
-                        (names[0], names[1], names[2], names[3]), started_at, row[8:11], row[11], row[12]
-                    )
-                    self.starts[start] = StartSeen(revision, began, names[2], names[3], generation)
+                self.read_starts(db, changed)
             if self._container is None:
                 counts = db.rows(sql.COUNTS, service=self._service)
             else:
@@ -101,6 +96,19 @@ class Mirror:
         for series in self.series.keys() - left:
             new.add(self.series.pop(series).canary)
         return new | {one.canary for one in self.series.values() if one.start in changed}
+
+    def read_starts(self, db: PostgresSession, starts: Collection[UUID]) -> None:
+        """Read some starts.
+
+        Args:
+            db: Where.
+            starts: Their identifiers.
+        """
+        for row in db.rows(sql.STARTS, service=self._service, starts=[*starts]):
+            start, revision, began, namespace, name, container, boot_id, started_at, *image = row[:11]
+            names = (namespace, name, container, boot_id)
+            generation = start_in(names, started_at, (image[0], image[1], image[2]), row[11], row[12])
+            self.starts[start] = StartSeen(revision, began, container, boot_id, generation)
 
     def read(self, db: PostgresSession, canary: str) -> None:
         """Read the runs of a canary that are new.

@@ -144,6 +144,7 @@ CANARIES = (
     "JOIN generation g ON g.service = s.service AND g.start = s.start"
 )
 CANARIES_OF_SERVICES = f"{CANARIES} WHERE s.service = ANY(%(services)s)"
+LAST_RUNS_OF_STARTS = "SELECT start, max(last_at) FROM series WHERE service = %(service)s GROUP BY start"
 LAST_RUNS = (
     "SELECT g.namespace, g.name, g.container, s.canary, max(s.last_at) FROM series s "
     "JOIN generation g ON g.service = s.service AND g.start = s.start "

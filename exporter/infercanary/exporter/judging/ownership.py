@@ -14,7 +14,7 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.sides import Sides
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Judgement, ServiceKey
+from infercanary.judge.model import Generation, Judgement, ServiceKey
 from infercanary.judge.trials import Trials
 from infercanary.store.base import Fleet, StoreError
 
@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 PRIORS = ServiceKey("", "")
 """No service has this name: who has its lease learns the priors."""
 _SHARE_SECONDS = 5.0  # a lease is renewed, and what others wrote is read, so often
+_ASKED_SECONDS = 900.0  # so long a service is followed after somebody asked about it
+_MOST_ASKED = 200  # services; a rollout asks about one
 _AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what it found
 
 
@@ -102,6 +104,9 @@ class Ownership:
         self.held: frozenset[ServiceKey] = frozenset()
         self.is_alone = True
         """Whether the store has one owner, as far as is known."""
+        self.running: dict[ServiceKey, list[Generation]] = {}
+        """Service that somebody asked about → its starts that run, on any host."""
+        self._asked: dict[ServiceKey, float] = {}  # until when it is followed
         self._until = 0.0
         self._shared_at: float | None = None
         self._is_away = False
@@ -116,6 +121,31 @@ class Ownership:
         """
         until = self._until + (_AWAY_SECONDS if self._is_away else 0.0)
         return self.is_alone or (service in self.held and _clock() < until)
+
+    def ask(self, service: ServiceKey) -> None:
+        """Follow a service for a while that may have no container here; from the event loop.
+
+        Args:
+            service: Its key.
+        """
+        if service in self._asked or len(self._asked) < _MOST_ASKED:
+            self._asked[service] = _clock() + _ASKED_SECONDS
+
+    def read_asked(self, fleet: Fleet) -> set[ServiceKey]:
+        """Read which starts run of the services that somebody asked about.
+
+        Args:
+            fleet: Where they are.
+
+        Returns:
+            Those services.
+        """
+        now = _clock()
+        for service, until in self._asked.copy().items():
+            if until < now:
+                del self._asked[service]
+        self.running = {service: fleet.running(service) for service in [*self._asked]}
+        return {*self.running}
 
     def is_due(self, fleet: Fleet) -> bool:
         """Whether the leases are to be renewed now.

@@ -76,12 +76,11 @@ class Judging:
         self._prior = Prior()  # the newest one
         self._stopping = threading.Event()
         self._store: Store | None = None
-        self._up = True
+        self._up, self._complaint = True, ""
         self._errors = self._stored = 0
         self._stored_at: float | None = None
         self._seconds = 0.0
         self._bytes: int | None = None
-        self._complaint = ""
         self._due: set[Canary] = set()  # to be looked at though they did not run
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
         # By service and container: its newest start.
@@ -262,11 +261,11 @@ class Judging:
 
     def _share(self, store: Store, fleet: Fleet) -> set[Canary]:
         """Renew the leases, and read what other exporters wrote: the canaries of which something is new."""
-        watched = self.watched
-        for service in self.ownership.renew(fleet, watched):
+        for service in self.ownership.renew(fleet, self.watched):
             self._unsee(service)
-        self.findings = {service: found for service, found in self.findings.items() if service in watched}
-        for found in fleet.findings(watched):
+        followed = self.watched | self.ownership.read_asked(fleet)
+        self.findings = {service: found for service, found in self.findings.items() if service in followed}
+        for found in fleet.findings(followed):
             known = self.findings.get(found.service, NOTHING)
             self.findings[found.service] = with_finding(known, found.canary, found.body)
         held = self.ownership.held - {PRIORS}
