@@ -123,7 +123,7 @@ class Exporter:
         )
         self._config.write_text(
             f"listen: 127.0.0.1:{port}\npoll_seconds: 0.2\nstore: {store}\nhost: {host}\n"
-            f"docker: {{enabled: false}}\nprobes:{listed}\n"
+            f"docker: {{enabled: false}}\nprobes:{listed or ' []'}\n"
         )
         self.process: subprocess.Popen[bytes] | None = None
 

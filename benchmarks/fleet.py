@@ -1,0 +1,292 @@
+"""What a fleet costs its database: real PostgreSQL, and the writes of simulated exporters.
+
+A fleet of 1,000 hosts with 8 containers of 3 canaries, a run each 10 s, is 2,400 runs a second: no machine of two cores
+is one. So the cost of a run is measured with 10, 40 and 160 hosts in the database, which shows how it grows, and the
+fleet is extrapolated from that. Beside it, in the same run: plain INSERTs of the same bytes, a row each, into a table
+with the same key; and SQLite, as one host writes it.
+
+Then what one container keeps, and how long a verdict takes: exporters with their own threads and their own pace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import numpy as np
+import psycopg
+import structlog
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/tools"))
+from postgres import Postgres, running
+
+from infercanary.contract.report import Run
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Generation, Sample, ServiceKey
+from infercanary.store.postgres import PostgresStore
+from infercanary.store.postgres_session import Location
+from infercanary.store.records import encode
+from infercanary.store.sqlite import SqliteStore
+
+_CONTAINERS, _CANARIES = 8, 3
+_RUNS = _CONTAINERS * _CANARIES // 2  # in a batch: an exporter stores each 5 s, a canary runs each 10 s
+_FLEET_HOSTS, _FLEET_RUNS = 1000, 2400.0  # a second
+_T = 1_790_000_000.0
+_SERVED = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    "shared_buffers": "128MB",
+    "autovacuum": "on",
+}
+_PAGE = os.sysconf("SC_CLK_TCK")
+
+
+class Cost(NamedTuple):
+    """Of one run, in seconds of CPU and of time."""
+
+    database: float
+    exporter: float
+    passed: float
+
+
+def sample(canary: str, sequence: int, rng: np.random.Generator) -> Sample:
+    """A run as a probe of a small torch model reports it."""
+    seconds = float(0.02 * np.exp(rng.normal(0, 0.01)))
+    return Sample(
+        sequence=sequence, canary=canary, started_at=_T + 10 * sequence, outcome="ok", median=seconds, repeats=12,
+        phases={"compute": 0.9 * seconds, "launch": 0.1 * seconds},
+        controls={"cpu_spin": 0.001 * seconds, "memory_copy": 0.002, "matmul": 0.003}, waited=1e-5, crowded=0.0,
+        inside=0.0, off_cpu={"queued": 1e-5, "disk": 0.0}, measures={"host_memory": 5e8},
+    )  # fmt: skip
+
+
+def start(host: int, container: int) -> Generation:
+    """The start of a container; each service has a replica on each host."""
+    return Generation(
+        service=f"service-{container}", container=f"pod-{host}-{container}", boot_id="1", started_at=_T,
+        host=f"h-{host}", image="registry.example.com/search:1.4", image_id="sha256:" + "1" * 64,
+        environment={f"component-{n}": "1.2.3" for n in range(40)},
+    )  # fmt: skip
+
+
+def batch(host: int, turn: int, rng: np.random.Generator) -> Iterator[tuple[Generation, list[Sample]]]:
+    """What a host's exporter stores at once: a run of each canary of half of its containers."""
+    for container in range(turn % 2, _CONTAINERS, 2):
+        runs = [sample(f"canary-{canary}", turn // 2, rng) for canary in range(_CANARIES)]
+        yield start(host, container), runs
+
+
+def cpu_of(server: Postgres) -> float:
+    """CPU seconds of the server's processes that live, and of those that ended."""
+    total = 0.0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(folder.name) == server.pid or int(fields[1]) == server.pid:
+            own = int(folder.name) == server.pid
+            total += sum(map(int, fields[11:15] if own else fields[11:13])) / _PAGE
+    return total
+
+
+def written(server: Postgres, url: str, hosts: int, turns: int) -> Cost:
+    """So many hosts store what they have, in turn, one transaction a host."""
+    rng = np.random.default_rng(1)
+    with ExitStack() as stack:
+        stores = [
+            stack.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(min(hosts, 10))
+        ]
+        ready = [(host, [*batch(host, turn, rng)]) for turn in range(turns) for host in range(hosts)]
+        new = 2 * hosts  # the first two turns make the starts
+        for host, parts in ready[:new]:
+            take(stores[host % len(stores)], parts)
+        before, own, began = cpu_of(server), time.process_time(), time.perf_counter()
+        for host, parts in ready[new:]:
+            take(stores[host % len(stores)], parts)
+        runs = hosts * (turns - 2) * _RUNS
+        passed, spent = time.perf_counter() - began, time.process_time() - own
+        return Cost((cpu_of(server) - before) / runs, spent / runs, passed / runs)
+
+
+def take(store: PostgresStore | SqliteStore, parts: list[tuple[Generation, list[Sample]]]) -> None:
+    """As the exporter's thread does it."""
+    with store.transaction():
+        for generation, samples in parts:
+            store.take(generation, samples)
+
+
+def inserted(server: Postgres, url: str, hosts: int, turns: int) -> Cost:
+    """The same bytes by a plain INSERT for each run, one transaction a host."""
+    rng = np.random.default_rng(1)
+    with psycopg.connect(url, autocommit=True) as db:
+        db.execute(
+            "CREATE TABLE plain (service uuid, series uuid, sequence bigint, tier smallint, body bytea, "
+            "PRIMARY KEY (service, series, sequence))"
+        )
+        before, own, began, runs = cpu_of(server), 0.0, 0.0, 0
+        for turn in range(turns):
+            for host in range(hosts):
+                rows = [
+                    (f"{2 * c + turn % 2:032x}", f"{host:016x}{c:08x}{number:08x}", s.sequence, 1, encode(s))
+                    for c, (_, samples) in enumerate(batch(host, turn, rng))
+                    for number, s in enumerate(samples)
+                ]
+                at, spent = time.perf_counter(), time.process_time()
+                with db.transaction():
+                    for row in rows:
+                        db.execute("INSERT INTO plain VALUES (%s, %s, %s, %s, %s)", row)
+                began, own, runs = (
+                    began + time.perf_counter() - at,
+                    own + time.process_time() - spent,
+                    runs + len(rows),
+                )
+        return Cost((cpu_of(server) - before) / runs, own / runs, began / runs)
+
+
+def in_a_file(turns: int) -> Cost:
+    """One host, as it writes its own file."""
+    rng = np.random.default_rng(1)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(SqliteStore.open(Path(folder) / "store.db")) as store,
+    ):
+        ready = [[*batch(0, turn, rng)] for turn in range(turns)]
+        own, began = time.process_time(), time.perf_counter()
+        for parts in ready:
+            take(store, parts)
+        runs = turns * _RUNS
+        return Cost(0.0, (time.process_time() - own) / runs, (time.perf_counter() - began) / runs)
+
+
+def kept(server: Postgres, days: int) -> tuple[int, int]:
+    """Rows and bytes that one canary of one container has after so many days; thinned as an exporter does it."""
+    url = server.database()
+    rng = np.random.default_rng(1)
+    with closing(PostgresStore(Location.of(url))) as store:
+        store.fleet.hold({ServiceKey("", "service-0")})
+        for quarter in range(days * 96):
+            store.take(start(0, 0), [sample("canary", 90 * quarter + n, rng) for n in range(90)])
+            store.thin(0.0)
+        [(rows,)] = store.session.rows("SELECT count(*) FROM sample")
+        server.sql("VACUUM FULL", url)
+        [(size,)] = store.session.rows("SELECT pg_total_relation_size('sample')")
+    return int(rows), int(size)
+
+
+def delays(server: Postgres, exporters: int, services: int) -> list[float]:
+    """Seconds from a service's 24th run of a new image, as its exporter polled it, to the published verdict on it."""
+    url = server.database()
+    keys = [ServiceKey("", f"s-{n}") for n in range(services)]
+    judges = [Judging(url, host=f"h-{n}") for n in range(exporters)]
+    for judge in judges:
+        judge.watched = frozenset(keys)
+        judge.start()
+    found: list[float] = []
+
+    def one(number: int) -> None:
+        rng = np.random.default_rng(number)
+        own = judges[number % exporters]
+        time.sleep(0.37 * number)
+        for image, boot, count in (("a", "1", 60), ("b", "2", 24)):
+            at = _T if image == "a" else _T + 600
+            generation = Generation(
+                service=keys[number].name,
+                container=f"c-{number}",
+                boot_id=boot,
+                started_at=at,
+                image_id=image,
+            )
+            level = 0.02 if image == "a" else 0.03
+            runs = [
+                Run(sequence=i, canary="c", scheduled_at=0.0, started_at=at + 10 * i, outcome="ok",
+                    latencies=(float(level * np.exp(rng.normal(0, 0.003))),) * 5)
+                for i in range(count)
+            ]  # fmt: skip
+            own.submit(generation, [], runs)
+            if image == "a":
+                time.sleep(12)
+        submitted = time.monotonic()
+        while time.monotonic() - submitted < 120:
+            for judge in judges:
+                judged = judge.findings.get(keys[number])
+                if (
+                    judged and "c" in judged.judgements and judged.judgements["c"].look == 24
+                    and judge.ownership.publishes(keys[number])
+                ):  # fmt: skip
+                    found.append(time.monotonic() - submitted)
+                    return
+            time.sleep(0.05)
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(services)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for judge in judges:
+        judge.stop()
+    return sorted(found)
+
+
+@click.command()
+@click.option("--turns", default=24, show_default=True, help="Of 5 s, that each host stores.")
+@click.option("--days", default=10, show_default=True, help="Of one container's runs.")
+@click.option("--services", default=40, show_default=True, help="That are upgraded.")
+def main(turns: int, days: int, services: int) -> None:
+    """Measure PostgreSQL as the store of a fleet."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    with running(**_SERVED) as server:
+        print(f"{server.sql('SHOW server_version')}; fsync on; one connection writes at a time; µs a run")
+        costs = []
+        for hosts in (10, 40, 160):
+            cost = written(server, server.database(), hosts, turns)
+            costs.append((hosts, cost))
+            print(
+                f"{hosts:4} hosts: database's CPU {cost.database * 1e6:6.1f}, "
+                f"exporters' CPU {cost.exporter * 1e6:6.1f}, "
+                f"{1 / cost.passed:7.0f} runs a second"
+            )
+        plain = inserted(server, server.database(), 40, turns)
+        print(
+            f"plain INSERTs: database's CPU {plain.database * 1e6:6.1f}, client's {plain.exporter * 1e6:6.1f}"
+        )
+        file = in_a_file(200)
+        print(f"SQLite, one host: CPU {file.exporter * 1e6:6.1f} of the exporter")
+        (few, first), (many, last) = costs[0], costs[-1]
+        slope = (last.database - first.database) / np.log2(many / few)
+        fleet = last.database + slope * np.log2(_FLEET_HOSTS / many)
+        print(
+            f"slope: {slope * 1e6:+.1f} µs of the database's CPU each time the hosts double; at {_FLEET_HOSTS} hosts "
+            f"{fleet * 1e6:.0f} µs, so {_FLEET_RUNS:.0f} runs a second take {_FLEET_RUNS * fleet:.2f} cores, "
+            f"and a core takes {1 / fleet:.0f} rows a second; an exporter's share is "
+            f"{_FLEET_RUNS / _FLEET_HOSTS * last.exporter:.2%} of a core"
+        )
+        rows, size = kept(server, days)
+        print(
+            f"one canary of a container after {days} days: {rows} rows, {size / 1e6:.2f} MB with the key, "
+            f"{size / rows:.0f} bytes a row; raw it would be {days * 8640 * size / rows / 1e6:.1f} MB"
+        )
+        most = rows + max(0, 2160 - max(0, (days - 8) * 24))
+        print(
+            f"a container-year of one image: at most {most} rows, {most * size / rows / 1e6:.1f} MB a canary"
+        )
+        found = delays(server, 5, services)
+        print(
+            f"24th run to published verdict, {len(found)} of {services} services, 5 exporters: median "
+            f"{statistics.median(found):.1f} s, p99 {found[int(0.99 * (len(found) - 1))]:.1f} s, most {found[-1]:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    main()
