@@ -118,7 +118,8 @@ MISTAKES = {
     "an unknown key": (("imge.tag=1",), "Additional property imge is not allowed"),
     "an unknown key inside": (("store.path=/x",), "store: Additional property path is not allowed"),
     "a password among the values": (
-        ("store.postgres.url=postgresql://me:secret@db/x",), "store.postgres.url: Does not match pattern",
+        ("store.postgres.url=postgresql://me:secret@db/x",),
+        "store.postgres.url: Does not match pattern",
     ),
     "a relative folder": (("store.hostPath=data",), "store.hostPath: Does not match pattern"),
     "a tag in the repository": (("image.repository=x:1",), "image.repository: Does not match pattern"),

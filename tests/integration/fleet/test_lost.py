@@ -160,7 +160,9 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(tmp_path: Path, pos
     with fleet(tmp_path, at, hosts=2, replicas=1) as (probes, exporters):
         elsewhere = exporters[1]  # no container is on its host
         eventually(lambda: publishers(exporters) == ["h-0"] and elsewhere.values("infercanary_store_up"))
-        question = f"http://127.0.0.1:{elsewhere.port}/api/v1/verdict?service={SERVICE}&since=2026-01-01T00:00:00Z"
+        question = (
+            f"http://127.0.0.1:{elsewhere.port}/api/v1/verdict?service={SERVICE}&since=2026-01-01T00:00:00Z"
+        )
         eventually(lambda: json.loads(get(question))["verdict"] == "no_baseline")
         probes[0].upgrade(0.05, "2")
         eventually(lambda: json.loads(get(question))["verdict"] == "regressed")
