@@ -16,7 +16,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: .venv/demo ## a ResNet-18 canary, the exporter and Prometheus (where installed) on this machine; ARGS="--duration 60"
+demo: .venv/demo ## an upgrade that makes a ResNet-18 server slow, and the verdict on it: four minutes; ARGS=--steady for no upgrade
 	@.venv/bin/infercanary demo $(ARGS)
 
 venv: .venv/dev ## everything, into .venv

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-SHAPE = (1, 3, 224, 224)
+_SIZE = int(os.environ.get("IMAGE_SIZE", "224"))
+SHAPE = (1, 3, _SIZE, _SIZE)
 
 
 class Block(nn.Module):
@@ -32,7 +34,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """(N, 3, 224, 224) images to (N, 1000) logits."""
+    """(N, 3, H, W) images to (N, 1000) logits."""
 
     def __init__(self) -> None:
         super().__init__()

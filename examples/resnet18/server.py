@@ -1,8 +1,9 @@
 """A small inference server with the probe in its own process, on the same model object.
 
 ``POST /predict`` takes an image as 3 × 224 × 224 bytes (channels first) and answers the most likely class. The three
-lines that a server needs for InferCanary are marked. Settings by environment: HOST, PORT, DEVICE (cpu), PROBE (on),
-PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP, PROBE_TIMEOUT_SECONDS.
+lines that a server needs for InferCanary are marked. Settings by environment: HOST, PORT, DEVICE (cpu), IMAGE_SIZE (224
+pixels: with fewer the model is faster), PROBE (on), PROBE_LISTEN, PROBE_INTERVAL_SECONDS, PROBE_DUTY_CAP,
+PROBE_TIMEOUT_SECONDS.
 """
 
 from __future__ import annotations

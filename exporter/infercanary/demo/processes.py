@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
@@ -43,14 +43,7 @@ class Processes:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave children behind
         with self._stack:
-            family = [
-                process for _, child in reversed(self._children) for process in _with_descendants(child)
-            ]
-            for end in (psutil.Process.terminate, psutil.Process.kill):
-                for process in family:
-                    with suppress(psutil.NoSuchProcess):
-                        end(process)
-                _, family = psutil.wait_procs(family, _END_SECONDS)
+            _end(child for _, child in reversed(self._children))
 
     def start(self, name: str, command: Sequence[str], cwd: Path | None = None, **environment: str) -> None:
         """Start a child. It has a session of its own, so that Ctrl-C reaches the demo alone, which then ends it.
@@ -72,6 +65,15 @@ class Processes:
                 start_new_session=True,
             )
         self._children.append((name, child))
+
+    def end(self, name: str) -> None:
+        """End a child, and all that it started.
+
+        Args:
+            name: As it was started.
+        """
+        _end(child for other, child in self._children if other == name)
+        self._children = [known for known in self._children if known[0] != name]
 
     def wait_for(self, name: str, url: str, seconds: float) -> None:
         """Wait until ``url`` answers 200.
@@ -114,6 +116,15 @@ class Processes:
     def _end_of_log(self, name: str) -> str:
         lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
+
+
+def _end(children: Iterable[psutil.Popen]) -> None:
+    family = [process for child in children for process in _with_descendants(child)]
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                end(process)
+        _, family = psutil.wait_procs(family, _END_SECONDS)
 
 
 def _with_descendants(child: psutil.Popen) -> list[psutil.Process]:

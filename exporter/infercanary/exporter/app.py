@@ -79,8 +79,8 @@ _TICK_SECONDS = 0.1
 _TICKS = 300
 
 _SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src {status.SCRIPT_SOURCE}; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",

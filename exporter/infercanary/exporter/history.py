@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -71,6 +72,29 @@ def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | 
     if len(known) < policy.fewest_new_runs:
         return None
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
+
+
+def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE) -> str:
+    """How far the baseline of a canary is that was not upgraded yet.
+
+    Args:
+        runs: Of one canary, in order of time.
+        policy: How many runs a baseline has.
+
+    Returns:
+        Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
+    """
+    times = [run.started_at for run in runs if run.outcome == "ok"]
+    missing = policy.full_baseline_runs - len(times)
+    if missing <= 0:
+        return f"baseline complete: {policy.full_baseline_runs} runs or more; an upgrade can be judged"
+    text = f"baseline {len(times)} of {policy.full_baseline_runs} runs"
+    gaps = [after - before for before, after in pairwise(times[-policy.pace_runs :])]
+    if not gaps:
+        return text
+    seconds = missing * max(0.0, median(gaps))
+    left = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    return f"{text}, about {left} left"
 
 
 class History:

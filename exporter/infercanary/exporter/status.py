@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import html
 import time
 from collections import Counter
@@ -14,7 +16,8 @@ from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.conditions import CRITICAL, Condition
 from infercanary.exporter.discovery.base import Key
-from infercanary.exporter.history import RunSummary
+from infercanary.exporter.drawing import before_and_after, milliseconds, sparkline
+from infercanary.exporter.history import RunSummary, baseline
 from infercanary.exporter.judging.answers import PastVerdict
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.polled import PolledProbe
@@ -34,9 +37,11 @@ Ended = tuple[int, float, str]
 
 STYLE = files(__package__).joinpath("status.css").read_text(encoding="utf-8")
 """Of every page."""
+_SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
+SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
+"""The only script that a page may run, for its Content-Security-Policy."""
 _REFRESH_SECONDS = 15
 _CARDS_PER_TURN = 20
-_WIDTH, _HEIGHT = 120, 30
 _MAX_EARLIER = 8  # upgrades
 
 _HEAD = f"""<!doctype html>
@@ -105,17 +110,22 @@ async def page(
     ]
     parts.append("<main>")
     for index, probe in enumerate(ordered):
-        parts.append(card(probe, now, ended.get(probe.key), found[probe.key]))
+        parts.append(card(probe, now, ended.get(probe.key), found[probe.key], policy))
         if index % _CARDS_PER_TURN == 0:
             await asyncio.sleep(0)
     footer = (
         f"<footer><small>InferCanary {_text(version)} · refreshes every {_REFRESH_SECONDS} s</small></footer>"
     )
-    return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, "</body></html>\n"])
+    end = f"<script>{_SCRIPT}</script></body></html>\n"
+    return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, end])
 
 
 def card(
-    probe: PolledProbe, now: float, ended: Ended | None = None, conditions: Sequence[Condition] = ()
+    probe: PolledProbe,
+    now: float,
+    ended: Ended | None = None,
+    conditions: Sequence[Condition] = (),
+    policy: Policy = LIVE,
 ) -> str:
     """One container; ``now`` is of the monotonic clock.
 
@@ -124,6 +134,7 @@ def card(
         now: Seconds, of the monotonic clock.
         ended: How often the kernel ended it for memory; None where it never did.
         conditions: Of alerts, that hold.
+        policy: How many runs a baseline has.
     """
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
@@ -133,6 +144,7 @@ def card(
     if ended is not None:
         trouble += f'<p class="trouble">{_ended(ended)}</p>'
     trouble += "".join(map(_condition, _to_show(conditions, ended)))
+    trouble += "".join(f'<p class="note">{_text(note, 400)}</p>' for note in container.notes)
     if tag_moves(container.image):
         trouble += (
             f'<p class="note">runs {_text(container.image)}, a tag that may be another image tomorrow</p>'
@@ -142,9 +154,10 @@ def card(
         since = _age(now - probe.neighbours_since)
         neighbours = f'<p class="note">shares its GPU with {_text(probe.neighbours)} for {since}</p>'
     findings = probe.findings or NOTHING
+    place = _text("/".join(map(str, probe.key)), 600)
     canaries = "".join(
-        _canary(name, container.replica, list(runs), findings)
-        + _earlier(findings.answers.get(name, ()), findings.judgements.get(name))
+        _canary(name, container.replica, list(runs), findings, policy)
+        + _earlier(findings.answers.get(name, ()), findings.judgements.get(name), f"{place}/{_text(name)}")
         for name, runs in sorted(probe.history.canaries.items())
     )
     style = _STATES[_state(probe, conditions)].style
@@ -152,7 +165,7 @@ def card(
         f'<article class="{style}"><header class="name"><h2>{_text(container.replica)}</h2>'
         f'<span class="soft">{_text(str(container.service_key))}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
-        f"{_environment(probe.environment)}</article>"
+        f"{_environment(probe.environment, place)}</article>"
     )
 
 
@@ -221,11 +234,13 @@ def _condition(condition: Condition) -> str:
     return f'<p class="condition {condition.severity}">{link}</p>'
 
 
-def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Findings) -> str:
+def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Findings, policy: Policy) -> str:
     last = runs[-1]
     shown = next((run for run in reversed(runs) if run.median is not None), last)
     judgement, drift = findings.judgements.get(name), findings.drifts.get((container, name))
     verdict = _verdict(judgement, findings.sentences[name]) if judgement is not None else ""
+    if judgement is None or judgement.state == "no_baseline":
+        verdict += f'<p class="collected soft">{baseline(runs, policy)}</p>'
     measures = _measures(findings.measures.get(name, {}))
     trouble = ""
     if last.outcome != "ok":
@@ -233,9 +248,9 @@ def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Fin
         trouble = f'<p class="amiss">last run {_text(last.outcome.replace("_", " "))}{detail}</p>'
     return (
         f'<div class="canary"><span>{_text(name, 120)}</span>'
-        f'<span class="now">{_latency(shown.median)} <small>ms</small></span>'
-        f'<span class="spread"><span><small>min </small>{_latency(shown.low)}</span>'
-        f"<span><small>max </small>{_latency(shown.high)}</span></span>{sparkline(runs)}{trouble}"
+        f'<span class="now">{milliseconds(shown.median)} <small>ms</small></span>'
+        f'<span class="spread"><span><small>min </small>{milliseconds(shown.low)}</span>'
+        f"<span><small>max </small>{milliseconds(shown.high)}</span></span>{sparkline(runs)}{trouble}"
         f"{verdict}{measures}{_drift(drift) if drift is not None else ''}</div>"
     )
 
@@ -283,7 +298,7 @@ def _origin(before: Origin, after: Origin) -> str:
     return f'<a href="{_text(address, 400)}" rel="noopener noreferrer">{words or "source"}</a>'
 
 
-def _earlier(answers: Sequence[PastVerdict], now: Judgement | None) -> str:
+def _earlier(answers: Sequence[PastVerdict], now: Judgement | None, place: str) -> str:
     """The verdicts on the upgrades before the one that is judged now."""
     past = [answer for answer in answers if now is None or answer.upgraded_at != now.upgraded_at]
     if not past:
@@ -293,7 +308,7 @@ def _earlier(answers: Sequence[PastVerdict], now: Judgement | None) -> str:
         f"{_text(answer.baseline_image)} → {_text(answer.candidate_image)}: {_text(answer.sentence, 1000)}</li>"
         for answer in reversed(past[-_MAX_EARLIER:])
     )
-    return f"<details><summary>Earlier upgrades</summary><ol>{rows}</ol></details>"
+    return f'<details id="earlier:{place}"><summary>Earlier upgrades</summary><ol>{rows}</ol></details>'
 
 
 def _drift(drift: Drift) -> str:
@@ -308,89 +323,14 @@ def _drift(drift: Drift) -> str:
     )
 
 
-def before_and_after(before: Sequence[float], after: Sequence[float]) -> str:
-    """Draw run medians on one scale, with the upgrade as a line between them.
-
-    Args:
-        before: Seconds, in order of time.
-        after: Seconds, in order of time.
-
-    Returns:
-        SVG with its scale; empty where a side has no run.
-    """
-    if not before or not after:
-        return ""
-    ordered = sorted([*before, *after])
-    # A few wild runs must not flatten the rest.
-    low, high = ordered[len(ordered) // 50] * 0.98, ordered[-1 - len(ordered) // 50] * 1.02
-    middle = _WIDTH / 2
-    span = (high - low) or 1.0  # where all are the same
-
-    def dots(values: Sequence[float], begin: float, end: float, style: str) -> str:
-        step = (end - begin) / len(values)
-        marks = "".join(
-            f"M{begin + (i + 0.5) * step:.1f} {_HEIGHT * (1 - (min(max(v, low), high) - low) / span):.1f}h0"
-            for i, v in enumerate(values)
-        )
-        return f'<path class="{style}" d="{marks}"/>'
-
-    return (
-        f'<span class="history"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="medians of {len(before)} runs before and {len(after)} after the upgrade">'
-        f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/><path class="upgrade" d="M{middle} 0V{_HEIGHT}"/>'
-        f"{dots(before, 0, middle, 'before')}{dots(after, middle, _WIDTH, 'after')}</svg>"
-        f'<span class="scale"><span>{_latency(high)}</span><span>{_latency(low)}</span></span></span>'
-    )
-
-
-def sparkline(runs: Sequence[RunSummary]) -> str:
-    """The medians of ``runs``, oldest first, between labelled bounds; a red tick where a run failed.
-
-    Args:
-        runs: Of one canary; without a median among them, the text is empty.
-    """
-    medians = [run.median for run in runs if run.median is not None]
-    if not medians:
-        return ""
-    # At least ±5 % around the middle, so that noise does not look like drama.
-    middle = (max(medians) + min(medians)) / 2
-    half = max((max(medians) - min(medians)) / 2, middle * 0.05) or 1.0
-    step = _WIDTH / max(1, len(runs) - 1)
-    points = " ".join(
-        f"{index * step:.1f},{_HEIGHT / 2 * (1 - (run.median - middle) / half):.1f}"
-        for index, run in enumerate(runs)
-        if run.median is not None
-    )
-    misses = "".join(
-        f'<path class="miss" d="M{index * step:.1f} {_HEIGHT - 6}v6"/>'
-        for index, run in enumerate(runs)
-        if run.outcome != "ok"
-    )
-    return (
-        f'<span class="history"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="median of the last {len(runs)} runs"><path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
-        f'<polyline points="{points}"/>{misses}</svg>'
-        f'<span class="scale"><span>{_latency(middle + half)}</span><span>{_latency(middle - half)}</span></span>'
-        "</span>"
-    )
-
-
-def _environment(environment: dict[str, str]) -> str:
+def _environment(environment: dict[str, str], place: str) -> str:
     if not environment:
         return ""
     entries = "".join(
         f"<dt>{_text(key, 120)}</dt><dd>{_text(value, 600)}</dd>"
         for key, value in sorted(environment.items())
     )
-    return f"<details><summary>Environment</summary><dl>{entries}</dl></details>"
-
-
-def _latency(seconds: float | None) -> str:
-    """Milliseconds, in three digits."""
-    if seconds is None:
-        return "–"
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:,.0f}" if milliseconds >= 999.5 else f"{milliseconds:#.3g}".rstrip(".")
+    return f'<details id="environment:{place}"><summary>Environment</summary><dl>{entries}</dl></details>'
 
 
 def _short(reference: str) -> str:

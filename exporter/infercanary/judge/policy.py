@@ -66,6 +66,11 @@ class Policy:
     fewest_runs: int = 8
     """Runs of a start without which it does not count: with fewer, a scatter and an autocorrelation are guesses."""
 
+    full_baseline_runs: int = 24
+    """Runs that the status page and the demo wait for before they call a baseline complete. Fewer are compared, too,
+    but their noise is a guess: with 12, a slow image was not called within 11 minutes, with 24 it was in 5
+    (``benchmarks/results/2026-11-22-stack.md``)."""
+
     fewest_new_runs: int = 5
     """Runs of a start of the candidate from which on the live judge compares it: what the baseline shows of the noise
     counts for it, too."""

@@ -199,8 +199,8 @@ def progress(judgement: Judgement) -> str:
     if judgement.next_look is None or judgement.state not in ("settling", "inconclusive", "confirming"):
         return ""
     if judgement.shift is None:
-        return f"{judgement.runs} of the {judgement.next_look} runs that the first look takes"
-    return f"it looks again at {judgement.next_look} runs"
+        return f"collecting: {judgement.runs} of {judgement.next_look} runs"
+    return f"next look at {judgement.next_look} runs"
 
 
 def percent(ratio: float) -> str:
@@ -262,7 +262,7 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
 def _no_baseline(judgement: Judgement) -> str:
     """Why there is nothing to compare with."""
     if judgement.settings_changed_at is None:
-        text = "no baseline yet: this is the only image that was seen, or the one before has too few runs"
+        text = "no upgrade to judge yet: only one image was seen, or the one before it has too few runs"
         return f"{text} on {judgement.hardware[0]}" if len(judgement.hardware) == 1 else text
     when = _utc(judgement.settings_changed_at)
     text = f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"

@@ -75,22 +75,36 @@ def buckets_with(url: str, holds: Callable[[dict[str, float]], bool]) -> dict[st
         time.sleep(0.5)
 
 
-def test_it_shows_latencies_and_ends_by_itself(tmp_path: Path) -> None:
-    # As below: a busy machine makes the model slow, and the cap of the duty its runs rare.
-    with demo(tmp_path, "--duration", "30", INFERCANARY_DUTY_CAP="0.5") as child:
-        output, _ = child.communicate(timeout=180)
+SMALL = {"IMAGE_SIZE": "128", "INFERCANARY_INTERVAL_SECONDS": "0.3", "INFERCANARY_DUTY_CAP": "0.9"}
+"""A model of a few milliseconds that runs several times a second."""
+
+
+@pytest.mark.quiet
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [pytest.param(SMALL, 300, id="small"), pytest.param({}, 240, id="as it is", marks=pytest.mark.campaign)],
+)
+def test_it_ends_in_a_verdict(tmp_path: Path, environment: dict[str, str], seconds: float) -> None:
+    """As it is, within the four minutes that the README promises."""
+    begin = time.monotonic()
+    with demo(tmp_path, **environment) as child:
+        output, _ = child.communicate(timeout=600)
     assert child.returncode == 0, output
     assert re.search(r"demo +resnet18 +(steady|warming) +\d+\.\d\d ms +\d+\.\d\d ms", output), output
+    assert re.search(r"of the time \(duty\)", output), output
+    words = " ".join(output.split())
+    assert re.search(r"3\. The verdict: regressed \S+.*torch_cpu_capability \w+ → DEFAULT", words), output
     assert "nothing is left running" in output
+    assert time.monotonic() - begin < seconds
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     # A run every few seconds also where a busy machine makes the model slow.
-    with demo(tmp_path, INFERCANARY_DUTY_CAP="0.5") as child:
+    with demo(tmp_path, "--steady", INFERCANARY_DUTY_CAP="0.5") as child:
         url = read_until(child, r"metrics +(http://\S+/metrics)")[1]
-        read_until(child, r"canary run follows")
+        read_until(child, r"A canary run every")
         # Debian's Prometheus would keep its data in the system's folder, beside that of one which runs there.
         assert shutil.which("prometheus") is None or list(tmp_path.glob("*/data/lock"))
         children = psutil.Process(child.pid).children(recursive=True)

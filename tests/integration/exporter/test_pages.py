@@ -16,6 +16,7 @@ from aiohttp import web
 
 from infercanary.contract.report import Run
 from infercanary.exporter.config import Links
+from infercanary.exporter.status import SCRIPT_SOURCE
 
 ROOT = Path(__file__).parents[3]
 
@@ -96,7 +97,8 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         _, text = await run.get("/")
         outline = Outline(text)
         assert outline.headings == ["<i>down", "failing", "well"]
-        assert not outline.tags & {"script", "i", "img", "link", "iframe"}
+        assert not outline.tags & {"i", "img", "link", "iframe"}
+        assert text.count("<script") == 1, "the page's own, whose hash its policy names"
         assert "last run not finite: &lt;script&gt;" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
@@ -109,7 +111,10 @@ async def test_every_answer_forbids_what_the_page_does_not_need(exporter: Any, c
     async with exporter(config()) as run:
         for path in ("/", "/metrics", "/-/healthy", "/nowhere"):
             async with run.session.get(run.url + path) as response:
-                assert response.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
+                policy = response.headers["Content-Security-Policy"]
+                assert policy.startswith("default-src 'none'; style-src")
+                [script] = re.findall(r"script-src ([^;]*)", policy)
+                assert script == SCRIPT_SOURCE and "unsafe" not in script
                 assert response.headers["X-Content-Type-Options"] == "nosniff"
                 assert response.status == (404 if path == "/nowhere" else 200)
 

@@ -11,9 +11,10 @@ import pytest
 from infercanary.contract.report import Family, Point
 from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.history import RunSummary
+from infercanary.exporter.drawing import before_and_after
+from infercanary.exporter.history import RunSummary, baseline
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _measures, _verdict, before_and_after, page
+from infercanary.exporter.status import _measures, _verdict, page
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
@@ -29,14 +30,14 @@ def shown(state: State, next_look: int | None) -> str:
 
 
 def test_what_is_open_says_when_it_looks_again() -> None:
-    assert "it looks again at 24 runs" in shown("inconclusive", 24)
-    assert "looks again" not in shown("inconclusive", None), "it was the last look"
-    assert "looks again" not in shown("regressed", 24), "that is an answer"
+    assert "next look at 24 runs" in shown("inconclusive", 24)
+    assert "next look" not in shown("inconclusive", None), "it was the last look"
+    assert "next look" not in shown("regressed", 24), "that is an answer"
 
 
 def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
     settling = Judgement(state="settling", upgraded_at=1.0, runs=7, next_look=12)
-    assert "7 of the 12 runs" in _verdict(settling, "settling")
+    assert "collecting: 7 of 12 runs" in _verdict(settling, "settling")
 
 
 def test_a_picture_of_what_a_float_can_hardly_hold() -> None:
@@ -162,3 +163,40 @@ def test_a_pod_is_shown_with_its_namespace() -> None:
     text = asyncio.run(page([PolledProbe(running)], silent=[], version="1", ended={gone: (1, 1.0, "app:1")}))
     assert '<h2>search-7d9-a/server</h2><span class="soft">prod/search</span>' in text
     assert "search-5c4-a/server (test/search) does not run" in text
+
+
+def runs(count: int, every: float = 10.0) -> list[RunSummary]:
+    return [RunSummary("resnet", n * every, "ok", "", 0.02, 0.02, 0.02) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        (runs(0), "baseline 0 of 24 runs"),
+        (runs(1), "baseline 1 of 24 runs"),
+        (runs(11), "baseline 11 of 24 runs, about 2 min left"),
+        (runs(20), "baseline 20 of 24 runs, about 40 s left"),
+        (runs(24), "baseline complete: 24 runs or more; an upgrade can be judged"),
+    ],
+)
+def test_how_far_the_baseline_is(known: list[RunSummary], words: str) -> None:
+    assert baseline(known) == words
+
+
+def test_runs_that_failed_are_no_baseline() -> None:
+    failed = [RunSummary("resnet", 5.0, "raised", "", None, None, None)] * 30
+    assert baseline([*runs(2), *failed]).startswith("baseline 2 of 24 runs")
+
+
+def test_the_page_says_how_far_the_baseline_is_and_what_labels_are_wrong() -> None:
+    noted = Container(
+        service="search",
+        name="search-1",
+        url="http://127.0.0.1:9798",
+        notes=("label infercanary.sevice: <b>",),
+    )
+    probe = PolledProbe(noted)
+    probe.history.take(runs(11))
+    shown = asyncio.run(page([probe], silent=(), version="1"))
+    assert "baseline 11 of 24 runs, about 2 min left" in shown
+    assert '<p class="note">label infercanary.sevice: &lt;b&gt;</p>' in shown

@@ -163,7 +163,7 @@ def test_a_change_that_is_being_confirmed_says_what_it_waits_for() -> None:
         state="confirming", shift=0.1, low=0.02, high=0.2, look=11, confirmed_at=12, next_look=12
     )
     assert sentence(judgement) == "confirming +10.0 % [+2.0, +20.0]: slower, being confirmed (11 of 12 runs)"
-    assert progress(judgement) == "it looks again at 12 runs"
+    assert progress(judgement) == "next look at 12 runs"
     faster = Judgement(state="confirming", shift=-0.1, low=-0.2, high=-0.02, look=192)
     assert "faster, being confirmed: more runs alone will not do" in sentence(faster)
 

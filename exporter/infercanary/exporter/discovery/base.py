@@ -70,6 +70,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Where the probe answers."""
     url_missing: str = ""
     """Why there is no URL, and how to fix it."""
+    notes: tuple[str, ...] = ()
+    """Mistakes in its labels that stop nothing: what was ignored, and what to write."""
     server_gone: bool = False
     """The server that it watches does not run; its probe is not polled either."""
 

@@ -139,7 +139,7 @@ class DockerDiscovery:
         time-out, so the stream is a plain GET.
         """
         # What is watched need not be labelled: then every container's events count.
-        labelled = {} if self._watching else {"label": f"{ENABLE_LABEL}=true"}
+        labelled = {} if self._watching else {"label": ENABLE_LABEL}
         filters = docker.utils.convert_filters({"type": "container", "event": _EVENTS, **labelled})
         with client.get(
             f"{client.base_url}/v{client.api_version}/events",
@@ -218,6 +218,11 @@ class DockerDiscovery:
         if not self.up:
             log.info("docker answers", containers=len(found))
         self.up = self.tried = True
+        known = {(container.key, note) for container in self.containers for note in container.notes}
+        for container in found:
+            for note in container.notes:
+                if (container.key, note) not in known:
+                    log.warning(note, service=container.service, container=container.name)
         self.containers = tuple(found)
         self._kills += kills
         self._changed()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 
 import msgspec
 
@@ -21,6 +22,12 @@ from infercanary.judge.origin import Origin
 
 _COMPOSE_SERVICE = "com.docker.compose.service"
 _COMPOSE_PROJECT = "com.docker.compose.project"
+_COMPOSE_HASH = "com.docker.compose.config-hash"
+"""Compose gives it to each container that it starts, and to no image that it builds."""
+_OFF = ("", "false", "no", "off", "0")
+_PREFIX = "infercanary."
+_MOST_NOTES = 8
+_LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL)
 
 
 class _Network(msgspec.Struct):
@@ -77,10 +84,14 @@ def containers(
     found = []
     for listed in listing:
         labels = listed.labels or {}
-        if labels.get(ENABLE_LABEL, "").lower() != "true":
+        enable = labels.get(ENABLE_LABEL, "").lower()
+        if enable in _OFF:
             continue
         name = _name(listed)
         url, missing = _url(listed, own, by_id)
+        if enable != "true":
+            wrong = label_text(labels[ENABLE_LABEL])
+            url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
         watched: ListedContainer | None = listed
         if server := labels.get(WATCHES_LABEL):
             running = next((each for each in listing if _name(each) == server), None)
@@ -90,9 +101,12 @@ def containers(
             watched = running
         described = watched or listed
         image = by_image.get(described.image_id)
+        own_image = by_image.get(listed.image_id)
+        composed, notes = _compose_service(labels, (own_image.labels if own_image else None) or {})
         found.append(
             Container(
-                service=label_text(labels.get(SERVICE_LABEL) or labels.get(_COMPOSE_SERVICE) or name),
+                service=label_text(labels.get(SERVICE_LABEL) or composed or name),
+                notes=(*_unknown(labels), *(notes if not labels.get(SERVICE_LABEL) else ())),
                 name=name,
                 id=listed.id,
                 image=described.image,
@@ -110,6 +124,33 @@ def containers(
     return sorted(found, key=lambda container: (container.service, container.name))
 
 
+def _compose_service(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
+    """The Compose service that started a container, and a note where its image alone names one.
+
+    An image that Compose built has the labels of its service. Containers of it that others start have them, too, and
+    are no replicas of that service.
+    """
+    service = labels.get(_COMPOSE_SERVICE, "")
+    if not service or (_COMPOSE_HASH in labels and _COMPOSE_HASH not in image):
+        return service, ()
+    return "", (
+        f"its image was built for the Compose service {label_text(service)!r}, and Compose did not start it: its "
+        f"service is its own name; set the label {SERVICE_LABEL} if another is meant",
+    )
+
+
+def _unknown(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """A note for each label with our prefix that means nothing."""
+    notes = []
+    for label in sorted(labels):
+        if label.startswith(_PREFIX) and label not in _LABELS:
+            known = [each.removeprefix(_PREFIX) for each in _LABELS]
+            near = get_close_matches(label.removeprefix(_PREFIX), known, 1)
+            remedy = f"did you mean {_PREFIX}{near[0]}?" if near else f"the labels are {', '.join(_LABELS)}"
+            notes.append(f"label {label_text(label)}: not known; {remedy}")
+    return tuple(notes[:_MOST_NOTES])
+
+
 def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
     """Compose services that several projects have → those projects.
 
@@ -124,7 +165,7 @@ def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
     projects: dict[str, set[str]] = {}
     for listed in listing:
         labels = listed.labels or {}
-        service = labels.get(_COMPOSE_SERVICE)
+        service = labels.get(_COMPOSE_SERVICE) if _COMPOSE_HASH in labels else None
         if service and labels.get(ENABLE_LABEL, "").lower() == "true" and not labels.get(SERVICE_LABEL):
             projects.setdefault(service, set()).add(labels.get(_COMPOSE_PROJECT, ""))
     return {service: sorted(found) for service, found in projects.items() if len(found) > 1}
