@@ -71,7 +71,7 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
         )
     if assumed:
         found.append(
-            "how much starts differ is assumed here: give it with --restart-sd (0 if no restart lies between), or give "
+            "how much starts differ is assumed here: give it with --restart-sd (0 if nothing was restarted), or give "
             "more starts of each image"
         )
     return found

@@ -140,7 +140,7 @@ def restarts(result: ComparisonResult) -> str:
             "files of each side"
         )
     if result.restart_sd_from == "given":
-        return f"{sd}, as given" if result.restart_sd else "no restart lies between, as given"
+        return f"{sd}, as given" if result.restart_sd else "nothing was restarted, as given"
     if result.restart_sd_from == "assumed":
         return f"{sd}, assumed: no restart of one image is in these files"
     if result.restart_sd_from == "measured":
@@ -181,7 +181,8 @@ def pieces(each: Mapping[str, PartShift], smallest_effect: float) -> str:
         return ", ".join(_piece(name, piece) for name, piece in order) + flat
     few = ", ".join(_piece(name, piece) for name, piece in list(each.items())[:_FEW])
     more = f" and {len(each) - _FEW} more" if len(each) > _FEW else ""
-    return f"none moved by {short(100 * smallest_effect)} %: {few}{more}"
+    small = all(abs(piece.shift) < smallest_effect for piece in each.values())
+    return f"none {f'moved by {short(100 * smallest_effect)} %' if small else 'moved clearly'}: {few}{more}"
 
 
 def operators(result: ComparisonResult) -> list[str]:

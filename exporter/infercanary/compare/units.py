@@ -5,8 +5,39 @@ from __future__ import annotations
 import math
 from datetime import datetime, timezone
 
+import numpy as np
+from numpy.typing import NDArray
+
+from infercanary.command.settings import UsageError
+
 _ROUNDS_UP = 0.9995  # from here on three digits are those of the next unit: 1 GB, and not 1e+03 MB
 _SMALL, _LARGE = 1e-4, 1e6  # beyond these `:g` writes an exponent
+
+
+MOST_APART = 20.0
+"""Ratio of two files of numbers beyond which they are more likely in other units, such as ms and s, than so much apart:
+a CPU-only wheel by mistake made a service 3.5 times as slow (docs/causes.md)."""
+
+
+def check_same(before: NDArray[np.float64], after: NDArray[np.float64], place: str) -> None:
+    """Refuse two files of numbers that may be in other units.
+
+    Args:
+        before: Latencies, in the unit of their file.
+        after: The same of the other file.
+        place: The name of that file, for the message.
+
+    Raises:
+        UsageError: Their medians are more than :data:`MOST_APART` times apart.
+    """
+    if not (len(before) and len(after)):
+        return
+    old, new = float(np.median(before)), float(np.median(after))
+    if old > 0 and new > 0 and not 1 / MOST_APART <= new / old <= MOST_APART:
+        raise UsageError(
+            f"{place}: its median is {short(new, 4)}, the baseline's {short(old, 4)}: are both in one unit, such as "
+            "ms? Convert one, or give --same-unit if they are"
+        )
 
 
 def value(number: float | None, unit: str | None) -> str:

@@ -11,6 +11,7 @@ import click
 import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
+from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 
 COMMANDS = {
@@ -33,7 +34,7 @@ COMMANDS = {
     "check-config": ("infercanary.command.check", "Check settings files without starting anything."),
     "demo": (
         "infercanary.demo.__main__",
-        "Run probe, exporter and Prometheus on this machine, with a live table.",
+        "An upgrade that makes a server slow, and the verdict on it, on this machine.",
     ),
 }
 
@@ -51,9 +52,7 @@ class _Commands(click.Group):
             command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
         except ModuleNotFoundError as error:
             extra = "demo" if cmd_name == "demo" else "exporter"
-            raise UsageError(
-                f"`{cmd_name}` needs the module `{error.name}`; install it with pip install 'infercanary[{extra}]'"
-            ) from None
+            raise UsageError(f"`{cmd_name}` needs the module `{error.name}`; {advice(extra)}") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

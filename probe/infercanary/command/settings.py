@@ -140,8 +140,13 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
     text = re.sub(r"of length >= (\d+)", r"with at least \1 in it", text)
     while "[...]" in where and (named := _name_entry(document, kind, where, message)) is not None:
         where = named
+    text += _FORMS.get(text[:1].lower() + text[1:], "")
     return ": ".join(part for part in (place, where, text[:1].lower() + text[1:]) if part)
 
+
+_FORMS = {
+    "expected a number, got text": "; leave its unit out: 10 for 10 s, 0.05 for 5 %",
+}
 
 _READABLE = {
     "`object`": "a mapping",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -12,9 +12,25 @@ from infercanary.command.settings import UsageError, convert
 from infercanary.probe.sweep import Sweep
 from infercanary.probe.targets import Resizable, Target
 
+_METHODS = ("open", "run", "values", "environment", "close")
+
+
+def address(listen: str | int) -> str:
+    """Where to listen, of which a port alone means every address.
+
+    Args:
+        listen: ``host:port``, a port, or ``unix:///path``.
+
+    Raises:
+        UsageError: It is neither text nor a whole number.
+    """
+    if isinstance(listen, bool) or not isinstance(listen, (str, int)):
+        raise UsageError(f"listen: `{listen}` is neither host:port (0.0.0.0:9798) nor unix:///path")
+    return f"0.0.0.0:{listen}" if str(listen).isdigit() else str(listen)
+
 
 def check(
-    targets: Iterable[str],
+    targets: Mapping[str, Target],
     interval_seconds: float,
     timeout_seconds: float,
     open_timeout_seconds: float,
@@ -23,7 +39,7 @@ def check(
     """Refuse what cannot be meant.
 
     Args:
-        targets: The names of the canaries.
+        targets: The canaries, by name.
         interval_seconds: Between runs.
         timeout_seconds: For a run.
         open_timeout_seconds: For loading.
@@ -32,20 +48,58 @@ def check(
     Raises:
         UsageError: With the argument's name and what it must be.
     """
-    for name in targets:
-        if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+    if not isinstance(targets, Mapping):
+        raise UsageError('canaries: give a mapping, such as {"resnet18": TorchTarget(model, inputs)}')
+    if not targets:
+        raise UsageError("canaries: there are none; give one at least, such as a TorchTarget")
+    for name, target in targets.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
             raise UsageError(
                 f"canaries: `{name}` is not a name of letters, digits, `_`, `.` and `-` (64 at most)"
+            )
+        lacking = [method for method in _METHODS if not callable(getattr(target, method, None))]
+        if lacking:
+            hint = "; wrap it: TorchTarget(model, inputs)" if callable(target) else ""
+            raise UsageError(
+                f"canaries.{name}: {type(target).__name__} is no target, for it has no {' and no '.join(lacking)}{hint}"
             )
     for key, seconds in {
         "interval_seconds": interval_seconds,
         "timeout_seconds": timeout_seconds,
         "open_timeout_seconds": open_timeout_seconds,
     }.items():
+        if not _is_number(seconds):
+            raise UsageError(f"{key}: `{seconds}` is not a number; give seconds, such as 10")
         if not 0 < seconds < math.inf:
             raise UsageError(f"{key}: {seconds:g} is not a time; give seconds above 0")
+    if not _is_number(duty_cap):
+        raise UsageError(f"duty_cap: `{duty_cap}` is not a number; give a share, such as 0.05 for 5 %")
     if not 0 < duty_cap <= 1:
         raise UsageError(f"duty_cap: {duty_cap:g} is not a share; give a number above 0, at most 1")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_callables(executor: object, on_hang: object) -> None:
+    """Refuse what is no pool, and what cannot be called.
+
+    Args:
+        executor: The server's own pool; None without one.
+        on_hang: What makes another one; None without it.
+
+    Raises:
+        UsageError: With the argument's name and what it must be.
+    """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise UsageError(
+            f"executor: `{executor}` is no pool; give the server's own, such as ThreadPoolExecutor(4), or leave it out"
+        )
+    if on_hang is not None and not callable(on_hang):
+        raise UsageError(
+            f"on_hang: `{on_hang}` cannot be called; give a function that returns a pool or None"
+        )
 
 
 def check_reserves(**reserves: int | None) -> None:

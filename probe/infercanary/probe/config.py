@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from infercanary.command.settings import UsageError, load
+from infercanary.probe.arguments import address
 from infercanary.probe.loop import Probe
 from infercanary.probe.pace import bursts, pace
 from infercanary.probe.serve import parse
@@ -32,7 +33,7 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The whole file. Every key but ``canaries`` has a safe default."""
 
     canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
-    listen: str = "0.0.0.0:9798"
+    listen: str | int = "0.0.0.0:9798"
     interval_seconds: Annotated[float, Meta(ge=0.1)] = 10.0
     duty_cap: Annotated[float, Meta(gt=0, le=1)] = 0.01
     burst: bool | None = None
@@ -69,7 +70,7 @@ def read(path: str | os.PathLike[str]) -> Probe:
     pace(config.interval_seconds, config.duty_cap)  # a mistake in the environment is not one of the file
     bursts(config.burst)
     try:
-        parse(config.listen)
+        parse(address(config.listen))
         targets = {}
         for name, canary in config.canaries.items():
             try:

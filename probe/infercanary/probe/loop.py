@@ -16,7 +16,7 @@ from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.anew import Carried
-from infercanary.probe.arguments import check, check_reserves, checked
+from infercanary.probe.arguments import address, check, check_callables, check_reserves, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.device_room import DeviceRoom
@@ -70,7 +70,7 @@ class Probe:
         self,
         targets: Mapping[str, Target],
         *,
-        listen: str = "0.0.0.0:9798",
+        listen: str | int = "0.0.0.0:9798",
         interval_seconds: float = 10.0,
         duty_cap: float = 0.01,
         burst: bool | None = None,
@@ -91,7 +91,8 @@ class Probe:
 
         Args:
             targets: Name → what to execute and time; the names become the label ``canary``.
-            listen: ``host:port``, or ``unix:///path`` on a volume shared with the exporter.
+            listen: ``host:port``, a port alone for every address, or ``unix:///path`` on a volume shared with the
+                exporter.
             interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
             duty_cap: The largest share of the time that runs may take (0.01 = 1 %).
             burst: Whether runs may come more often in the first 15 minutes, from the duty of the first hour. By default
@@ -116,13 +117,14 @@ class Probe:
             UsageError: An argument that cannot be meant.
         """
         check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
+        check_callables(executor=executor, on_hang=on_hang)
         check_reserves(memory_reserve=memory_reserve, device_memory_reserve=device_memory_reserve)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)
         if (interval_seconds, duty_cap) != given:
             log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
         self._targets = targets
-        self._listen = listen
+        self._listen = address(listen)
         self._interval = interval_seconds
         self._duty_cap = duty_cap
         self._burst = bursts(burst if executor is None else bool(burst))
@@ -321,10 +323,13 @@ class Probe:
             if self._rounds.sweep() or self._rounds.profile():
                 self._publish()
 
-    def once(self) -> Report | None:
+    def once(self, rounds: int = 1) -> Report | None:
         """Run one round now, with neither port nor journal: the report, or None where it was stopped meanwhile.
 
         Call it after :meth:`open`, in place of the other two steps. A canary that could not be opened is left alone.
+
+        Args:
+            rounds: Or so many, one right after the other.
 
         Returns:
             What an exporter would get; None where the probe was stopped.
@@ -336,9 +341,12 @@ class Probe:
                 self._controls.measure(canary.device)
         while self._rounds.profile():  # its run has it
             pass
-        runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
-        if self._stopping.is_set():
-            return None
+        for number in range(rounds):
+            runs, _ = self._rounds.run(self._plan()[0], time.monotonic())
+            if self._stopping.is_set():
+                return None
+            if number < rounds - 1:
+                self._publisher.publish(runs)
         # What a round costs is known now.
         self._pace(Schedule(self._interval, time.monotonic()), self._plan()[2])
         self._publisher.observe_environment(final=True)

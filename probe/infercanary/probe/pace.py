@@ -62,7 +62,8 @@ def _number(name: str) -> float | None:
     try:
         return float(text) if text else None
     except ValueError:
-        raise _mistake(name, "give a number, or leave it out") from None
+        form = "a share, such as 0.05 for 5 %" if name == DUTY_CAP else "seconds, such as 10"
+        raise _mistake(name, f"give {form}, or leave it out") from None
 
 
 def _mistake(name: str, remedy: str) -> UsageError:

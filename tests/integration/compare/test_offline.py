@@ -165,5 +165,5 @@ def test_without_numpy_it_says_what_to_install(folder: Path) -> None:
         assert done.returncode == 2
         assert done.stderr == (
             f"infercanary: `{command[0]}` needs the module `numpy`; "
-            "install it with pip install 'infercanary[exporter]'\n"
+            "in a checkout: pip install '.[exporter]'\n"
         )

@@ -123,6 +123,7 @@ def entry(number: int, port: int, image: int = 1, name: str = "app-resnet-1") ->
             "infercanary.enable": "true",
             "infercanary.port": str(port),
             "com.docker.compose.service": "resnet",
+            "com.docker.compose.config-hash": "c0ffee",
         },
         "HostConfig": {"NetworkMode": "app_default"},
         "NetworkSettings": {"Networks": {"app_default": {"IPAddress": "127.0.0.1", "GlobalIPv6Address": ""}}},

@@ -14,8 +14,10 @@ from watching import Seen, fetch, until
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Run
-from infercanary.probe import Probe
+from infercanary.probe import Probe, TorchTarget
 from infercanary.probe.journal import Journal
+
+SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
 
 class OnCpu(Scripted):
@@ -79,7 +81,7 @@ def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> N
     assert bursts({"b": Scripted()}, burst=False)
     monkeypatch.setenv("INFERCANARY_BURST", "2 s")
     with pytest.raises(UsageError, match=r"environment: INFERCANARY_BURST=2 s: give true or false"):
-        Probe({})
+        Probe(SOME)
 
 
 def test_a_process_that_was_started_again_in_an_old_container_has_none(

@@ -18,7 +18,9 @@ from watching import MODULES, Seen, fetch, until
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import encode
-from infercanary.probe import Probe
+from infercanary.probe import Probe, TorchTarget
+
+SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
 
 def probe_threads() -> list[threading.Thread]:
@@ -363,7 +365,7 @@ def test_a_live_socket_or_a_file_is_not_taken(
 ) -> None:
     path = tmp_path / "probe.sock"
     first = started({"a": Scripted()}, listen=f"unix://{path}")
-    second = Probe({}, listen=f"unix://{path}", samplers=())
+    second = Probe(SOME, listen=f"unix://{path}", samplers=())
     with pytest.raises(UsageError, match="Address already in use"):
         second.serve()
     assert path.exists()

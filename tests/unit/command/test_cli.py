@@ -78,7 +78,7 @@ def test_a_command_whose_libraries_are_not_installed_says_how_to_get_them(
     assert code == 2
     assert err == (
         "infercanary: `exporter` needs the module `aiohttp_that_is_not_here`; "
-        "install it with pip install 'infercanary[exporter]'\n"
+        "in a checkout: pip install '.[exporter]'\n"
     )
 
 

@@ -75,8 +75,7 @@ def test_the_probes_tree_alone(libraries: Path) -> None:
     done = python(path, "-m", "infercanary", "compare", "old", "new")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "infercanary: `compare` needs the module `infercanary.compare`; install it with pip install "
-        "'infercanary[exporter]'\n"
+        "infercanary: `compare` needs the module `infercanary.compare`; in a checkout: pip install '.[exporter]'\n"
     )
 
 

@@ -13,7 +13,9 @@ import pytest
 
 from infercanary.command import cli as cli
 from infercanary.compare import terminal
+from infercanary.compare.parts import PartShift
 from infercanary.compare.read import read
+from infercanary.compare.text import pieces
 from infercanary.judge import compare
 
 
@@ -110,9 +112,9 @@ def test_compare_says_what_to_do_next(run, journal):
         in text
     )
     assert re.search(r"next \d more starts? a side would settle it", text)
-    assert "give it with --restart-sd (0 if no restart lies between)" in text
+    assert "give it with --restart-sd (0 if nothing was restarted)" in text
     assert run("compare", "a", "b", "--restart-sd", "0", code=0).startswith("resnet18: equivalent ")
-    assert "no restart lies between, as given" in run("compare", "a", "b", "--restart-sd", "0", code=0)
+    assert "nothing was restarted, as given" in run("compare", "a", "b", "--restart-sd", "0", code=0)
 
 
 def test_two_files_of_numbers_are_one_series_and_say_so(run, write, numbers):
@@ -123,6 +125,28 @@ def test_two_files_of_numbers_are_one_series_and_say_so(run, write, numbers):
     )
     assert said in " ".join(out.split())
     assert run("compare", "a", "b", "--restart-sd", "1", code=3).startswith("inconclusive ")
+
+
+def test_milliseconds_against_seconds_are_asked_about(run, write, numbers, journal):
+    """Once it was "improved -99.9 %", with exit code 0."""
+    seconds, milliseconds = write("s", numbers()), write("ms", numbers(level=20))
+    for old, new in ((seconds, milliseconds), (milliseconds, seconds)):
+        line = run("compare", old, new, code=2)
+        assert "are both in one unit, such as ms? Convert one, or give --same-unit if they are" in line
+    assert run("compare", seconds, milliseconds, "--same-unit", code=1).startswith("regressed ×")
+    assert run("compare", seconds, write("x19", numbers(level=0.38)), code=1).startswith("regressed ×19")
+    # Journals know their unit.
+    journal("fast", [0.02, 0.0201])
+    journal("slow", [2.0, 2.01])
+    assert run("compare", "fast", "slow", code=1).startswith("resnet18: regressed ×")
+
+
+def test_what_is_not_clear_is_not_said_to_be_small():
+    wild = {"compute": PartShift(3.284, -0.5, 9.0, moved=False)}
+    assert pieces(wild, 0.03).startswith("none moved clearly: compute +328.4 %")
+    assert pieces({"compute": PartShift(0.001, -0.01, 0.01, moved=False)}, 0.03).startswith(
+        "none moved by 3 %: "
+    )
 
 
 @pytest.mark.parametrize("level", [0.02, 0.0206, 0.023])
@@ -183,7 +207,7 @@ def test_one_json_object(run, write, numbers, journal):
     assert result["causes"]["cause"] == "image" and len(result["baseline"]["environments"]) == 1
     assert result["notes"] == []
     # What has no number is null, which every reader of JSON takes.
-    assert json.loads(run("compare", "a", write("c", [1, 2]), "--json", code=3))["shift"] is None
+    assert json.loads(run("compare", "a", write("c", [0.01, 0.02]), "--json", code=3))["shift"] is None
 
 
 def test_several_canaries_are_judged_each_and_the_worst_is_the_exit_code(run, journal):
@@ -292,7 +316,7 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
     write("s", [*numbers(count=60), *numbers(0.024, count=60)])
     run("compare", "a", "s", "--html", "r.html", code=3)
     Page((tmp_path / "r.html").read_text())
-    run("compare", "a", write("b", [1]), "--html", "r.html", code=3)
+    run("compare", "a", write("b", [0.02]), "--html", "r.html", code=3)
     assert "too few runs" in Page((tmp_path / "r.html").read_text()).text
     run("scan", "s", "--html", "r.html", code=1)
     assert "Changes" in Page((tmp_path / "r.html").read_text()).text

@@ -27,7 +27,11 @@ def listed(number: int = 1, mode: str = "app_default", networks: Any = None, **l
         "Image": "registry.example:5000/team/resnet:2",
         "ImageID": IMAGE,
         "State": "running",
-        "Labels": {"infercanary.enable": "true", "com.docker.compose.service": "resnet"}
+        "Labels": {
+            "infercanary.enable": "true",
+            "com.docker.compose.service": "resnet",
+            "com.docker.compose.config-hash": "c0ffee",
+        }
         | {f"infercanary.{key}": value for key, value in labels.items()},
         "HostConfig": {"NetworkMode": mode},
         "NetworkSettings": {
@@ -210,3 +214,37 @@ def test_where_an_image_came_from_is_read_of_its_own_labels() -> None:
     )
     [container] = containers(listing, [ListedImage(IMAGE, None, None)], [HERE])
     assert container.origin == Origin()
+
+
+def test_a_compose_service_that_the_image_alone_names_is_none() -> None:
+    """Eight containers of an image that Compose built were replicas of a service that they are no part of."""
+    labels = {"infercanary.enable": "true", "com.docker.compose.service": "resnet"}
+    by_hand = [{**listed(number), "Labels": labels} for number in (1, 2)]
+    found = seen(*by_hand, listed(3), exporter())
+    assert [container.service for container in found] == ["app-resnet-1", "app-resnet-2", "resnet"]
+    assert ["built for the Compose service 'resnet'" in "".join(container.notes) for container in found] == [
+        True, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("enable", ["yes", "1", "ture"])
+def test_enable_with_another_word_is_found_and_said(enable: str) -> None:
+    [container] = seen(listed(enable=enable), exporter())
+    assert container.url is None
+    assert (
+        container.url_missing == f"label infercanary.enable: '{enable}' is neither true nor false; write true"
+    )
+
+
+@pytest.mark.parametrize("enable", ["no", "False", "off", "0", ""])
+def test_enable_that_says_no_is_no(enable: str) -> None:
+    assert seen(listed(enable=enable), exporter()) == []
+
+
+def test_labels_that_mean_nothing_are_said_with_the_one_that_was_meant() -> None:
+    [container] = seen(listed(sevice="search", colour="red"), exporter())
+    assert container.notes == (
+        "label infercanary.colour: not known; the labels are infercanary.enable, infercanary.service, "
+        "infercanary.port, infercanary.socket, infercanary.watches",
+        "label infercanary.sevice: not known; did you mean infercanary.service?",
+    )

@@ -55,7 +55,7 @@ EXPECTED = {
     "interval_bool": ": interval_seconds: expected a number, got true or false",
     "interval_nan": ":2:19: `.nan` is not a finite number; give one",
     "interval_negative": ": interval_seconds: expected a number >= 0.1",
-    "interval_text": ": interval_seconds: expected a number, got text",
+    "interval_text": ": interval_seconds: expected a number, got text; leave its unit out: 10 for 10 s, 0.05 for 5 %",
     "interval_zero": ": interval_seconds: expected a number >= 0.1",
     "key_of_two_lines": ": unknown key `two lines`; known keys: canaries, listen, interval_seconds, duty_cap, burst, timeout_seconds, "
     "open_timeout_seconds, controls, samplers, journal, journal_bytes, profile, memory_reserve, device_memory_reserve",
@@ -70,7 +70,7 @@ EXPECTED = {
     "controls_text": ": controls: expected true or false, got text",
     "listen_foreign": ": listen: cannot listen on 192.0.2.1:9798 (Cannot assign requested address); "
     "free it or choose another",
-    "listen_number": ": listen: expected text, got a whole number",
+    "listen_number": ": listen: `0.0.0.0:98000` is neither host:port (0.0.0.0:9798) nor unix:///path",
     "listen_port": ": listen: `127.0.0.1:99999` is neither host:port (0.0.0.0:9798) nor unix:///path",
     "listen_url": ": listen: `http://127.0.0.1:9798` is neither host:port (0.0.0.0:9798) nor unix:///path",
     "listen_word": ": listen: `everywhere` is neither host:port (0.0.0.0:9798) nor unix:///path",

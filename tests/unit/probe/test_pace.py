@@ -6,10 +6,13 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import decode
+from infercanary.probe import TorchTarget
 from infercanary.probe.duty import DUTY_CAP, INTERVAL
 from infercanary.probe.loop import Probe
 from infercanary.probe.pace import pace
 from infercanary.probe.tags import values
+
+SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
 
 def test_without_it_what_was_given_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,11 +36,11 @@ def test_it_overrides_what_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
         ("INFERCANARY_INTERVAL_SECONDS", "nan", "give seconds from 0.1 to 86400"),
         ("INFERCANARY_INTERVAL_SECONDS", "inf", "give seconds from 0.1 to 86400"),
         ("INFERCANARY_INTERVAL_SECONDS", "1e9", "give seconds from 0.1 to 86400"),
-        ("INFERCANARY_INTERVAL_SECONDS", "10 s", "give a number, or leave it out"),
+        ("INFERCANARY_INTERVAL_SECONDS", "10 s", "give seconds, such as 10, or leave it out"),
         ("INFERCANARY_DUTY_CAP", "0", "give a share above 0, at most 1"),
         ("INFERCANARY_DUTY_CAP", "1.01", "give a share above 0, at most 1"),
         ("INFERCANARY_DUTY_CAP", "nan", "give a share above 0, at most 1"),
-        ("INFERCANARY_DUTY_CAP", "5 %", "give a number, or leave it out"),
+        ("INFERCANARY_DUTY_CAP", "5 %", "give a share, such as 0.05 for 5 %, or leave it out"),
     ],
 )
 def test_a_mistake_names_the_variable_and_the_remedy(
@@ -45,14 +48,14 @@ def test_a_mistake_names_the_variable_and_the_remedy(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(UsageError) as caught:
-        Probe({})
+        Probe(SOME)
     assert str(caught.value) == f"environment: {name}={value}: {remedy}"
 
 
 def test_a_probe_in_a_server_keeps_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INFERCANARY_INTERVAL_SECONDS", "0.3")
     monkeypatch.setenv("INFERCANARY_DUTY_CAP", "0.9")
-    probe = Probe({}, listen="127.0.0.1:0", interval_seconds=60, samplers=())
+    probe = Probe(SOME, listen="127.0.0.1:0", interval_seconds=60, samplers=())
     probe.serve()
     try:
         known = values(decode(probe.report("")).families)

@@ -13,12 +13,14 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.probe import Probe, samplers
+from infercanary.probe import Probe, TorchTarget, samplers
 from infercanary.probe.config import read
 from infercanary.probe.histogram import Tally
 from infercanary.probe.samplers import SampleFailed, Unavailable, make_samplers, registered
 from infercanary.probe.samplers.threads import ThreadSampler
 from infercanary.probe.sampling import Guard
+
+SOME = {"some": TorchTarget("module:factory", [{"shape": [1]}])}
 
 VALUE = Metric("infercanary_value", "gauge", "V.")
 
@@ -311,7 +313,7 @@ class Twin(Scripted):
 
 def test_a_probe_takes_switches_and_samplers(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no sampler `x`"):
-        Probe({}, samplers={"x": True})
+        Probe(SOME, samplers={"x": True})
     path = tmp_path / "probe.yaml"
     canaries = "canaries: {c: {target: torch, options: {model: 'm:f', inputs: [{shape: [1]}]}}}"
     path.write_text(f"{canaries}\nsamplers: {{nvml: false, thread: true}}\n")

@@ -6,7 +6,7 @@ import click
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
-from infercanary.compare import markdown, options, page, text
+from infercanary.compare import markdown, options, page, text, units
 from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.measured import Gate
@@ -50,8 +50,13 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     "--restart-sd",
     type=float,
     metavar="PERCENT",
-    help="How much starts of one image differ (an SD), where it is known; 0 where no restart lies between. "
+    help="How much starts of one image differ (an SD), where it is known; 0 if nothing was restarted. "
     "Otherwise it is estimated from the starts.",
+)
+@click.option(
+    "--same-unit",
+    is_flag=True,
+    help=f"Both files of numbers are in one unit, although one is more than {units.MOST_APART:g} times the other.",
 )
 @options.policy(FILES, "the interval")
 @options.expect
@@ -68,6 +73,7 @@ def command(
     canary: str,
     column: str,
     restart_sd: float | None,
+    same_unit: bool,
     policy: Policy,
     claimed: float | None,
     gate: Gate,
@@ -77,7 +83,7 @@ def command(
     """Whether CANDIDATE is slower than BASELINE, by how much, and why; and whether it takes more memory or energy.
 
     Both are journals of probes, or both are numbers: one a line, a JSON array, JSON objects, or CSV or TSV with a
-    header. The content decides what a file is; it may be packed with gzip; `-` is standard input.
+    header. The format is detected; it may be packed with gzip; `-` is standard input.
 
     Of a journal, the medians of steady runs count, start by start; its older file, FILE.1, is read with it. Starts of
     one image differ, and the runs within one start do not show by how much: give several of each side, or give
@@ -95,6 +101,9 @@ def command(
         read(paths, column=column, ids=picked, apart=every) for paths, picked in zip(sides, ids, strict=True)
     )
     both = _common(old, new, canary)
+    if not (old.journal or same_unit):
+        for before, after in both.values():
+            units.check_same(before.every, after.every, new.places[0])
     results = {
         name: with_claim(
             compare_runs(

@@ -34,7 +34,7 @@ def command(file: str, canary: str, column: str, as_json: bool, report: str) -> 
     """Where the level of one series changed: when, by how much, and what began there.
 
     FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, or CSV or TSV
-    with a header. The content decides what it is; it may be packed with gzip; `-` is standard input. An index counts
+    with a header. The format is detected; it may be packed with gzip; `-` is standard input. An index counts
     the runs that count, from 0 on.
     """
     recording = read([file], column=column)

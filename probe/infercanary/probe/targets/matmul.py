@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Metric
 from infercanary.probe.targets import Need, NoCuda, Reading, register
@@ -159,7 +160,7 @@ class MatmulTarget:
             Failure: torch's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
-        self._torch: Any = imported("torch", "install infercanary[torch]")
+        self._torch: Any = imported("torch", advice("torch"))
         torch, self._device = self._torch, self._torch.device(self.device)
         if self._device.type == "cuda":
             self.cuda_missing, why = torch_model.why_no_cuda(torch, self._device)

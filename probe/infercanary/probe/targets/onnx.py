@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
@@ -141,7 +142,7 @@ class OnnxTarget:
             Failure: ONNX Runtime's libraries do not fit, or are not there; or memory does not suffice.
             NoCuda: There is no CUDA; :attr:`cuda_missing` says why.
         """
-        self._ort: Any = imported("onnxruntime", "install infercanary[onnx], or onnxruntime-gpu for a GPU")
+        self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
         onnxruntime = self._ort
         if not Path(self._path).is_file():
             raise UsageError(f"model: no file `{self._path}`; check the path (it starts at {Path.cwd()})")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from infercanary.command.extras import advice
 from infercanary.command.settings import UsageError, convert
 from infercanary.contract.profile import Profile
 from infercanary.probe.targets import Need, NoCuda, Unsized, register
@@ -136,7 +137,7 @@ class TorchTarget:
             NoCuda: torch has no CUDA; :attr:`cuda_missing` says why.
         """
         self.ask_for_memory(self._needs())
-        self._torch: Any = imported("torch", "install infercanary[torch]")
+        self._torch: Any = imported("torch", advice("torch"))
         torch = self._torch
         self._device = torch.device(self.device)
         if self._device.type == "cuda":
