@@ -10,6 +10,10 @@ on ``sys.path``, where ``extend_path`` finds the second. Names are imported when
     infercanary.__version__
     infercanary.judge.compare(before, after).verdict  # needs the extra `exporter`
     infercanary.Probe({"resnet18": target}).start()
+    infercanary.time(model, inputs)  # as a canary is timed, here and now
+    infercanary.read("journal.jsonl").to_pandas()
+
+In IPython, ``%load_ext infercanary`` has the magics ``%canary`` and ``%%canary``.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from pkgutil import extend_path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from infercanary.notebook.magic import load as load_ipython_extension  # noqa: F401
+    from infercanary.notebook.reading import read as read
+    from infercanary.notebook.timed import time as time
     from infercanary.probe import Probe as Probe
 
     __version__: str
@@ -27,8 +34,13 @@ __path__ = extend_path(__path__, __name__)
 
 _UNKNOWN_VERSION = "0+unknown"  # of a checkout that is not installed; a valid version by PEP 440
 _PARTS = ("judge", "probe")
-_LAZY = {"Probe": "infercanary.probe"}
-__all__ = ["Probe", "__version__"]
+_LAZY = {
+    "Probe": ("infercanary.probe", "Probe"),
+    "load_ipython_extension": ("infercanary.notebook.magic", "load"),
+    "read": ("infercanary.notebook.reading", "read"),
+    "time": ("infercanary.notebook.timed", "time"),
+}
+__all__ = ["Probe", "__version__", "read", "time"]
 
 
 def __getattr__(name: str) -> object:
@@ -37,7 +49,8 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         value: object = _version()
     elif name in _LAZY:
-        value = getattr(import_module(_LAZY[name]), name)
+        module, attribute = _LAZY[name]
+        value = getattr(import_module(module), attribute)
     else:
         raise AttributeError(f"module 'infercanary' has no attribute {name!r}")
     globals()[name] = value

@@ -1,0 +1,200 @@
+"""What was measured, or read out of a journal: numbers, a table for a notebook, and a journal again."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from infercanary.command.extras import advice
+from infercanary.command.settings import UsageError
+from infercanary.contract.journal import JournalEntry, encode, environment_id
+from infercanary.contract.report import Run
+
+if TYPE_CHECKING:
+    from infercanary.compare.notebook import Answer
+
+CONFIDENCE = 0.95
+"""Of the interval that is shown, at least: it lies between two of the runs' medians."""
+
+_SHOWN = ("torch", "onnxruntime", "cuda", "driver", "gpu", "cpu", "python")
+
+
+@dataclass(frozen=True)
+class TimingResult:
+    """The runs of one canary by one process. Times are seconds.
+
+    Args:
+        canary: Its name.
+        boot_id: Of the probe that ran it.
+        runs: In order of time, each with its repeats.
+        environment: Component → version or setting.
+        outputs: Canary → the fingerprint of its output.
+        process: The id of the process that measured it; 0 where it was read from a file.
+    """
+
+    canary: str
+    boot_id: str
+    runs: Sequence[Run]
+    environment: Mapping[str, str]
+    outputs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    process: int = 0
+
+    @property
+    def medians(self) -> list[float]:
+        """The median of each run."""
+        return [median(run.latencies) for run in self.runs if run.latencies]
+
+    @property
+    def median(self) -> float:
+        """The median of the runs' medians."""
+        return median(self.medians)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """An interval of the median, of 95 % confidence at least, without any assumption about its distribution; None
+        of fewer than 6 runs. Runs that follow one another are more alike than it knows: see `compare` for a verdict.
+        """
+        ordered, count = sorted(self.medians), len(self.medians)
+        below, rank = 0.5**count, 0
+        while 2 * below <= 1 - CONFIDENCE:
+            rank += 1
+            below += math.comb(count, rank) * 0.5**count
+        return (ordered[rank - 1], ordered[-rank]) if rank else None
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Phase → its median over the runs."""
+        names = dict.fromkeys(name for run in self.runs for name in run.phases)
+        return {name: median(r.phases[name] for r in self.runs if name in r.phases) for name in names}
+
+    @property
+    def tags(self) -> dict[str, float]:
+        """Tag, such as ``preempted`` → the share of the runs that have it."""
+        counts = Counter(tag for run in self.runs for tag in run.tags)
+        return {tag: count / len(self.runs) for tag, count in counts.most_common()}
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a journal, which ``infercanary compare`` and :func:`infercanary.read` read.
+
+        Args:
+            path: A file that is not there yet.
+
+        Returns:
+            The path.
+
+        Raises:
+            UsageError: It is there, or cannot be written.
+        """
+        environment = environment_id(self.environment)
+        entries = [
+            JournalEntry(
+                self.boot_id, environment, components=dict(self.environment), outputs=dict(self.outputs)
+            ),
+            *(JournalEntry(self.boot_id, environment, run=run) for run in self.runs),
+        ]
+        path = Path(path)
+        try:
+            with path.open("xb") as file:
+                file.writelines(map(encode, entries))
+        except FileExistsError:
+            raise UsageError(f"{path}: it is there already; give another name") from None
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be written ({error.strerror}); give another path") from None
+        return path
+
+    def compare(self, candidate: TimingResult, *, restart_sd: float | None = None) -> Answer:
+        """Judge another result against this one.
+
+        Args:
+            candidate: What is new.
+            restart_sd: How much two starts of one thing differ, as a ratio (SD). By default 0 where one process
+                measured both, else as the judge estimates it.
+
+        Returns:
+            The verdict with its sentence; in a notebook also pictures.
+
+        Raises:
+            UsageError: The extra `exporter` is missing, or the two have no canary in common.
+        """
+        try:
+            from infercanary.compare.notebook import answer
+        except ModuleNotFoundError as error:
+            raise UsageError(f"compare: it needs the module `{error.name}`; {advice('exporter')}") from None
+        if restart_sd is None and self.process and self.process == candidate.process:
+            restart_sd = 0.0
+        with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
+            old, new = self.save(Path(folder) / "old"), candidate.save(Path(folder) / "new")
+            return answer(old, new, (self.canary, candidate.canary), restart_sd)
+
+    def to_pandas(self) -> Any:
+        """A row for each run: its time (UTC), median, minimum and maximum, phases in seconds, and tags.
+
+        Returns:
+            A ``pandas.DataFrame``.
+
+        Raises:
+            UsageError: There is no pandas.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise UsageError(f"to_pandas: it needs pandas; {advice('notebook')}") from None
+        rows = [
+            {
+                "started_at": pandas.to_datetime(run.started_at, unit="s", utc=True),
+                "canary": run.canary,
+                "outcome": run.outcome,
+                "median": median(run.latencies) if run.latencies else None,
+                "min": min(run.latencies, default=None),
+                "max": max(run.latencies, default=None),
+                **{f"phase_{name}": seconds for name, seconds in run.phases.items()},
+                "tags": ", ".join(run.tags),
+                "boot_id": run.boot_id or self.boot_id,
+            }
+            for run in self.runs
+        ]
+        return pandas.DataFrame(rows)
+
+    def __str__(self) -> str:
+        facts = "; ".join(f"{name} {text}" for name, text in self._facts().items() if name != "canary")
+        return f"{self.canary}: {facts}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f'<tr><th style="text-align: left">{html.escape(name)}</th>'
+            f'<td style="text-align: left">{html.escape(text)}</td></tr>'
+            for name, text in self._facts().items()
+        )
+        return f"<table>{rows}</table>"
+
+    def _facts(self) -> dict[str, str]:
+        within = self.interval
+        shown = f" [{_seconds(within[0])}, {_seconds(within[1])}]" if within else ""
+        facts = {
+            "canary": self.canary,
+            "median": f"{_seconds(self.median)}{shown}",
+            "runs": f"{len(self.runs)} of {sum(len(run.latencies) for run in self.runs)} repeats in all",
+            "phases": ", ".join(f"{name} {_seconds(value)}" for name, value in self.phases.items()),
+            "tags": ", ".join(f"{tag} {share:.0%}" for tag, share in self.tags.items()),
+            "environment": ", ".join(
+                f"{name} {self.environment[name]}" for name in _SHOWN if name in self.environment
+            ),
+        }
+        return {name: text for name, text in facts.items() if text}
+
+
+def _seconds(value: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if value * factor >= 1:
+            return f"{value * factor:.4g} {unit}"
+    return f"{value * 1e6:.4g} µs"

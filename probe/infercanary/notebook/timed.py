@@ -1,0 +1,96 @@
+"""``infercanary.time``: what a probe measures of a model, measured now, in this process."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from infercanary.command.settings import UsageError
+from infercanary.notebook.function import FunctionTarget
+from infercanary.notebook.result import TimingResult
+from infercanary.probe import Probe, Target, TorchTarget
+
+RUNS = 12
+"""As many as the first looks of the judge take; with fewer than 8, a start does not count for it."""
+
+_MOST_RUNS = 512  # in one report
+_INTERVAL_SECONDS, _DUTY_CAP = 1.0, 1.0
+"""They decide how many repeats a run has: as many as fit into the second, from 5 to 50."""
+
+
+def time(
+    model: Callable[..., Any] | str | Target,
+    inputs: Sequence[Any] = (),
+    *,
+    device: str | None = None,
+    name: str = "model",
+    runs: int = RUNS,
+) -> TimingResult:
+    """Time a model or a function as a canary is timed: warmed up until it is steady, by CUDA events on a GPU.
+
+    Args:
+        model: A torch module, any function, a target, or text as in probe.yaml (``package.module:factory``, a file).
+        inputs: Its arguments. Of a torch model also specifications, such as ``{"shape": [1, 3, 224, 224]}``.
+        device: ``cpu``, ``cuda`` or ``cuda:N``. By default that of the model's first parameter, else the CPU.
+        name: Of the canary, in the result and in a journal.
+        runs: How many, of 5 to 50 repeats each.
+
+    Returns:
+        Latency, phases, tags and environment.
+
+    Raises:
+        UsageError: An argument cannot be meant, or the model fails; one line says which and why.
+    """
+    if not isinstance(runs, int) or isinstance(runs, bool) or not 1 <= runs <= _MOST_RUNS:
+        raise UsageError(f"runs: `{runs}` is not a whole number from 1 to {_MOST_RUNS}")
+    target = _target(model, inputs, device)
+    probe = Probe({name: target}, interval_seconds=_INTERVAL_SECONDS, duty_cap=_DUTY_CAP, burst=False)
+    try:
+        probe.open()
+        report = probe.once(runs)
+    except KeyboardInterrupt:
+        probe.stop(0)
+        raise
+    finally:
+        probe.close()
+    if report is None:  # stopped from another thread
+        raise UsageError(f"{name}: it was stopped")
+    failed = [run for run in report.runs if run.outcome != "ok"]
+    if failed:
+        raise UsageError(f"{name}: {failed[-1].outcome.replace('_', ' ')}: {failed[-1].detail}")
+    return TimingResult(
+        canary=name,
+        boot_id=report.boot_id,
+        runs=report.runs,
+        environment=report.environment,
+        outputs=report.outputs,
+        process=os.getpid(),
+    )
+
+
+def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
+    if not isinstance(model, type) and all(
+        callable(getattr(model, method, None)) for method in ("open", "run", "values", "close")
+    ):
+        target: Target = model
+        return target
+    if isinstance(model, str) or _is_module(model):
+        return TorchTarget(model, inputs, device=device or _device_of(model))
+    if not callable(model) or inspect.isclass(model):
+        raise UsageError(
+            f"model: {type(model).__name__} can be neither called nor opened; give a model or a function"
+        )
+    return FunctionTarget(model, inputs, device or "cpu")
+
+
+def _is_module(model: object) -> bool:
+    torch = sys.modules.get("torch")  # a model of torch's is there only where torch is
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def _device_of(model: Any) -> str:
+    parameter = next(iter(model.parameters()), None) if _is_module(model) else None
+    return "cpu" if parameter is None else str(parameter.device)

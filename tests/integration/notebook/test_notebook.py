@@ -1,0 +1,136 @@
+"""The notebook of examples/ in a real kernel, the magics in a real IPython, and the bare install."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import infercanary
+from infercanary.command.settings import UsageError
+
+ROOT = Path(__file__).parents[3]
+
+pytestmark = pytest.mark.takes(15)
+
+
+def outputs(cell: Any, kind: str) -> str:
+    return "".join(
+        "".join(output.get("data", {}).get(kind, "")) + "".join(output.get("text", ""))
+        for output in cell.outputs
+    )
+
+
+def test_the_notebook_runs_and_says_that_it_is_slower() -> None:
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    notebook = nbformat.read(ROOT / "examples/notebook.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    timed, compared, pictures, table, _, magic = [c for c in notebook.cells if c.cell_type == "code"]
+    assert "median" in outputs(timed, "text/html") and "µs" in outputs(timed, "text/plain")
+    assert outputs(compared, "text/plain").startswith("regressed +")
+    assert "<svg" in outputs(pictures, "text/html").replace("&lt;", "<")
+    assert "phase_compute" in outputs(table, "text/html")
+    assert "cell: median" in outputs(magic, "text/plain")
+
+
+@pytest.fixture(scope="module")
+def shell() -> Any:
+    ipython = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    ipython.run_line_magic("load_ext", "infercanary")
+    return ipython
+
+
+def test_a_cell_is_timed_with_the_names_of_the_notebook(shell: Any) -> None:
+    shell.run_cell("numbers = list(range(1000))")
+    result = shell.run_cell_magic("canary", "--runs 6 --name sum", "total = sum(numbers)\n")
+    assert result.canary == "sum" and len(result.runs) == 6
+    assert shell.user_ns["total"] == 499500
+    low, high = result.interval
+    assert low <= result.median <= high
+
+
+@pytest.mark.parametrize(
+    ("line", "cell", "said"),
+    [
+        ("--runs many x", None, "infercanary: %canary: argument --runs: invalid int value: 'many'; write %canary"),
+        ("", None, "infercanary: %canary: there is nothing to time"),
+        ("--runs 0 1 + 1", None, "infercanary: runs: `0` is not a whole number from 1 to 512"),
+        ("sum(numbers", None, "infercanary: %canary: '(' was never closed in `sum(numbers`"),
+        ("nowhere()", None, "infercanary: cell: raised: cannot be opened: NameError: name 'nowhere' is not defined"),
+        ("--device cuda 1 + 1", None, "infercanary: "),
+        ("a b", "1 + 1", "infercanary: %%canary: `a b` is no option"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(
+    shell: Any, capsys: pytest.CaptureFixture[str], line: str, cell: str | None, said: str
+) -> None:
+    if cell is None:
+        shell.run_line_magic("canary", line)
+    else:
+        shell.run_cell_magic("canary", line, cell)
+    [printed] = capsys.readouterr().out.splitlines()
+    assert printed.startswith(said)
+
+
+def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path: Path) -> None:
+    """Without pandas, numpy and the exporter's tree."""
+    for name in ("pandas", "numpy"):
+        (tmp_path / f"{name}.py").write_text(
+            f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n"
+        )
+    script = (
+        "import infercanary\n"
+        "from infercanary.command.settings import UsageError\n"
+        "result = infercanary.time(lambda: sum(range(1000)), runs=2)\n"
+        "again = infercanary.read(result.save('runs.jsonl'))\n"
+        "print(again.median == result.median, len(again.runs))\n"
+        "for call in (result.to_pandas, lambda: result.compare(again)):\n"
+        "    try: call()\n"
+        "    except UsageError as error: print(error)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "True 2",
+        "to_pandas: it needs pandas; in a checkout: pip install '.[notebook]'",
+        "compare: it needs the module `numpy`; in a checkout: pip install '.[exporter]'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("latency\n0.1\n", "runs.jsonl:1: no line of a journal; is this the right file?"),
+        ("", "runs.jsonl: name the canary; there are: none"),
+    ],
+)
+def test_a_file_that_is_no_journal_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs.jsonl").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        infercanary.read("runs.jsonl")
+    assert str(caught.value) == line
+
+
+def test_a_result_is_saved_once(tmp_path: Path) -> None:
+    result = infercanary.time(lambda: 1, runs=1)
+    path = result.save(tmp_path / "runs.jsonl")
+    assert json.loads(path.read_text().splitlines()[0])["components"]
+    with pytest.raises(UsageError, match="it is there already"):
+        result.save(path)
+    assert result.interval is None, "of one run there is none"
