@@ -376,7 +376,6 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
     ),
     "README.md": (
-        "At {first_look} runs comes the first look",
         "`equivalent` (the change is within ±{effect} %)",
     ),
     "docs/ab.md": (
