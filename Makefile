@@ -11,7 +11,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures chart images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures release-files pin chart images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,12 @@ dashboards-page: .venv/dev grafana/check/node_modules ## docs/dashboards.md: wha
 
 pictures: .venv/dev ## docs/img: the exporter's status page after an upgrade, by Chromium (apt-get install chromium)
 	.venv/bin/python -m docs.pictures
+
+release-files: .venv/dev ## exporter/infercanary.cdx.json, the bill of materials that the wheel carries
+	.venv/bin/python -m release.sbom
+
+pin: .venv/dev ## compose.pinned.yml: each image of the Compose file by the digest that its registry has now; at a release
+	.venv/bin/python -m release.pin
 
 images: ## the images of the Compose file, which test-stack builds otherwise
 	DOCKER_BUILDKIT=0 docker compose build --quiet classify # one after the other, for they share layers

@@ -9,6 +9,7 @@ number of :mod:`infercanary.judge.policy` needs a line in ``STATEMENTS``.
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import re
 import sys
@@ -16,13 +17,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from markdown_it import MarkdownIt
 
 import infercanary.exporter
 import infercanary.probe
+from infercanary.ab.answer import CanaryAnswer
 from infercanary.client import accept, fetch
+from infercanary.compare import schemas
+from infercanary.compare.changes import ScanResult
+from infercanary.compare.comparison import ComparisonResult
+from infercanary.compare.overview import OverviewRow
 from infercanary.contract.bottleneck import LIMITS
 from infercanary.contract.report import LADDER, Kind, Metric
 from infercanary.contract.vocabulary import (
@@ -48,6 +54,7 @@ from infercanary.probe.targets.matmul import PRECISIONS
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs/metrics.md"
 TABLE = ROOT / "probe/infercanary/contract/kinds.py"
+SCHEMAS = ROOT / "docs/schemas"
 RUNBOOKS = ROOT / "docs/runbooks.md"
 RUNBOOKS_PAGE = ROOT / "exporter/infercanary/exporter/runbooks.html"
 PREFIX = "infercanary_"
@@ -228,6 +235,11 @@ same across upgrades: compare by it.
 A name in `_info` is always 1, and its labels are what it says. A set of states has a series for each, 1 for the one
 that holds.
 
+**Stability.** The first word below a name. `STABLE`: name, labels, unit and meaning
+change only in a major release (before 1.0 in a minor one), and the release before has both. `EXPERIMENTAL`: they may
+change in any release; the changelog says so. Help texts, values of `component` and words of sentences are for people,
+and may change at any time.
+
 **Missing, never zero.** What is not known has no series: after a run that failed, where a sampler failed, where the
 kernel or the driver does not report it. When a poll fails, all that the probe said vanishes, and `infercanary_up` is 0.
 
@@ -319,6 +331,7 @@ def _sections(part: Part, metrics: Iterable[Metric]) -> Iterator[str]:
 
 def _section(metric: Metric) -> str:
     facts = [
+        *(["EXPERIMENTAL"] if metric.experimental else ["STABLE"]),
         metric.kind,
         unit(metric.name) or "no unit",
         *(_label(metric.name, name) for name in metric.labels),
@@ -375,9 +388,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     "prometheus/rules/alerts.yml": (
         "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
     ),
-    "README.md": (
-        "`equivalent` (the change is within ±{effect} %)",
-    ),
+    "README.md": ("`equivalent` (the change is within ±{effect} %)",),
     "docs/ab.md": (
         "equivalent (within ±{effect} %)",
         "regressed: {effect} % or more, and clear of ±{clear} %",
@@ -490,7 +501,28 @@ def files() -> dict[Path, str]:
             raise ValueError(f"{name}: {error}") from None
     book = made.get(RUNBOOKS, RUNBOOKS.read_text(encoding="utf-8"))
     made[RUNBOOKS_PAGE] = web_page(book)
+    made |= {
+        SCHEMAS / f"{name}.v{schemas.VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
+        for name, schema in printed().items()
+    }
     return {TARGET: render(declared()), TABLE: table(declared([infercanary.probe])), **made}
+
+
+def printed() -> dict[str, dict[str, Any]]:
+    """Command → the JSON Schema of what its ``--json`` prints."""
+    text, number = {"type": "string"}, {"type": "number"}
+    experiment = {
+        "ended": text,
+        "seconds": number,
+        "finished_at": number,
+        "failures": {"type": "array", "items": {"type": "object"}},
+    }
+    return {
+        "compare": schemas.of_answer("compare", [ComparisonResult], {}),
+        "scan": schemas.of_answer("scan", [ScanResult], {}),
+        "ab": schemas.of_answer("ab", [ComparisonResult, CanaryAnswer], experiment),
+        "report": schemas.of_rows("report", OverviewRow),
+    }
 
 
 def web_page(markdown: str) -> str:

@@ -27,7 +27,7 @@ from infercanary.ab.variant import Variant, differing, words
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
 from infercanary.command.settings import UsageError
-from infercanary.compare import markdown, options
+from infercanary.compare import junit, markdown, options
 from infercanary.compare import page as pages
 from infercanary.compare.measured import Gate
 from infercanary.compare.terminal import say, width
@@ -116,6 +116,7 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
 @options.gate
 @options.form
 @options.report
+@options.junit_file
 def command(
     images: tuple[str, ...],
     restarts: int,
@@ -140,6 +141,7 @@ def command(
     gate: Gate,
     form: str,
     report: str,
+    junit_path: str,
 ) -> int:
     """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why; and whether it takes more memory.
 
@@ -207,7 +209,9 @@ def command(
             answer.summarize(name, result, a, b, restarts, policy, claimed, gate)
             for name in _canaries(result)
         ]
-        return _say(answers, result, interruption.number, form, report)
+        if junit_path:
+            junit.write(junit_path, [each.compared for each in answers])
+        return _say(answers, result, interruption.number, form, report, policy)
 
 
 class _Containers:
@@ -325,7 +329,14 @@ def _canaries(result: Result) -> list[str]:
     return answer.common(result.pairs) if result.pairs else []
 
 
-def _say(answers: Sequence[CanaryAnswer], result: Result, signal_number: int, form: str, report: str) -> int:
+def _say(
+    answers: Sequence[CanaryAnswer],
+    result: Result,
+    signal_number: int,
+    form: str,
+    report: str,
+    policy: Policy = EXPERIMENT,
+) -> int:
     """Print the answers, then write the report: if that fails, the answer has been printed."""
     code: int = worst([each.compared.exit_code for each in answers]) if answers else ExitCode.INCONCLUSIVE
     if signal_number:
@@ -354,7 +365,7 @@ def _say(answers: Sequence[CanaryAnswer], result: Result, signal_number: int, fo
             f"{arm.name} ({words(arm.settings)})" if arm.settings else arm.name
             for arm in (answers[0].a, answers[0].b)
         )
-        pages.write(report, pages.page(title, articles, notes))
+        pages.write(report, pages.page(title, articles, notes, policy))
     return code
 
 

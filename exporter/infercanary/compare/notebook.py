@@ -10,10 +10,11 @@ from infercanary.command.settings import UsageError
 from infercanary.compare import page
 from infercanary.compare.comparison import ComparisonResult, compare_runs, judged
 from infercanary.compare.read import pick, read
+from infercanary.judge.policy import FILES
 
 
 @dataclass(frozen=True)
-class Answer:
+class ComparedResults:
     """A verdict. As text it is the sentence, in a notebook the report of ``infercanary compare``.
 
     Args:
@@ -47,7 +48,7 @@ class Answer:
         )
 
 
-def answer(old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | None) -> Answer:
+def answer(old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | None) -> ComparedResults:
     """Compare two journals.
 
     Args:
@@ -69,4 +70,4 @@ def answer(old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | 
     sides = [pick(read([str(path)]), canaries[0])[canaries[0]] for path in (old, new)]
     result = compare_runs(canaries[0], *sides, restart_sd=restart_sd)
     article = page.comparison(result, *map(judged, sides))
-    return Answer(result, page.page(f"{canaries[0]}: before and after", [article], ()))
+    return ComparedResults(result, page.page(f"{canaries[0]}: before and after", [article], (), FILES))

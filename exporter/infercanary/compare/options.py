@@ -15,6 +15,7 @@ import msgspec
 from infercanary.command.exit_codes import worst
 from infercanary.command.settings import UsageError
 from infercanary.compare import claim, measured, text
+from infercanary.compare.schemas import VERSION
 from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import Policy
 
@@ -150,6 +151,24 @@ def report(function: F) -> F:
     """
     return click.option(
         "--html", "report", default="", metavar="FILE", help="Write a report with pictures to FILE too."
+    )(function)
+
+
+def junit_file(function: F) -> F:
+    """Add the option ``--junit``.
+
+    Args:
+        function: A command, which gets it as its argument ``junit_path``.
+
+    Returns:
+        The command with the option.
+    """
+    return click.option(
+        "--junit",
+        "junit_path",
+        default="",
+        metavar="FILE",
+        help="Write JUnit XML for a CI system to FILE too.",
     )(function)
 
 
@@ -298,5 +317,11 @@ def answer(results: Sequence[Mapping[str, Any]], notes: Sequence[str], **more: A
     if results:
         code = worst(each["exit_code"] for each in results)
         first = next(each for each in results if each["exit_code"] == code)
-    whole = {**first, **more, "notes": [*first["notes"], *notes], "canaries": results}
+    whole = {
+        "schema_version": VERSION,
+        **first,
+        **more,
+        "notes": [*first["notes"], *notes],
+        "canaries": results,
+    }
     return json.dumps(whole) + "\n"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-import infercanary
 from infercanary.command.settings import UsageError
 from infercanary.compare import operators, picture, text
 from infercanary.compare.changes import ScanResult
+from infercanary.compare.colophon import colophon
 from infercanary.compare.comparison import ComparisonResult, SideSummary
 from infercanary.compare.efficiency import in_words
 from infercanary.compare.measured import MeasureShift
@@ -22,13 +22,13 @@ from infercanary.compare.overview import OverviewRow, apart
 from infercanary.compare.parts import PartShift
 from infercanary.compare.recording import Floats, RecordedRuns, safe, shown
 from infercanary.compare.units import count, value, when
-from infercanary.judge.policy import FILES
+from infercanary.judge.policy import FILES, Policy
 from infercanary.judge.sentence import interval
 from infercanary.judge.shift import CHANGED
 
 _STYLE = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 _WIDTH, _HEIGHT = 600, 100
-_BINS = 80
+_BINS = 300  # from 0 on, a distribution fills a few
 _DOTS = 1500  # of a series; of more, medians are drawn
 
 _HEAD = """<!doctype html>
@@ -41,17 +41,19 @@ _HEAD = """<!doctype html>
 """
 
 
-def page(title: str, articles: Iterable[str], notes: Sequence[str]) -> str:
+def page(title: str, articles: Iterable[str], notes: Sequence[str], policy: Policy | None = None) -> str:
     """Return the whole document.
 
     Args:
         title: Text; it is escaped.
         articles: HTML.
         notes: Text; it is escaped.
+        policy: The numbers that decided; None where nothing was.
     """
     head = _HEAD.format(title=safe(title, 400), style=_STYLE)
     said = [f"<p><small>{safe(note, 1000)}</small></p>" for note in notes]
-    foot = f"<footer><small>InferCanary {safe(infercanary.__version__)}</small></footer></body></html>\n"
+    made = "".join(f"<p><small>{safe(line, 2000)}</small></p>" for line in colophon(policy))
+    foot = f"<footer>{made}</footer></body></html>\n"
     return "\n".join([head, *articles, *said, "</main>", foot])
 
 
@@ -218,11 +220,11 @@ def _side(side: SideSummary) -> str:
 
 def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[str]:
     """Yield a figure for each side, on one scale."""
-    low, high = picture.scale((before, after))
+    low, (high, beyond) = 0.0, picture.axis((before, after))
     yield "<h3>Run medians, on one scale</h3>"
     for style, label, points in (("old", "baseline", before), ("new", "candidate", after)):
         middle = float(np.median(points))
-        x = (middle - low) / (high - low) * _WIDTH
+        x = middle / high * _WIDTH
         caption = f'<span class="key {style}">{label}, median {safe(value(middle, unit))}</span>'
         yield (
             f'<figure class="{style}">{_svg(f"distribution of the {label}")}'
@@ -230,8 +232,15 @@ def _distributions(before: Floats, after: Floats, unit: str | None) -> Iterator[
             f'<path class="fill" d="{_bars(picture.densities(points, low, high, _BINS))}"/>'
             f'<path class="middle" d="M{x:.1f} 0V{_HEIGHT}"/></svg><figcaption>{caption}</figcaption></figure>'
         )
-    ends = (value(low, unit), value(high, unit))
-    yield f"<figure><figcaption><span>{safe(ends[0])}</span><span>{safe(ends[1])}</span></figcaption></figure>"
+    yield (
+        f"<figure><figcaption><span>0</span><span>{safe(value(high, unit) + _beyond(beyond))}</span>"
+        "</figcaption></figure>"
+    )
+
+
+def _beyond(runs: int) -> str:
+    """How many runs lie beyond the end of an axis."""
+    return f", {count(runs, 'run')} beyond" if runs else ""
 
 
 def _bars(numbers: Sequence[float]) -> str:
@@ -246,34 +255,34 @@ def _bars(numbers: Sequence[float]) -> str:
 
 def _sides(before: Floats, after: Floats, unit: str | None) -> str:
     """Return a figure of both sides in order of time, each on its half."""
-    low, high = picture.scale((before, after))
+    high, beyond = picture.axis((before, after))
     half = _WIDTH / 2
     dots = "".join(
-        f'<path class="dots {style}" d="{_dots(picture.condensed(points, _DOTS), at, at + half, low, high)}"/>'
+        f'<path class="dots {style}" d="{_dots(picture.condensed(points, _DOTS), at, at + half, high)}"/>'
         for style, points, at in (("old", before, 0.0), ("new", after, half))
     )
     keys = '<span class="key old">baseline</span><span class="key new">candidate</span>'
     return (
         f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
         f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}M{half} 0V{_HEIGHT}"/>{dots}</svg>'
-        f"<figcaption>{keys}<span>{safe(value(low, unit))} to {safe(value(high, unit))}</span></figcaption></figure>"
+        f"<figcaption>{keys}<span>0 to {safe(value(high, unit) + _beyond(beyond))}</span></figcaption></figure>"
     )
 
 
 def _series(result: ScanResult, points: Floats) -> str:
-    low, high = picture.scale((points,))
+    high, beyond = picture.axis((points,))
     each = _WIDTH / points.size
     marks = "".join(f"M{change.index * each:.1f} 0V{_HEIGHT}" for change in result.changes)
     levels = "".join(
-        f"M{level.index * each:.1f} {_y(level.median, low, high):.1f}h{level.runs * each:.1f}"
+        f"M{level.index * each:.1f} {_y(level.median, high):.1f}h{level.runs * each:.1f}"
         for level in result.levels
     )
     return (
         f'<h3>Runs, in order of time</h3><figure class="runs">{_svg("medians of runs, in order of time")}'
         f'<path class="edge" d="M0 0H{_WIDTH}M0 {_HEIGHT}H{_WIDTH}"/>'
-        f'<path class="dots new" d="{_dots(picture.condensed(points, _DOTS), 0, _WIDTH, low, high)}"/>'
+        f'<path class="dots new" d="{_dots(picture.condensed(points, _DOTS), 0, _WIDTH, high)}"/>'
         f'<path class="level" d="{levels}"/><path class="mark" d="{marks}"/></svg><figcaption>'
-        f"<span>{safe(value(low, result.unit))} to {safe(value(high, result.unit))}</span></figcaption></figure>"
+        f"<span>0 to {safe(value(high, result.unit) + _beyond(beyond))}</span></figcaption></figure>"
     )
 
 
@@ -347,16 +356,16 @@ def _reach(piece: PartShift, reach: float, effect: float) -> str:
     )
 
 
-def _dots(points: Floats, begin: float, end: float, low: float, high: float) -> str:
+def _dots(points: Floats, begin: float, end: float, high: float) -> str:
     step = (end - begin) / points.size
     return "".join(
-        f"M{begin + (i + 0.5) * step:.1f} {_y(float(v), low, high):.1f}h0" for i, v in enumerate(points)
+        f"M{begin + (i + 0.5) * step:.1f} {_y(float(v), high):.1f}h0" for i, v in enumerate(points)
     )
 
 
-def _y(number: float, low: float, high: float) -> float:
-    """Return the height of ``number``; outliers are drawn at the edge."""
-    share = (number - low) / (high - low)
+def _y(number: float, high: float) -> float:
+    """Return the height of ``number`` over 0; what is beyond ``high`` is drawn at the edge."""
+    share = number / high
     return _HEIGHT * (1 - (min(1.0, max(0.0, share)) if math.isfinite(share) else 1.0))
 
 

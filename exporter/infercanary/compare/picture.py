@@ -42,6 +42,20 @@ def scale(sides: Iterable[Floats]) -> tuple[float, float]:
     return max(0.0, low - room), high + room
 
 
+def axis(sides: Iterable[Floats]) -> tuple[float, int]:
+    """Return where an axis ends that begins at 0, for a report: beyond the 99.5th percentile few runs are drawn.
+
+    Args:
+        sides: Series, of which one or more has points.
+
+    Returns:
+        The highest value that is drawn, in the unit of the points; and how many points lie beyond it.
+    """
+    every = np.concatenate([points for points in sides if points.size])
+    high = float(np.quantile(every, 0.995)) or 1.0
+    return high, int(np.count_nonzero(every > high))
+
+
 def densities(points: Floats, low: float, high: float, bins: int) -> list[float]:
     """Return how many points fall into each bin, smoothed over its neighbours: few points would leave gaps.
 

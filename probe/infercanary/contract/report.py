@@ -63,6 +63,8 @@ class Metric(msgspec.Struct, frozen=True):
     help: str
     labels: tuple[str, ...] = ()
     reading: str = ""
+    experimental: bool = False
+    """Its name, labels or meaning may change in any release; others change in a major one alone."""
 
     def family(
         self, points: Mapping[tuple[str, ...], float | HistogramValue] | float | HistogramValue

@@ -19,7 +19,7 @@ from infercanary.contract.journal import JournalEntry, encode, environment_id
 from infercanary.contract.report import Run
 
 if TYPE_CHECKING:
-    from infercanary.compare.notebook import Answer
+    from infercanary.compare.notebook import ComparedResults
 
 CONFIDENCE = 0.95
 """Of the interval that is shown, at least: it lies between two of the runs' medians."""
@@ -110,7 +110,7 @@ class TimingResult:
             raise UsageError(f"{path}: cannot be written ({error.strerror}); give another path") from None
         return path
 
-    def compare(self, candidate: TimingResult, *, restart_sd: float | None = None) -> Answer:
+    def compare(self, candidate: TimingResult, *, restart_sd: float | None = None) -> ComparedResults:
         """Judge another result against this one.
 
         Args:

@@ -38,6 +38,7 @@ MEMORY = Metric(
     reading="The same work each time, so it should not move. Another level since an upgrade is the image's: other "
     "weights or precision, another allocator, another algorithm that takes more between. Where several canaries share "
     "a process, each has the memory of all.",
+    experimental=True,
 )
 RATE = Metric(
     "infercanary_run_samples_per_second",
@@ -46,6 +47,7 @@ RATE = Metric(
     ("canary",),
     reading="One request at a time: it moves as the latency does. What the canary can do under load is "
     "`infercanary_sweep_samples_per_second`.",
+    experimental=True,
 )
 JOULES = Metric(
     "infercanary_run_energy_joules",
@@ -56,6 +58,7 @@ JOULES = Metric(
     reading="A rise with an image is more work or a less efficient kernel, even where the latency stays; one on all "
     "containers of a GPU is a neighbour. A shorter run has none: `rate(infercanary_gpu_energy_joules_total[5m])` is "
     "the GPU's power.",
+    experimental=True,
 )
 
 PLACES = ("host", "device")

@@ -37,6 +37,7 @@ BUSY = Metric(
     ("canary",),
     reading="`rate(…[1d])` over `infercanary_duty_cap_ratio` is the profiles' part of the cap: a twentieth at most. "
     "`profile: false` in probe.yaml turns them off.",
+    experimental=True,
 )
 REPEATS = Metric(
     "infercanary_profiled_repeats_total",
@@ -45,6 +46,7 @@ REPEATS = Metric(
     ("canary",),
     reading="Up to five once a canary is steady, again ten minutes later, then hourly. With three of the old image and "
     "three of the new one the verdict names the operators that changed.",
+    experimental=True,
 )
 MISSING = Metric(
     "infercanary_profile_failures_total",
@@ -54,6 +56,7 @@ MISSING = Metric(
     ("canary", "reason"),
     reading="`busy` on a loaded server is by design. For the others the probe's log says why; verdicts then come "
     "without operators, and nothing else is missing.",
+    experimental=True,
 )
 TIMESTAMP = Metric(
     "infercanary_profile_timestamp_seconds",
@@ -62,6 +65,7 @@ TIMESTAMP = Metric(
     ("canary",),
     reading="Missing until a canary was profiled. `time() - infercanary_profile_timestamp_seconds` above two hours: "
     "see `infercanary_profile_failures_total`.",
+    experimental=True,
 )
 
 SHARE: Final = 0.05

@@ -41,6 +41,7 @@ LATENCY = Metric(
     reading="Off by default: a canary's `sweep`. Draw it against `infercanary_sweep_samples_per_second`: where the "
     "latency grows and the throughput does not, the device is full. In a server's pool, waiting for a turn is in it. "
     "It is a picture, measured for a second or so: verdicts on latency rest on `infercanary_latency_seconds`.",
+    experimental=True,
 )
 RATE = Metric(
     "infercanary_sweep_samples_per_second",
@@ -50,6 +51,7 @@ RATE = Metric(
     reading="With `concurrency` 1 it is `batch` over the mean latency. Where it does not grow with the batch, a larger "
     "one only makes each request wait; where it falls with the concurrency, threads are in one another's way. Each "
     "value goes with the canary's next run too, and is judged: `infercanary_measure_verdict`.",
+    experimental=True,
 )
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",
@@ -59,6 +61,7 @@ PEAK = Metric(
     _POINT,
     reading="Only on a GPU whose engine counts it (torch: `max_memory_allocated`, without what its allocator keeps in "
     "reserve). In a server's process, what the server had allocated is in it.",
+    experimental=True,
 )
 MISSING = Metric(
     "infercanary_sweep_missing_points_total",
@@ -70,6 +73,7 @@ MISSING = Metric(
     reading="`out_of_memory` is an answer: from there on batches do not fit. What failed is not tried again; what was "
     "not tried, since too little host memory was left, is asked for in the next sweep. `too_slow`: give "
     "`sweep.seconds` more, or name fewer points. The probe's log says the point and why.",
+    experimental=True,
 )
 BUSY = Metric(
     "infercanary_sweep_busy_seconds_total",
@@ -77,6 +81,7 @@ BUSY = Metric(
     "Wall time that sweeps took. It is in `infercanary_busy_seconds_total` too, and the duty cap covers it.",
     ("canary",),
     reading="`rate(…[1d])` over `infercanary_duty_cap_ratio` is the sweeps' part of the cap: a half at most.",
+    experimental=True,
 )
 INTERVAL = Metric(
     "infercanary_sweep_interval_seconds",
@@ -84,6 +89,7 @@ INTERVAL = Metric(
     "Time between sweeps: as configured, or longer where half of the duty cap needs it; up to a fifth more, by chance.",
     ("canary",),
     reading="Above what was configured, fewer `sweep.seconds` or a higher `duty_cap` brings it back.",
+    experimental=True,
 )
 TIMESTAMP = Metric(
     "infercanary_sweep_timestamp_seconds",
@@ -92,6 +98,7 @@ TIMESTAMP = Metric(
     ("canary",),
     reading="`time() - infercanary_sweep_timestamp_seconds` is how old the picture is. Missing until the first sweep, "
     "which comes one `infercanary_sweep_interval_seconds` after the start, or where no point gave numbers.",
+    experimental=True,
 )
 
 REASONS: tuple[Reason, ...] = get_args(Reason)

@@ -326,11 +326,11 @@ def test_arguments_that_cannot_be_meant_are_refused_immediately(
     settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
-        Probe(**({"targets": {}} | settings))
+        Probe(**({"targets": SOME} | settings))
 
 
-def test_without_canaries_it_still_samples(started: Any) -> None:
-    probe = started({}, samplers={})
+def test_beside_a_canary_that_fails_it_still_samples(started: Any) -> None:
+    probe = started(SOME, samplers={})
     until(lambda: (fetch(probe.address).value("infercanary_process_threads") or 0) >= 1)
 
 

@@ -7,8 +7,10 @@ import math
 import random
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
+from jsonschema import validate
 from msgspec.structs import replace
 
 from infercanary.ab import answer, command, page, text
@@ -190,6 +192,8 @@ def test_a_change_names_its_commits_with_a_link():
     assert written.count(f'href="{address}"') == 1 and written.count("href") == 1
     reported = options.plain(each)
     assert reported["b"]["origin"] == {"revision": "9f8e7d6c5b4a", "source": source, "version": "1.5"}
+    schema = json.loads((Path(__file__).parents[3] / "docs/schemas/ab.v1.json").read_text())
+    validate(json.loads(command._json([each], result(found), 1, ["a note"])), schema)
 
 
 def test_a_claim_decides_what_it_ends_with_and_when(capsys):

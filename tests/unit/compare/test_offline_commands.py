@@ -8,8 +8,10 @@ import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from jsonschema import ValidationError, validate
 
 from infercanary.command import cli as cli
 from infercanary.compare import terminal
@@ -17,6 +19,8 @@ from infercanary.compare.parts import PartShift
 from infercanary.compare.read import read
 from infercanary.compare.text import pieces
 from infercanary.judge import compare
+
+SCHEMAS = Path(__file__).parents[3] / "docs/schemas"
 
 
 @pytest.fixture
@@ -31,6 +35,8 @@ def run(monkeypatch, capsys, tmp_path):
         out, err = capsys.readouterr()
         assert code in (None, exit_.value.code), out + err
         assert (err.count("\n") == 1 and out == "") if code == 2 else err == ""
+        if "--json" in arguments and code != 2:
+            validate(json.loads(out), json.loads((SCHEMAS / f"{arguments[0]}.v1.json").read_text()))
         return err if code == 2 else out
 
     return run
@@ -139,6 +145,32 @@ def test_milliseconds_against_seconds_are_asked_about(run, write, numbers, journ
     journal("fast", [0.02, 0.0201])
     journal("slow", [2.0, 2.01])
     assert run("compare", "fast", "slow", code=1).startswith("resnet18: regressed ×")
+
+
+def test_a_schema_refuses_what_is_not_as_it_says(run, write, numbers):
+    found = json.loads(run("compare", write("a", numbers()), write("b", numbers(0.03)), "--json", code=1))
+    schema = json.loads((SCHEMAS / "compare.v1.json").read_text())
+    for broken in ({**found, "verdict": "slower"}, {**found, "schema_version": 2}, {**found, "runs": "many"}):
+        with pytest.raises(ValidationError):
+            validate(broken, schema)
+
+
+def test_junit_has_a_case_for_each_canary(run, journal, tmp_path):
+    journal("old", [0.02, 0.0201], canaries=("a<b", "same"))
+    journal("new", [0.024, 0.0241], canaries=("a<b",))
+    journal("new", [0.0201, 0.02], canaries=("same",))
+    run("compare", "old", "new", "--restart-sd", "0", "--junit", "junit.xml", code=1)
+    suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (suites.get("tests"), suites.get("failures"), suites.get("skipped")) == ("2", "1", "0")
+    slow, same = suites.iter("testcase")
+    assert slow.get("name") == "a<b" and same.get("name") == "same"
+    assert [case.find("failure") is None for case in (slow, same)] == [False, True]
+    assert 'type="regressed" message="regressed +20' in (tmp_path / "junit.xml").read_text()
+    assert "equivalent " in (same.findtext("system-out") or "")
+    line = run("compare", "old", "new", "--junit", "none/junit.xml", code=2)
+    assert line.endswith(
+        "--junit none/junit.xml: cannot be written (No such file or directory); give another file\n"
+    )
 
 
 def test_what_is_not_clear_is_not_said_to_be_small():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,3 +40,9 @@ def test_the_lowest_and_the_highest_are_seen():
     assert picture.sparkline(np.array([1.0, 2.0, 1.5]), 10)[0] == "▁█▅"
     assert picture.sparkline(np.array([1.0, 1.001]), 10)[0] in ("▄▅", "▅▅")
     assert picture.plain("▁█ ▲ 3 µs → ×2 ±1 …") == ".# ^ 3 us -> x2 +/-1 ..."
+
+
+def test_an_axis_of_a_report_begins_at_0_and_counts_what_is_beyond():
+    points = np.array([1.0] * 995 + [50.0] * 5)
+    assert picture.axis((points, np.array([]))) == (pytest.approx(1.0, abs=0.3), 5)
+    assert picture.axis((np.zeros(3),)) == (1.0, 0)

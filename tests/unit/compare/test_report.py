@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from jsonschema import validate
 
 from infercanary.command import cli as cli
 from infercanary.compare.overview import _kind
@@ -100,6 +101,7 @@ def test_images_and_hosts_side_by_side(run: Run, tmp_path: Path) -> None:
     with_gpu.close()
     # The other one's exporter still has its store open.
     rows = json.loads(run("cpu-host=one.sqlite", "gpu-host=two.sqlite", "--canary", "resnet*", "--json"))
+    validate(rows, json.loads((Path(__file__).parents[3] / "docs/schemas/report.v1.json").read_text()))
     with_cpu.close()
     assert [(row["host"], row["image"], row["device"], row["starts"]) for row in rows] == [
         ("gpu-host", "search:1 (search:1)", "H100", 1),

@@ -6,7 +6,7 @@ import click
 
 from infercanary.command import exit_codes
 from infercanary.command.settings import UsageError
-from infercanary.compare import markdown, options, page, text, units
+from infercanary.compare import junit, markdown, options, page, text, units
 from infercanary.compare.comparison import compare_runs, judged, with_claim
 from infercanary.compare.content import STANDARD_INPUT
 from infercanary.compare.measured import Gate
@@ -63,6 +63,7 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
 @options.gate
 @options.form
 @options.report
+@options.junit_file
 def command(
     baseline: str,
     candidate: str,
@@ -79,6 +80,7 @@ def command(
     gate: Gate,
     form: str,
     report: str,
+    junit_path: str,
 ) -> int:
     """Whether CANDIDATE is slower than BASELINE, by how much, and why; and whether it takes more memory or energy.
 
@@ -128,7 +130,9 @@ def command(
     if report:
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
         articles = [page.comparison(each, *pictured[name]) for name, each in results.items()]
-        page.write(report, page.page(title, articles, notes))
+        page.write(report, page.page(title, articles, notes, policy))
+    if junit_path:
+        junit.write(junit_path, results.values())
     if form == "json":
         say(options.answer([*map(options.plain, results.values())], notes))
         return code

@@ -23,6 +23,7 @@ VERDICT = Metric(
     reading=f"`regressed` is worse by {_EFFECT} or more: more memory, less throughput. Missing without an upgrade, or "
     "where runs of one image do not have the measure; latency has `infercanary_verdict`. Of throughput and energy it "
     "is `inconclusive` where controls or siblings moved too.",
+    experimental=True,
 )
 INFO = Metric(
     "infercanary_measure_verdict_info",
@@ -31,6 +32,7 @@ INFO = Metric(
     ("canary", "measure", "sentence"),
     reading="Such as `host memory regressed +31.0 % [+28.0, +34.0]`, as on the status page. Only where the verdict is "
     "`regressed` or `improved`.",
+    experimental=True,
 )
 SHIFT = Metric(
     "infercanary_measure_shift_ratio",
@@ -38,6 +40,7 @@ SHIFT = Metric(
     "The measure with the new image over that with the old one, minus 1, at the judge's last look.",
     _MEASURE,
     reading="0.31 is 31 % more memory; -0.2 is 20 % less throughput, which is worse. The verdict says which is meant.",
+    experimental=True,
 )
 LOW = Metric(
     "infercanary_measure_shift_low_ratio",
@@ -46,6 +49,7 @@ LOW = Metric(
     _MEASURE,
     reading="With `infercanary_measure_shift_high_ratio`: the interval at all looks together, at 95 %. What restarts "
     "may do is in it, also where all values are the same to the byte.",
+    experimental=True,
 )
 HIGH = Metric(
     "infercanary_measure_shift_high_ratio",
@@ -53,6 +57,7 @@ HIGH = Metric(
     "The upper end of the shift's interval.",
     _MEASURE,
     reading="As for `infercanary_measure_shift_low_ratio`.",
+    experimental=True,
 )
 BASELINE = Metric(
     "infercanary_measure_baseline",
@@ -60,6 +65,7 @@ BASELINE = Metric(
     "Median of the old image's values that the verdict rests on: bytes, joules, or samples a second.",
     _MEASURE,
     reading="Of memory at the same age of the process as the new image's values.",
+    experimental=True,
 )
 CURRENT = Metric(
     "infercanary_measure_current",
@@ -67,6 +73,7 @@ CURRENT = Metric(
     "Median of the new image's values that the verdict rests on: bytes, joules, or samples a second.",
     _MEASURE,
     reading="Of the values up to the judge's last look; the last run's are the probe's own metrics.",
+    experimental=True,
 )
 _PLAIN: dict[Metric, Callable[[MeasureVerdict], float | None]] = {
     SHIFT: lambda v: v.shift,

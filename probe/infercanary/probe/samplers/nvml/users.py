@@ -24,6 +24,7 @@ PROCESSES = Metric(
     reading="Read once a minute. Fewer than there are where the driver hides what runs in other containers, as it may. "
     "The exporter compares it with `infercanary_gpu_own_processes` of all containers on the GPU: "
     "`infercanary_gpu_unknown_processes`.",
+    experimental=True,
 )
 OWN = Metric(
     "infercanary_gpu_own_processes",
@@ -31,6 +32,7 @@ OWN = Metric(
     "Processes of the container that hold the GPU's device file and CUDA's.",
     ("gpu",),
     reading="Missing where a process's files may not be read (it runs as another user), or there are too many of them.",
+    experimental=True,
 )
 
 _MOST_FILES = 4096  # of all processes together: to look them up holds the interpreter for milliseconds

@@ -1,0 +1,97 @@
+"""``make pin``: compose.pinned.yml, an overlay that names every image of the Compose file by its digest.
+
+At a release: the digests are those that the registries have at that moment, for all platforms of an image. The Compose
+file itself keeps exact tags, which people can read. ``docker compose -f docker-compose.yml -f compose.pinned.yml up``.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from infercanary.command.settings import UsageError
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "docker-compose.yml"
+TARGET = ROOT / "compose.pinned.yml"
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def pulled(document: Mapping[str, Any]) -> dict[str, str]:
+    """The images that come from a registry; those that Compose builds have no digest there.
+
+    Args:
+        document: A Compose file.
+
+    Returns:
+        Service → image, with its tag.
+    """
+    built = {each["image"] for each in document["services"].values() if "build" in each}
+    return {name: each["image"] for name, each in document["services"].items() if each["image"] not in built}
+
+
+def overlay(document: Mapping[str, Any], digest: Callable[[str], str]) -> str:
+    """Make the overlay.
+
+    Args:
+        document: A Compose file.
+        digest: Image → its digest.
+
+    Returns:
+        YAML.
+
+    Raises:
+        UsageError: An answer is no digest.
+    """
+    images = pulled(document)
+    digests = {image: digest(image) for image in sorted(set(images.values()))}
+    for image, found in digests.items():
+        if not _DIGEST.fullmatch(found):
+            raise UsageError(f"{image}: the registry's answer `{found[:80]}` is no digest")
+    services = {name: {"image": f"{image}@{digests[image]}"} for name, image in images.items()}
+    return f"# Made by `make pin` from {SOURCE.name}.\n" + yaml.safe_dump({"services": services})
+
+
+def from_registry(image: str) -> str:
+    """Ask a registry for the digest of an image's index, by Docker's buildx.
+
+    Args:
+        image: With its tag.
+
+    Returns:
+        Such as ``sha256:…``.
+
+    Raises:
+        UsageError: There is no buildx, or the registry does not answer.
+    """
+    command = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
+    except FileNotFoundError:
+        raise UsageError("docker is not installed: install it with its plugin buildx") from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"{image}: the registry does not answer within 120 s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise UsageError(f"{image}: {lines[-1]}")
+    return done.stdout.strip()
+
+
+def main() -> None:
+    """Write the overlay; in one line why it cannot be, with nothing written."""
+    try:
+        made = overlay(yaml.safe_load(SOURCE.read_text(encoding="utf-8")), from_registry)
+    except UsageError as error:
+        sys.exit(f"make pin: {error}")
+    TARGET.write_text(made, encoding="utf-8")
+    print(f"{TARGET.name}: {made.count('sha256:')} images")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What a release is made of: the bill of materials, pinned images, units of systemd, the workflow."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infercanary.command.settings import UsageError
+from release import pin, sbom
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+DIGEST = "sha256:" + "a" * 64
+MOST_EXPOSED = 3.0
+"""Of 10, by systemd-analyze, which calls less than 5 OK."""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
+def test_the_bill_of_materials_is_current() -> None:
+    assert sbom.TARGET.read_text(encoding="utf-8") == sbom.text(), "it is stale: run `make release-files`"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
+def test_the_bill_names_each_dependency_with_its_extra() -> None:
+    project: dict[str, Any] = {
+        "name": "infercanary", "version": "1", "license": "Apache-2.0", "dependencies": ["click>=8.1,<9"],
+        "optional-dependencies": {"exporter": ["isal>=1.7; platform_machine == 'x86_64'"], "dev": ["ruff"]},
+    }  # fmt: skip
+    click, isal = sbom.bill(project)["components"]
+    assert (click["name"], click["scope"]) == ("click", "required")
+    assert {"name": "infercanary:versions", "value": ">=8.1,<9"} in click["properties"]
+    assert (isal["name"], isal["scope"]) == ("isal", "optional")
+    assert {"name": "infercanary:marker", "value": "platform_machine == 'x86_64'"} in isal["properties"]
+
+
+def test_the_overlay_names_every_image_by_its_digest() -> None:
+    made = yaml.safe_load(pin.overlay(COMPOSE, lambda _: DIGEST))["services"]
+    from_elsewhere = {
+        name: service["image"]
+        for name, service in COMPOSE["services"].items()
+        if "infercanary-" not in service["image"]
+    }
+    assert len(from_elsewhere) >= 4
+    assert made == {name: {"image": f"{image}@{DIGEST}"} for name, image in from_elsewhere.items()}
+
+
+def test_the_compose_file_itself_has_exact_tags() -> None:
+    for image in pin.pulled(COMPOSE).values():
+        assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", image), image
+
+
+@pytest.mark.parametrize("answer", ["", "latest", "sha256:12"])
+def test_what_is_no_digest_is_refused(answer: str) -> None:
+    with pytest.raises(UsageError, match="is no digest"):
+        pin.overlay(COMPOSE, lambda _: answer)
+
+
+def test_a_machine_without_docker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="docker is not installed"):
+        pin.from_registry("haproxy:3.2")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@pytest.mark.parametrize("unit", ["infercanary-exporter", "infercanary-probe"])
+def test_a_unit_is_sound_and_hardly_exposed(unit: str, tmp_path: Path) -> None:
+    """The program that it starts is not installed here, so another one stands for it."""
+    text = (ROOT / f"deploy/systemd/{unit}.service").read_text(encoding="utf-8")
+    assert text.count("/opt/infercanary/bin/infercanary") == 1
+    path = tmp_path / f"{unit}.service"
+    path.write_text(text.replace("/opt/infercanary/bin/infercanary", "/bin/true"))
+    verified = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=60)
+    assert (verified.returncode, verified.stderr) == (0, "")
+    scored = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", path], capture_output=True, text=True, timeout=60
+    )
+    [exposure] = re.findall(r"exposure level for \S+: ([\d.]+)", scored.stdout)
+    assert float(exposure) <= MOST_EXPOSED
+
+
+def steps(workflow: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [step for job in workflow["jobs"].values() for step in job["steps"]]
+
+
+def test_a_release_is_published_without_a_password_and_attested() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    used = [step["uses"] for step in steps(workflow) if "uses" in step]
+    assert any(name.startswith("pypa/gh-action-pypi-publish@") for name in used)
+    assert any(name.startswith("actions/attest-build-provenance@") for name in used)
+    assert "secrets.PYPI" not in str(workflow), "trusted publishing has no token"
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["jobs"]["publish"]["permissions"] == {"id-token": "write", "attestations": "write"}
+    [built] = [step for step in steps(workflow) if "docker/build-push-action" in step.get("uses", "")]
+    assert built["with"]["platforms"] == "linux/amd64,linux/arm64"
+    assert built["with"]["sbom"] is True and built["with"]["provenance"] == "mode=max"
