@@ -1,0 +1,152 @@
+"""The pages in a real Chromium, at four widths, dark and printed: nothing cut off, faint, torn or without its text."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from docs.chromium import Tab, tab
+from infercanary.compare import page as reports
+from infercanary.compare.changes import scan_runs
+from infercanary.compare.comparison import compare_runs
+from infercanary.compare.efficiency import Efficiency
+from infercanary.compare.overview import OverviewRow
+from infercanary.compare.recording import RecordedRuns
+from infercanary.exporter import status
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.history import RunSummary
+from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.runbooks import page as runbooks
+from infercanary.judge.model import Judgement
+from infercanary.judge.policy import FILES
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed"),
+    pytest.mark.takes(12),
+]
+
+FAULTS = (Path(__file__).parent / "faults.js").read_text(encoding="utf-8")
+WIDTHS = (400, 800, 1200, 1920)
+LONG = "registry.example.org:5000/platform/search/embedding-server-with-a-long-name:2026.11.25-1a2b3c4d5e6f"
+
+
+def report() -> str:
+    rng = np.random.default_rng(1)
+    before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
+    files = (["/srv/journals/before-the-upgrade.jsonl"], [f"/srv/{LONG}.jsonl"])
+    result = compare_runs("", before, after, files=files)
+    both = RecordedRuns([np.concatenate([before.every, after.every])])
+    row = OverviewRow(
+        canary="resnet18", host="gpu-host-1", service="search", image=LONG, origin="1.5", engine="torch 2.13.0",
+        device="NVIDIA H100 80GB HBM3", starts=3, runs=300, median=0.004, deviation=0.01, p90=0.0041, load=2.0,
+        first_run=0.1, slower=0.0, medians=(0.004, 0.0041, 0.00405),
+        efficiency=Efficiency(throughput=2000.0, throughput_from="sweep", best_load="batch 8", cost_per_1000=0.01),
+    )  # fmt: skip
+    articles = [
+        reports.overview([row]),
+        reports.comparison(result, before, after),
+        reports.scan(scan_runs("", both, files=["one.csv"], components={}), both),
+    ]
+    return reports.page(f"before → {LONG}", articles, ["a note"], FILES)
+
+
+def status_page() -> str:
+    probe = PolledProbe(
+        Container(
+            service="search", name="search-1", image=LONG, url="http://127.0.0.1:1", notes=("label: unknown",)
+        )
+    )
+    probe.up, probe.trouble, probe.environment = True, "", {"torch": "2.13.0", "env_LONG": "x" * 300}
+    probe.history.take(
+        RunSummary(
+            "resnet18", n * 10.0, "ok" if n % 9 else "raised", "out of memory", *([0.02 + n / 1e4] * 3)
+        )
+        for n in range(120)
+    )
+    judgement = Judgement(
+        state="regressed", upgraded_at=1.0, shift=0.34, low=0.31, high=0.37, baseline_image=LONG,
+        candidate_image=LONG, medians=((0.02,) * 50, (0.027,) * 50),
+    )  # fmt: skip
+    words = "regressed +34.0 % [+31.0, +37.0]: image; torch 2.7.0 → 2.13.0; compute phase; controls flat"
+    probe.findings = Findings(judgements={"resnet18": judgement}, sentences={"resnet18": words})
+    new = PolledProbe(Container(service="new", name="new-1", image="new:latest", url="http://127.0.0.1:2"))
+    new.history.take([RunSummary("c", n * 10.0, "ok", "", 0.02, 0.02, 0.02) for n in range(11)])
+    down = PolledProbe(Container(service="gone", name="gone-1", url=None, url_missing="it has no address"))
+    return asyncio.run(status.page([probe, new, down], silent=["docker"], version="0.1.0"))
+
+
+async def faults(browser: Tab, html: str, **how: Any) -> list[str]:
+    await browser.show(html, **how)
+    found: list[str] = await browser.run(FAULTS)
+    return found
+
+
+async def tabbed(browser: Tab, html: str) -> list[str]:
+    """Press Tab through the page: each link and each fold is reached in order, and shows that it has the focus."""
+    await browser.show(html, width=1200)
+    wanted = await browser.run(
+        "[...document.querySelectorAll('a[href], summary')].slice(0, 20).map(e => e.textContent)"
+    )
+    reached = []
+    for _ in wanted:
+        for kind in ("rawKeyDown", "keyUp"):
+            await browser.call(
+                "Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9
+            )
+        reached.append(
+            await browser.run(
+                "[document.activeElement].map(e => "
+                "getComputedStyle(e).outlineStyle === 'none' ? 'no outline' : e.textContent)[0]"
+            )
+        )
+    return [] if reached == wanted else [f"by the keyboard: {reached} in place of {wanted}"]
+
+
+async def look(pages: Mapping[str, str]) -> dict[str, list[str]]:
+    """Page and how it was shown → its faults; those without any are left out."""
+    found = {}
+    async with tab() as browser:
+        for name, html in pages.items():
+            for width in WIDTHS:
+                for dark in (False, True):
+                    key = f"{name}, {width} px{', dark' * dark}"
+                    found[key] = await faults(browser, html, width=width, dark=dark)
+            found[f"{name}, by the keyboard"] = await tabbed(browser, html)
+            found[f"{name}, printed"] = await faults(browser, html, width=800, media="print")
+    return {key: each for key, each in found.items() if each}
+
+
+def test_no_page_has_a_fault_at_any_width() -> None:
+    pages = {
+        "report": report(),
+        "status page": status_page(),
+        "empty status page": asyncio.run(status.page([], silent=(), version="0.1.0")),
+        "runbooks": runbooks(),
+    }
+    found = asyncio.run(look(pages))
+    assert not found, "\n".join(f"{key}: {fault}" for key, each in found.items() for fault in each)
+
+
+BROKEN = """<!doctype html><body style="background: #fff"><p style="color: #aaa">too faint</p><img src="x">
+<div style="width: 3000px">wide</div><div style="width: 8px; overflow-wrap: anywhere">letters apart</div>
+<a href="#" style="outline: none">here</a></body>"""
+
+
+def test_the_faults_are_seen() -> None:
+    async def both() -> list[str]:
+        async with tab() as browser:
+            return [*await faults(browser, BROKEN, width=400), *await tabbed(browser, BROKEN)]
+
+    text = "\n".join(asyncio.run(both()))
+    for fault in (
+        "the page is 30", "beyond the window", "contrast 2.32", "torn letter by letter", "no text for those",
+        "by the keyboard: ['no outline'] in place of ['here']",
+    ):  # fmt: skip
+        assert fault in text, text
