@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product, starmap
 from typing import Any, NamedTuple
 
 import pytest
@@ -63,7 +64,17 @@ class Scene(NamedTuple):
     panels: Sequence[Mapping[str, Any]]
 
 
-@pytest.fixture(scope="module", params=SITUATIONS)
+def in_ci(situation: str, library: str = node.VERSIONS[0]) -> bool:
+    """Whether it is no repeat: each situation on a GPU has the panels of that without, and both libraries much code."""
+    return situation != "one-image-gpu" and (library == node.VERSIONS[0] or situation == "upgraded-gpu")
+
+
+def marked(*case: str) -> object:
+    """A case, of the campaign only where CI has one like it."""
+    return pytest.param(*case, marks=[] if in_ci(*case) else pytest.mark.campaign)
+
+
+@pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
         assert not os.environ.get("CI"), why
@@ -79,6 +90,7 @@ def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
         yield Scene(situation.name, prometheus, places, panels)
 
 
+@pytest.mark.parametrize("scene", [*map(marked, SITUATIONS)], indirect=True)
 def test_it_is_what_it_is_called(scene: Scene) -> None:
     wanted = [*THERE[scene.name.removesuffix("-gpu")]]
     if scene.name.endswith("-gpu"):
@@ -158,7 +170,11 @@ def _open_rows() -> Iterator[tuple[str, list[str]]]:
         yield from rows.items()
 
 
-@pytest.mark.parametrize("library", node.VERSIONS)
+@pytest.mark.parametrize(
+    ("scene", "library"),
+    [*starmap(marked, product(SITUATIONS, node.VERSIONS))],
+    indirect=["scene"],
+)
 def test_no_panel_has_a_fault(scene: Scene, library: str) -> None:
     shown = node.shown(scene.panels, library)
     empty_ones = [

@@ -152,11 +152,11 @@ for dtype in sizes:
     repeat(make(dtype, (3, 70_000)), 4)
 before = max(mib("VmRSS"), mib("VmHWM"))
 for dtype, itemsize in sizes.items():
-    held = make(dtype, (32, 1 << 15, 32 // itemsize))  # 32 MiB
+    held = make(dtype, (32, 1 << 13, 32 // itemsize))  # 8 MiB
     found[dtype] = mib("VmHWM") - before
     del held
-source = make("float32", (65, 1 << 15))  # 8 MiB
-for size in (66, 191):  # 24 MiB at most
+source = make("float32", (65, 1 << 13))  # 2 MiB
+for size in (66, 191):  # 6 MiB at most
     held = repeat(source, size)
     found[f"repeated {size}"] = mib("VmHWM") - before
     del held
@@ -166,14 +166,14 @@ print(json.dumps(found))
 
 @pytest.mark.parametrize("engine", ["numpy", "torch"])
 def test_an_input_takes_its_own_size_while_it_is_drawn(engine: str) -> None:
-    """The most memory that a process ever had (VmHWM): the inputs of 32 MiB are drawn one after the other."""
+    """The most memory that a process ever had (VmHWM): the inputs of 8 MiB are drawn one after the other."""
     pytest.importorskip(engine)
     done = subprocess.run(
         [sys.executable, "-c", PEAKS, engine], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     peaks = json.loads(done.stdout)
-    assert all(peak < 32 + 6 for peak in peaks.values()), peaks
+    assert all(peak < 8 + 6 for peak in peaks.values()), peaks
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
