@@ -5,6 +5,8 @@ ARGS ?=
 WORKERS ?= 4
 # Of the stack's tests: the shared stack in one, containers of their own in the other
 STACK_WORKERS ?= 2
+# Where it is set, as in images of Python, each process of the tests, and each that they start, would compile all anew.
+export PYTHONDONTWRITEBYTECODE =
 # A smaller torch without CUDA: make demo TORCH_INDEX_URL=https://download.pytorch.org/whl/cpu
 TORCH_INDEX_URL ?=
 PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt \

@@ -116,7 +116,7 @@ def _source() -> list[Rule]:
     return [
         group
         for path in sorted(RULES.glob("*.y*ml"))
-        for group in (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("groups") or ()
+        for group in (yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) or {}).get("groups") or ()
     ]
 
 

@@ -19,7 +19,7 @@ from infercanary.probe.measures import peak, reset_peak, resident
 from infercanary.probe.shortage import readable
 
 # Never a timed test: machines are shared, and a slow moment is no mistake.
-settings.register_profile("untimed", deadline=None)
+settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 MOST_MEMORY = 1 << 30

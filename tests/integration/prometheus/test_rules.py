@@ -32,7 +32,7 @@ Document = dict[str, Any]
 
 @cache
 def load(path: Path) -> Document:
-    document: Document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    document: Document = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     return document
 
 

@@ -18,7 +18,7 @@ PROVISIONING = ROOT / "grafana/provisioning"
 
 
 def _read(path: Path) -> Any:
-    return yaml.safe_load(path.read_text(encoding="utf-8"))
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
 
 
 ON = _read(PROVISIONING / "alerting/on/rules.yml")

@@ -99,7 +99,11 @@ def _declared() -> dict[str, set[str]]:
 
 def _recorded() -> set[str]:
     files = (ROOT / "prometheus/rules").glob("*.y*ml")
-    groups = [group for path in files for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    groups = [
+        group
+        for path in files
+        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
+    ]
     return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
 
 

@@ -18,7 +18,11 @@ LISTED = [place for places in empty.EMPTY.values() for place in places]
 
 def _recordings() -> set[str]:
     files = (ROOT / "prometheus/rules").glob("*.y*ml")
-    groups = [group for path in files for group in yaml.safe_load(path.read_text(encoding="utf-8"))["groups"]]
+    groups = [
+        group
+        for path in files
+        for group in yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)["groups"]
+    ]
     return {f"recording {rule['record']}" for group in groups for rule in group["rules"] if "record" in rule}
 
 
