@@ -39,6 +39,10 @@ class Document(msgspec.Struct, frozen=True):
     body: bytes
 
 
+class StoreAway(StoreError):
+    """The store cannot do it now, and may later: what it was given is to be offered again."""
+
+
 class LeaseLost(StoreError):
     """Somebody else judges the service by now; nothing was written."""
 

@@ -41,6 +41,7 @@ from infercanary.store.retention import Retention, StartRecord
 _SWEEP_SECONDS = 3600.0
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
 _MAX_CANARIES = 32  # of one start
+_DROPPED = 20  # starts in a transaction: each may have thousands of rows, and a statement has seconds
 _MOST_READ_BYTES = 64 << 20  # of runs that are held between two judgements
 
 
@@ -328,9 +329,11 @@ class PostgresStore:
         rows = self.session.rows(sql.RECORDS, service=service)
         expired = retention.expired((StartRecord(key, *row) for row in rows), age, self._keep)
         dropped = PostgresRows(self.session, service, "")
+        for begin in range(0, len(expired), _DROPPED):
+            with self.transaction():
+                dropped.drop(expired[begin : begin + _DROPPED])
         with self.transaction():
             if expired:
-                dropped.drop(expired)
                 self.session.run(sql.DROP_DOCUMENTS, service=service)
                 self.session.run(sql.DROP_FINDINGS, service=service)
             self.session.run(sql.DROP_UNUSED_ENVIRONMENTS, service=service)

@@ -12,6 +12,8 @@ from infercanary.store import postgres_sql as sql
 from infercanary.store.postgres_session import PostgresSession
 from infercanary.store.records import start_in
 
+_READ = 50  # series in a statement: each may have thousands of rows, and a statement has seconds
+
 
 class StartSeen(msgspec.Struct):
     """A start as it was read; ``generation`` is None where its row cannot be read."""
@@ -181,9 +183,11 @@ class Mirror:
             series = self.series[one]
             if series.read_thinned != series.thinned:
                 series.bodies = []
-        after = [bodies[-1][0] if (bodies := self.series[one].bodies) else -1 for one in ids]
-        if ids:
-            rows = db.rows(sql.SAMPLES, service=self._service, series=[*ids], after=after)
+        every = [*ids]
+        for begin in range(0, len(every), _READ):
+            part = every[begin : begin + _READ]
+            after = [bodies[-1][0] if (bodies := self.series[one].bodies) else -1 for one in part]
+            rows = db.rows(sql.SAMPLES, service=self._service, series=part, after=after)
             for series_id, sequence, body in rows:
                 self.series[series_id].bodies.append((sequence, body))
         for one in ids:

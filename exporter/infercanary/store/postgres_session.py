@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from infercanary.store import postgres_sql as sql
-from infercanary.store.base import StoreError
+from infercanary.store.base import StoreAway, StoreError
 
 if TYPE_CHECKING:
     import psycopg
@@ -189,7 +189,7 @@ class PostgresSession:
         try:
             yield
             if self._db is not db or db.closed:
-                raise StoreError(f"{self._location.shown}: not done, since a part of it failed")
+                raise StoreAway(f"{self._location.shown}: not done, since a part of it failed")
         except BaseException:
             self._within -= 1
             with suppress(Exception):
@@ -236,7 +236,7 @@ class PostgresSession:
         try:
             if self._db is None or self._db.closed:
                 if self._within:
-                    raise StoreError(f"{shown}: not done, since the connection broke")
+                    raise StoreAway(f"{shown}: not done, since the connection broke")
                 self._db = None
                 self._db = self._connect()
             self._until = time.monotonic() + _CALL_SECONDS
@@ -244,7 +244,9 @@ class PostgresSession:
         except (psycopg.Error, UnicodeError, OSError) as error:
             if self._db is not None and (self._db.closed or self._db.broken):
                 self._disconnect()
-            raise StoreError(f"{shown}: {explain(error)}") from error
+            # Values that no database takes are refused for good; all else may do better later.
+            kind = StoreError if isinstance(error, psycopg.DataError | UnicodeError) else StoreAway
+            raise kind(f"{shown}: {explain(error)}") from error
         finally:
             self._until = None
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import numpy as np
+import psycopg
 import pytest
 from postgres import Postgres
 
@@ -95,6 +96,28 @@ def judge(stack: ExitStack, location: str | None, host: str = "") -> Judging:
 
     stack.callback(close)
     return judging
+
+
+def test_what_cannot_be_stored_now_is_stored_later(postgres: Postgres, judges: ExitStack) -> None:
+    """A lock, a deadlock, a full disk: nothing that waits in memory is dropped for it."""
+    url = postgres.database()
+    judging = judge(judges, f"{url}&options=-c%20lock_timeout%3D100ms")
+    first, second = fleet()[:2]
+    submit(judging, first)
+    judging.turn()
+    with psycopg.connect(url) as other:
+        other.execute("SELECT 1 FROM series FOR UPDATE")
+        submit(judging, second)
+        submit(judging, fleet()[20])
+        judging.turn()
+        values = {family.name: family.points for family in judging.families()}
+        assert values["infercanary_store_up"][0].value == 0.0
+    judging.turn()
+    values = {family.name: family.points for family in judging.families()}
+    assert values["infercanary_store_up"][0].value == 1.0
+    assert values["infercanary_stored_runs_total"][0].value == len(first.runs) + len(second.runs) + len(
+        fleet()[20].runs
+    )
 
 
 def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: ExitStack) -> None:

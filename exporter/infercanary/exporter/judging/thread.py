@@ -41,7 +41,7 @@ from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
 from infercanary.judge.upgrade import last_upgrade
-from infercanary.store.base import Fleet, LeaseLost, Store, StoreError, open_store
+from infercanary.store.base import Fleet, LeaseLost, Store, StoreAway, StoreError, open_store
 
 log = structlog.get_logger(__name__)
 
@@ -226,13 +226,13 @@ class Judging:
                     start = report.generation
                     try:
                         new = self._take_one(store, report)
+                    except StoreAway:
+                        raise
                     except StoreError as error:
                         # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
                         self._errors += 1
-                        log.error(
-                            "runs not stored",
-                            service=str(start.key), container=start.container, error=str(error),
-                        )  # fmt: skip
+                        where = {"service": str(start.key), "container": start.container}
+                        log.error("runs not stored", **where, error=str(error))
                         continue
                     if new is not None:
                         stored += new
