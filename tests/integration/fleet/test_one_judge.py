@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import random
+import socket
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import psycopg
 import pytest
-from postgres import Postgres
+from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import Run
 from infercanary.exporter.judging import ownership
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, ServiceKey
 from infercanary.store.postgres import PostgresStore
+from infercanary.store.postgres_session import Location
 
 SERVICES = {"faster": 0.93, "slower": 1.08, "same": 1.0, "much-slower": 1.5, "alone": None}
 """What the second image makes of the latency; None for a service without one."""
@@ -166,3 +170,86 @@ def test_verdicts_are_those_of_one_judge_on_a_file(postgres: Postgres, judges: E
         for exporter in exporters.values():
             if service in exporter.ownership.held:
                 assert exporter.findings[service].judgements["c"].state == found.judgements["c"].state
+
+
+class Proxy:
+    """Between an exporter and the database; what it holds back is neither delivered nor refused."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._open = threading.Event()
+        self._open.set()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def hold_back(self, yes: bool) -> None:
+        if yes:
+            self._open.clear()
+        else:
+            self._open.set()
+
+    def close(self) -> None:
+        self._open.set()
+        self._listening.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.create_connection(("127.0.0.1", self._to))
+                for one, other in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(one, other), daemon=True).start()
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError), one, other:
+            while data := one.recv(1 << 16):
+                self._open.wait()
+                other.sendall(data)
+
+
+def test_a_partition_costs_nothing_and_ends_with_one_judge(
+    postgres: Postgres, judges: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infercanary.store.postgres_session._CALL_SECONDS", 0.5)
+    url = postgres.database()
+    proxy = judges.enter_context(closing(Proxy(postgres.port)))
+    (tmp_path / "password").write_text(PASSWORD)
+    name = Location.of(url).shown.rpartition("/")[2]
+    behind = judge(
+        judges,
+        f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}?password_file={tmp_path / 'password'}&connect_timeout=2",
+        HOSTS[0],
+    )
+    other = judge(judges, url, HOSTS[1])
+    parts = [part for part in in_time(fleet()) if part.start.service == "slower"]
+    key = ServiceKey("", "slower")
+    half = len(parts) // 2
+    for part in parts[:half]:
+        submit(behind, part)
+    behind.turn()
+    assert behind.ownership.publishes(key)
+    other.turn()
+    assert not other.ownership.publishes(key)
+    proxy.hold_back(True)
+    postgres.sql("UPDATE lease SET expires = now()", url)  # it ends by the database's clock meanwhile
+    for part in parts[half:]:
+        submit(behind, part)
+    behind.turn()
+    values = {family.name: family.points for family in behind.families()}
+    assert values["infercanary_store_up"][0].value == 0.0
+    assert behind.ownership.publishes(key), "it cannot know whether another one has taken over"
+    other.turn()
+    assert other.ownership.publishes(key)
+    proxy.hold_back(False)
+    behind.turn()
+    assert not behind.ownership.publishes(key)
+    for _ in range(2):
+        behind.turn()
+        other.turn()
+    alone = judge(judges, None)
+    for part in parts:
+        submit(alone, part)
+    alone.turn()
+    assert other.findings[key].judgements == alone.findings[key].judgements
+    assert postgres.sql("SELECT sum(taken) FROM series", url) == str(sum(len(part.runs) for part in parts))
