@@ -10,15 +10,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import GIVEN, SCRIPT, Cluster, missing
+from cluster import GIVEN, LOAD, NODE_LABEL, SCRIPT, Cluster, missing
 from folders import NeedyFolder
 from harness import eventually, run
 from node_images import EXPORTER, archive
 from operated import PROMETHEUS, Prometheus, configuration, running
 from workloads import FILES, IMAGES, namespace
 
-# Takes images from Docker to the nodes of the cluster that KUBECONFIG names: `kind load docker-image`, say.
-LOAD = "KUBERNETES_LOAD"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,14 +39,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         else:
             print(run(SCRIPT, "up", "3", str(folder / "images.tar"), seconds=300))
         (folder / "images.tar").unlink()
-        yield Cluster(folder)
+        started = Cluster(folder)
+        for number, name in enumerate(started.nodes, 1):
+            started.kubectl("label", "--overwrite", "node", name, f"{NODE_LABEL}={number}")
+        yield started
     finally:
-        if not GIVEN:
+        if GIVEN:
+            given_back(Cluster(folder))
+        else:
             run(SCRIPT, "down", seconds=120)
         os.close(lock)
 
 
+def given_back(cluster: Cluster) -> None:
+    """What the tests put into somebody's cluster is gone."""
+    cluster.kubectl("delete", "namespace", "--ignore-not-found", RELEASE, *NAMESPACES, seconds=300)
+    cluster.kubectl("label", "node", *cluster.nodes, f"{NODE_LABEL}-")
+
+
 RELEASE = "infercanary"
+NAMESPACES = ("monitoring", "ml", "ads")
 VALUES = {
     "image": {"repository": EXPORTER.split(":")[0], "tag": EXPORTER.split(":")[1], "pullPolicy": "Never"},
     "config": {"poll_seconds": 1},
@@ -67,7 +77,7 @@ def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     cluster.apply(
         namespace(RELEASE, restricted),
-        *(namespace(name) for name in ("monitoring", "ml", "ads")),
+        *(namespace(name) for name in NAMESPACES),
         PROMETHEUS,
     )
     folder = tmp_path_factory.mktemp("prometheus")

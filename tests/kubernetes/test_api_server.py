@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -26,6 +27,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, encode
 
+_STATUS = b'{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}'
+GONE = (
+    b"HTTP/1.1 410 Gone\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_STATUS), _STATUS)
+)
 POD = "/api/v1/namespaces/{}/pods"
 ACCOUNT = "/api/v1/namespaces/infercanary/serviceaccounts/exporter"
 
@@ -63,15 +69,21 @@ class Probes:
 
 
 class Tunnel:
-    """Relays to the API server, and stops on command: silent, or cut off with nothing behind it."""
+    """Relays to the API server, and fails on command: silent, cut off with nothing behind it, or gone."""
 
-    def __init__(self, to: int) -> None:
+    def __init__(self, api: ApiServer) -> None:
         self.silent = self.closed = False
-        self._to = to
+        self.gone = False
+        """Whether the next request is answered by HTTP 410 here, which the real one sends as an event."""
+        self._to = api.port
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(api.ca_file, api.ca_file.with_suffix(".key"))
+        answering = asyncio.start_server(self._answer_gone, "127.0.0.1", 0, ssl=context)
+        self._gone_server = self._loop.run_until_complete(answering)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -85,6 +97,7 @@ class Tunnel:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._server.close()
+        self._gone_server.close()
         self._loop.run_until_complete(self._ended())
         self._loop.close()
 
@@ -103,11 +116,20 @@ class Tunnel:
             writer.transport.abort()
             return
         with suppress(OSError):
-            there, back = await asyncio.open_connection("127.0.0.1", self._to)
+            port = self._gone_server.sockets[0].getsockname()[1] if self.gone else self._to
+            there, back = await asyncio.open_connection("127.0.0.1", port)
             self._writers |= {writer, back}
             await asyncio.gather(self._relay(reader, back), self._relay(there, writer))
             self._writers -= {writer, back}
         writer.transport.abort()
+
+    async def _answer_gone(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            self.requested = await reader.readuntil(b"\r\n\r\n")
+            self.gone = False
+            writer.write(GONE)
+            await writer.drain()
+        writer.close()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -122,7 +144,7 @@ class Watched:
     """An exporter as a process, before the API server, and what it shows."""
 
     def __init__(self, api: ApiServer, folder: Path) -> None:
-        self.api, self.probes, self.tunnel = api, Probes(), Tunnel(api.port)
+        self.api, self.probes, self.tunnel = api, Probes(), Tunnel(api)
         self.token_file = folder / "token"
         self.ports: dict[str, int] = {}
         self._account()
@@ -303,6 +325,17 @@ def test_a_version_that_expired_while_it_was_cut_off(watched: Watched) -> None:
     assert watched.ended("expired") == expired + 1
     assert watched.metric("kubernetes_lists_total")[""] == lists + 1
     watched.delete("begins-unseen")
+
+
+def test_a_version_that_is_gone_by_the_status_of_the_answer(watched: Watched) -> None:
+    lists, expired = watched.metric("kubernetes_lists_total")[""], watched.ended("expired")
+    watched.tunnel.gone = True
+    eventually("a list", 20, lambda: watched.metric("kubernetes_lists_total")[""] == lists + 1)
+    assert b"watch=1" in watched.tunnel.requested
+    assert watched.ended("expired") == expired + 1
+    watched.create("after-gone")
+    watched.follows("after-gone", "steady")
+    watched.delete("after-gone")
 
 
 def test_silence(watched: Watched) -> None:

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from cluster import Cluster
 from harness import eventually
+from workloads import OLD
 
 
 def test_it_has_three_nodes(cluster: Cluster) -> None:
-    nodes = cluster.get("nodes")["items"]
-    assert len(nodes) == 3
-    for node in nodes:
+    for name in cluster.nodes:
+        node = cluster.get("node", name)
         [ready] = [state for state in node["status"]["conditions"] if state["type"] == "Ready"]
-        assert ready["status"] == "True", node["metadata"]["name"]
+        assert ready["status"] == "True", name
 
 
 def test_a_pod_runs_on_each(cluster: Cluster) -> None:
     labels = {"app": "hello"}
-    container = {
-        "name": "hello",
-        "image": "docker.io/infercanary/pause:1",
-        "imagePullPolicy": "Never",
-    }
+    sleeps = {"name": "hello", "image": OLD, "imagePullPolicy": "Never", "command": ["sleep", "infinity"]}
     cluster.apply(
         {
             "apiVersion": "apps/v1",
@@ -28,7 +24,7 @@ def test_a_pod_runs_on_each(cluster: Cluster) -> None:
             "metadata": {"name": "hello", "namespace": "default"},
             "spec": {
                 "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+                "template": {"metadata": {"labels": labels}, "spec": {"containers": [sleeps]}},
             },
         }
     )
@@ -37,5 +33,5 @@ def test_a_pod_runs_on_each(cluster: Cluster) -> None:
         found = cluster.pods("default", "app=hello")
         return {pod["spec"]["nodeName"] for pod in found if pod["status"]["phase"] == "Running"}
 
-    eventually("a pod on each node", 60, lambda: len(running()) == 3)
+    eventually("a pod on each node", 60, lambda: running() >= {*cluster.nodes})
     cluster.kubectl("delete", "daemonset", "hello", "--wait=false", "--namespace", "default")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cluster import GIVEN, Cluster
+from cluster import GIVEN, NODE_LABEL, Cluster
 from harness import eventually
 from node_images import EXPORTER
 from workloads import NEW, OLD, container, deployment, namespace, pod
@@ -30,7 +30,7 @@ def release(cluster: Cluster, tmp_path: Path) -> Iterator[str]:
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
         "config": {"poll_seconds": 1},
         "store": {"hostPath": str(FOLDER)},
-        "nodeSelector": {"kubernetes.io/hostname": "node-1"},
+        "nodeSelector": {NODE_LABEL: "1"},
         "monitoring": {"enabled": False},
     }
     (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))

@@ -8,11 +8,13 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from cluster import GIVEN, SCRIPT, Cluster
+from cluster import GIVEN, SCRIPT, Cluster, Object
 from harness import eventually, run
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -20,16 +22,15 @@ NODE, NAMESPACE = "node-2", "kubelet-test"
 
 
 class Exporter:
-    """As a process on this machine, following one node with a service account's token."""
+    """As a process on this machine, following one node with a service account's token: by a watch or by its kubelet."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, *, by_kubelet: bool) -> None:
+        account = "kubelet" if by_kubelet else "watch"
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             self.port = free.getsockname()[1]
         given = yaml.safe_load(Path(cluster.kubeconfig).read_text())["clusters"][0]["cluster"]
-        (folder / "token").write_text(
-            cluster.kubectl("create", "token", "exporter", "--namespace", NAMESPACE)
-        )
-        config = {
+        (folder / account).write_text(cluster.kubectl("create", "token", account, "--namespace", NAMESPACE))
+        config: dict[str, Any] = {
             "listen": f"127.0.0.1:{self.port}",
             "poll_seconds": 0.5,
             "docker": {"enabled": False},
@@ -37,13 +38,24 @@ class Exporter:
                 "enabled": True,
                 "url": given["server"],
                 "node": NODE,
-                "token_file": str(folder / "token"),
+                "token_file": str(folder / account),
                 "ca_file": given["certificate-authority"],
             },
         }
-        (folder / "exporter.yaml").write_text(yaml.safe_dump(config))
+        if by_kubelet:
+            [address] = [
+                each["address"]
+                for each in cluster.get("node", NODE)["status"]["addresses"]
+                if each["type"] == "InternalIP"
+            ]
+            config["kubernetes"] |= {
+                "url": f"https://{address}:10250",
+                "kubelet": {"enabled": True, "poll_seconds": 1},
+            }
+        path = folder / f"{account}.yaml"
+        path.write_text(yaml.safe_dump(config))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "infercanary", "exporter", "--config", str(folder / "exporter.yaml")],
+            [sys.executable, "-m", "infercanary", "exporter", "--config", str(path)],
             stderr=subprocess.DEVNULL,
         )
 
@@ -57,59 +69,76 @@ class Exporter:
             if sample.name == f"infercanary_{name}" and labels.items() <= sample.labels.items()
         ]
 
+    def is_polled_after(self, polls: float) -> bool:
+        return self.polls() > polls
+
     def polls(self) -> float:
         """The container has no probe, so each poll fails."""
         [(_, count)] = self.series("failed_polls_total", namespace=NAMESPACE)
         return count
 
 
+RIGHTS = {"watch": ("pods", ["list", "watch"]), "kubelet": ("nodes/pods", ["get"])}
+
+
+def account(name: str) -> list[Object]:
+    """A service account that may do what the chart's may."""
+    resource, verbs = RIGHTS[name]
+    rbac = "rbac.authorization.k8s.io"
+    role = f"{NAMESPACE}-{name}"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": NAMESPACE}},
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": role},
+            "rules": [{"apiGroups": [""], "resources": [resource], "verbs": verbs}],
+        },
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE}],
+        },
+    ]
+
+
 @pytest.fixture
-def exporter(cluster: Cluster, tmp_path: Path) -> Iterator[Exporter]:
-    name = {"name": "exporter", "namespace": NAMESPACE}
-    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAMESPACE}
+def exporters(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Exporter, Exporter]]:
+    """One that watches the API server, and one that asks the kubelet."""
     labels = {"app": "steady"}
     container = {"name": "server", "image": "docker.io/infercanary/pause:1", "imagePullPolicy": "Never"}
+    template = {
+        "metadata": {"labels": labels, "annotations": {"infercanary.io/enable": "true"}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": NODE},
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+        },
+    }
     cluster.apply(
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": name},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": NAMESPACE},
-            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]}],
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": NAMESPACE},
-            "roleRef": role,
-            "subjects": [{"kind": "ServiceAccount", **name}],
-        },
+        *account("watch"),
+        *account("kubelet"),
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
             "metadata": {"name": "steady", "namespace": NAMESPACE},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {
-                    "metadata": {"labels": labels, "annotations": {"infercanary.io/enable": "true"}},
-                    "spec": {
-                        "nodeSelector": {"kubernetes.io/hostname": NODE},
-                        "terminationGracePeriodSeconds": 0,
-                        "containers": [container],
-                    },
-                },
-            },
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
         },
     )
-    started = Exporter(cluster, tmp_path)
+    started = Exporter(cluster, tmp_path, by_kubelet=False), Exporter(cluster, tmp_path, by_kubelet=True)
     try:
         yield started
     finally:
-        started.process.terminate()
-        started.process.wait(10)
+        for each in started:
+            each.process.terminate()
+        for each in started:
+            each.process.wait(10)
         cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
-        cluster.kubectl("delete", "clusterrole,clusterrolebinding", NAMESPACE)
+        for name in RIGHTS:
+            cluster.kubectl("delete", "clusterrole,clusterrolebinding", f"{NAMESPACE}-{name}")
 
 
 def ready(cluster: Cluster) -> str:
@@ -121,23 +150,35 @@ def ready(cluster: Cluster) -> str:
 @pytest.mark.skipif(
     bool(GIVEN), reason="whose kubelet may be stopped is not known of a cluster that is given"
 )
-def test_a_kubelet_that_is_stopped(cluster: Cluster, exporter: Exporter) -> None:
-    found = eventually("the pod", 60, lambda: exporter.series("container_info", namespace=NAMESPACE))
+def test_a_kubelet_that_is_stopped(cluster: Cluster, exporters: tuple[Exporter, Exporter]) -> None:
+    watching, asking = exporters
+
+    def info(exporter: Exporter) -> list[tuple[dict[str, str], float]]:
+        return exporter.series("container_info", namespace=NAMESPACE)
+
+    def up(exporter: Exporter) -> float:
+        [(_, value)] = exporter.series("discovery_up")
+        return value
+
+    def modified() -> float:
+        return sum(count for _, count in watching.series("kubernetes_events_total", type="modified"))
+
+    found = eventually("the pod", 60, lambda: info(watching))
     [(labels, _)] = found
     assert (labels["service"], labels["container"]) == ("steady", "server")
-    events = sum(count for _, count in exporter.series("kubernetes_events_total", type="modified"))
+    eventually("the same of the kubelet", 60, lambda: info(asking) == found)
+    events = modified()
     run(SCRIPT, "stop", "kubelet-2")
     try:
+        eventually("that the kubelet does not answer", 30, lambda: up(asking) == 0.0)
         eventually("the node is not ready", 120, lambda: ready(cluster) == "Unknown")
-        eventually(
-            "that its pod is said not to be ready", 30,
-            lambda: sum(n for _, n in exporter.series("kubernetes_events_total", type="modified")) > events,
-        )  # fmt: skip
-        polls = exporter.polls()
-        eventually("that it is polled on", 90, lambda: exporter.polls() > polls)
-        assert exporter.series("container_info", namespace=NAMESPACE) == found, "the same container"
-        assert [value for _, value in exporter.series("discovery_up")] == [1.0]
+        eventually("that its pod is said not to be ready", 30, lambda: modified() > events)
+        for exporter in exporters:
+            eventually("that it is polled on", 90, partial(exporter.is_polled_after, exporter.polls()))
+            assert info(exporter) == found, "the same container"
+        assert up(watching) == 1.0
     finally:
         run(SCRIPT, "start", "kubelet-2")
     eventually("the node", 60, lambda: ready(cluster) == "True")
-    assert exporter.series("container_info", namespace=NAMESPACE) == found
+    eventually("that the kubelet answers", 60, lambda: up(asking) == 1.0)
+    assert [info(exporter) for exporter in exporters] == [found, found]

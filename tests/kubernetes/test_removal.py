@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from cluster import Cluster
+from cluster import GIVEN, Cluster
 from harness import eventually
 from operated import Prometheus
+from workloads import OLD, container, deployment, pod
 
 NAMESPACE = RELEASE = "infercanary"
 CHART = ("charts/infercanary", "--namespace", NAMESPACE, "--reuse-values")
@@ -21,6 +22,25 @@ def round_of(cluster: Cluster) -> str:
     return value
 
 
+def found(prometheus: Prometheus, of_a_watch: str) -> set[tuple[str, ...]]:
+    """Who the pod is, by an exporter that has events of a watch, or has none; nobody where one of three is missing."""
+    watching = f"{of_a_watch} infercanary_kubernetes_events_total"
+    if len(prometheus.query(f"infercanary_discovery_up == 1 {watching}")) < 3:
+        return set()
+    labels = (
+        "instance",
+        "namespace",
+        "pod",
+        "container",
+        "container_id",
+        "image_id",
+        "image_digest",
+        "service",
+    )
+    series = prometheus.query(f'infercanary_container_info{{service="asked-for"}} {watching}')
+    return {tuple(each.get(label, "") for label in labels) for each, _ in series}
+
+
 def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(
     cluster: Cluster, installed: Prometheus
 ) -> None:
@@ -29,11 +49,22 @@ def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(
     assert round_of(cluster) == "first"
 
 
-def test_an_upgrade_and_a_rollback(cluster: Cluster, installed: Prometheus) -> None:
-    cluster.helm("upgrade", RELEASE, *CHART, "--set-string", "podAnnotations.round=second")
+def test_an_upgrade_to_asking_the_kubelets_and_a_rollback(cluster: Cluster, installed: Prometheus) -> None:
+    cluster.apply(deployment("asked-for", pod(container(OLD))))
+    by_watch = eventually("its pod, by the watch", 60, lambda: found(installed, "and on (instance)"))
+    kubelets = ["discovery.kubelet.enabled=true"]
+    if GIVEN:  # who signs certificates of its kubelets is not known
+        kubelets.append("discovery.kubelet.insecureSkipVerify=true")
+    settings = [word for each in kubelets for word in ("--set", each)]
+    cluster.helm("upgrade", RELEASE, *CHART, "--set-string", "podAnnotations.round=second", *settings)
     assert round_of(cluster) == "second"
+    assert cluster.rights(f"{NAMESPACE}:infercanary") == {"nodes/pods": "get"}
+    eventually(
+        "the same by the kubelet", 60, lambda: found(installed, "unless on (instance)") == by_watch != set()
+    )
     cluster.helm("rollback", RELEASE, "1", "--namespace", NAMESPACE)
     assert round_of(cluster) == "first"
+    assert cluster.rights(f"{NAMESPACE}:infercanary") == {"pods": "list watch"}
 
 
 def test_nothing_is_left(cluster: Cluster, installed: Prometheus) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,9 +85,9 @@ class Row(NamedTuple):
     pods: str = "min"
     """Which of its pods must have runs enough."""
 
-    @property
-    def labels(self) -> str:
-        return f'namespace="{self.namespace}",service="{self.service}",instance="node-{self.node}"'
+    def labels(self, cluster: Cluster) -> str:
+        node = cluster.nodes[self.node - 1]
+        return f'namespace="{self.namespace}",service="{self.service}",instance="{node}"'
 
 
 UNCHANGED = {"no_baseline"}  # one image was seen there
@@ -140,43 +140,49 @@ def prometheus(
         found = installed.query('max_over_time(infercanary_runs_total{outcome="ok"}[5m])')
         return len(found) >= pods and min(count for _, count in found) >= least
 
-    with registry(tmp_path_factory.mktemp("registry")):
-        cluster.apply(*BEFORE.values())
-        pods = sum(each["spec"].get("replicas", 1) for each in BEFORE.values())
+    with nullcontext() if GIVEN else registry(tmp_path_factory.mktemp("registry")):
+        before, after = (
+            [each for name, each in objects.items() if not (GIVEN and name == "pulled")]
+            for objects in (BEFORE, AFTER)
+        )
+        cluster.apply(*before)
+        pods = sum(each["spec"].get("replicas", 1) for each in before)
         eventually("a baseline of each", 180, lambda: ran(pods, BASELINE_RUNS))
-        cluster.apply(*AFTER.values())
-        cluster.kubectl("drain", "node-3", "--ignore-daemonsets", "--timeout=60s")
+        cluster.apply(*after)
+        cluster.kubectl("drain", cluster.nodes[2], "--ignore-daemonsets", "--timeout=60s")
         # Back to the old image once the new one has runs enough to be compared with.
         new = 'and on (pod) infercanary_container_info{image=~".+:new"}'
         undone = f'(infercanary_runs_total{{outcome="ok",service="undone"}} {new}) >= 12'
         eventually("runs of the image that is undone", 120, lambda: installed.query(undone))
         cluster.kubectl("rollout", "undo", "deployment/undone", "--namespace", "ml")
         yield installed
-    cluster.kubectl("uncordon", "node-3")
+    cluster.kubectl("uncordon", cluster.nodes[2])
 
 
-@pytest.mark.skipif(bool(GIVEN), reason="no containerd is at hand that could push to a registry")
 @pytest.mark.parametrize("name", TABLE)
-def test_a_service_ends_in(prometheus: Prometheus, name: str) -> None:
+def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) -> None:
     row = TABLE[name]
+    if GIVEN and row.service == "pulled":
+        pytest.skip("no containerd is at hand that could push to a registry")
+    labels = row.labels(cluster)
 
     def ended() -> set[str]:
-        found = prometheus.query(f"infercanary_verdict{{{row.labels}}} == 1")
-        return {labels["verdict"] for labels, _ in found}
+        found = prometheus.query(f"infercanary_verdict{{{labels}}} == 1")
+        return {series["verdict"] for series, _ in found}
 
     def sentences() -> set[str]:
-        found = prometheus.query(f"infercanary_verdict_info{{{row.labels}}}")
-        return {f"{labels['pod']}: {labels['sentence']}" for labels, _ in found}
+        found = prometheus.query(f"infercanary_verdict_info{{{labels}}}")
+        return {f"{series['pod']}: {series['sentence']}" for series, _ in found}
 
     if not row.verdicts & CALLED:  # it holds after more runs than a change needs to be called
-        runs = f"infercanary_runs_total{{outcome='ok',{row.labels}}}"
+        runs = f"infercanary_runs_total{{outcome='ok',{labels}}}"
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
     try:
         eventually(f"one of {row.verdicts}", 120, lambda: len(ended()) == 1 and ended() <= row.verdicts)
     finally:
         print(f"{name}: {sentences()}")
     if not row.verdicts & CALLED:
-        called = f"infercanary_verdict{{{row.labels},verdict=~'{'|'.join(CALLED)}'}}"
+        called = f"infercanary_verdict{{{labels},verdict=~'{'|'.join(CALLED)}'}}"
         assert not prometheus.query(f"max_over_time({called}[15m]) == 1"), "it was called in between"
 
 
@@ -188,9 +194,21 @@ def test_crashes_were_seen(cluster: Cluster, prometheus: Prometheus) -> None:
     assert eventually("a second restart", 60, lambda: restarts() >= 2)
 
 
-def test_the_drained_node_has_nothing_left(prometheus: Prometheus) -> None:
-    assert not prometheus.query('infercanary_up{instance="node-3"}')
-    assert prometheus.query('infercanary_up{instance="node-2",service="drained"} == 1')
+def test_the_drained_node_has_nothing_left(cluster: Cluster, prometheus: Prometheus) -> None:
+    _, second, third = cluster.nodes
+    assert not prometheus.query(f'infercanary_up{{instance="{third}"}}')
+    assert prometheus.query(f'infercanary_up{{instance="{second}",service="drained"}} == 1')
+
+
+def test_the_image_that_was_pulled_has_another_form_of_its_id(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    """Otherwise the row of the table would show nothing."""
+    if GIVEN:
+        pytest.skip("no containerd is at hand that could push to a registry")
+    found = prometheus.query('last_over_time(infercanary_container_info{service="pulled"}[15m])')
+    ids = {(series["image"], "image_id" in series, "image_digest" in series) for series, _ in found}
+    assert ids == {(STORED, True, False), (STORED, False, True)}
 
 
 def test_alerts_fire_for_the_slower_ones_alone(prometheus: Prometheus) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from cluster import NODE_LABEL
 from node_images import Image
 
 Object = dict[str, Any]
@@ -59,8 +60,8 @@ def pod(*containers: Object, service: str = "", nodes: tuple[int, ...] = (1,), *
 
 
 def _in(*nodes: int) -> Object:
-    names = [f"node-{node}" for node in nodes]
-    return {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": names}]}
+    numbers = [str(node) for node in nodes]
+    return {"matchExpressions": [{"key": NODE_LABEL, "operator": "In", "values": numbers}]}
 
 
 def deployment(name: str, template: Object, namespace: str = "ml", replicas: int = 1, **spec: Any) -> Object:
