@@ -22,11 +22,8 @@ def round_of(cluster: Cluster) -> str:
     return value
 
 
-def found(prometheus: Prometheus, of_a_watch: str) -> set[tuple[str, ...]]:
-    """Who the pod is, by an exporter that has events of a watch, or has none; nobody where one of three is missing."""
-    watching = f"{of_a_watch} infercanary_kubernetes_events_total"
-    if len(prometheus.query(f"infercanary_discovery_up == 1 {watching}")) < 3:
-        return set()
+def identity(prometheus: Prometheus) -> list[tuple[str, ...]]:
+    """Who the pod of this module is, as its node's exporter says."""
     labels = (
         "instance",
         "namespace",
@@ -37,8 +34,8 @@ def found(prometheus: Prometheus, of_a_watch: str) -> set[tuple[str, ...]]:
         "image_digest",
         "service",
     )
-    series = prometheus.query(f'infercanary_container_info{{service="asked-for"}} {watching}')
-    return {tuple(each.get(label, "") for label in labels) for each, _ in series}
+    series = prometheus.query('infercanary_container_info{service="asked-for"}')
+    return [tuple(each.get(label, "") for label in labels) for each, _ in series]
 
 
 def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(
@@ -51,17 +48,17 @@ def test_a_setting_that_is_wrong_is_refused_and_changes_nothing(
 
 def test_an_upgrade_to_asking_the_kubelets_and_a_rollback(cluster: Cluster, installed: Prometheus) -> None:
     cluster.apply(deployment("asked-for", pod(container(OLD))))
-    by_watch = eventually("its pod, by the watch", 60, lambda: found(installed, "and on (instance)"))
-    kubelets = ["discovery.kubelet.enabled=true"]
+    by_watch = eventually("its pod, by the watch", 60, lambda: identity(installed))
+    kubelets = ["discovery.kubelet.enabled=true", "config.kubernetes.kubelet.poll_seconds=1"]
     if GIVEN:  # who signs certificates of its kubelets is not known
         kubelets.append("discovery.kubelet.insecureSkipVerify=true")
     settings = [word for each in kubelets for word in ("--set", each)]
     cluster.helm("upgrade", RELEASE, *CHART, "--set-string", "podAnnotations.round=second", *settings)
     assert round_of(cluster) == "second"
     assert cluster.rights(f"{NAMESPACE}:infercanary") == {"nodes/pods": "get"}
-    eventually(
-        "the same by the kubelet", 60, lambda: found(installed, "unless on (instance)") == by_watch != set()
-    )
+    asked = "infercanary_discovery_up == 1 and on (instance) infercanary_kubernetes_lists_total > 1"
+    eventually("an answer of each kubelet, and another one", 60, lambda: len(installed.query(asked)) == 3)
+    eventually("the same pod, by its kubelet", 60, lambda: identity(installed) == by_watch)
     cluster.helm("rollback", RELEASE, "1", "--namespace", NAMESPACE)
     assert round_of(cluster) == "first"
     assert cluster.rights(f"{NAMESPACE}:infercanary") == {"pods": "list watch"}
