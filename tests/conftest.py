@@ -38,6 +38,7 @@ ORDER = {
         "test_removal",
         "test_kubelet",
         "test_history",
+        "test_rollouts",
     ),
 }
 
