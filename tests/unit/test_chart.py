@@ -257,8 +257,8 @@ def _config(objects: dict[str, Object]) -> Object:
     return yaml.safe_load(objects["ConfigMap/infercanary"]["data"]["exporter.yaml"])
 
 
-def _start_seconds(objects: dict[str, Object]) -> int:
-    probe = _container(objects)["startupProbe"]
+def _seconds(probe: Object) -> int:
+    """After which the kubelet ends it."""
     seconds: int = probe["periodSeconds"] * probe["failureThreshold"]
     return seconds
 
@@ -286,7 +286,10 @@ CHOICES: dict[str, tuple[tuple[str, ...], Callable[[dict[str, Object]], bool]]] 
         ("--set=priorityClass.create=false", "--set=priorityClass.name=high"),
         lambda o: pod(o)["spec"]["priorityClassName"] == "high" and "PriorityClass/infercanary" not in o,
     ),
-    "a node without a CPU to spare": ((), lambda o: _start_seconds(o) >= 300),
+    "a node without a CPU to spare": (
+        (),
+        lambda o: _seconds(_container(o)["startupProbe"]) >= 300 and _seconds(_container(o)["livenessProbe"]) >= 120,
+    ),
     "no priority class": (("--set=priorityClass.create=false",), lambda o: "priorityClassName" not in pod(o)["spec"]),
     "a folder of the node": (
         ("--set=store.hostPath=/data",),
