@@ -18,7 +18,6 @@ from operated import PROMETHEUS, Prometheus, configuration, running
 from workloads import FILES, IMAGES, namespace
 
 
-
 def pytest_configure(config: pytest.Config) -> None:
     needs = "the tests on a cluster need a Kubernetes"
     config.pluginmanager.register(NeedyFolder(Path(__file__).parent, "kubernetes", needs, missing))
