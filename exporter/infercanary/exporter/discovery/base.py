@@ -26,7 +26,7 @@ Key = tuple[str, str, str]
 UP = Metric(
     "infercanary_discovery_up",
     "gauge",
-    "1 if Docker, or the Kubernetes API server, answered when last asked for the containers, else 0.",
+    "1 if Docker, the Kubernetes API server or the kubelet answered when last asked for the containers, else 0.",
     reading="`infercanary_discovery_up == 0` is an alert: containers known so far are still polled, new ones "
     "are not found. See the access to Docker's socket or its proxy, or the service account and the network. Missing "
     "where neither is enabled.",
