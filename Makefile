@@ -100,6 +100,7 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/steady.py
 	.venv/bin/python benchmarks/judging.py
 	.venv/bin/python benchmarks/drift.py
+	.venv/bin/python benchmarks/fleet.py
 
 clean: ## remove what was installed and cached here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

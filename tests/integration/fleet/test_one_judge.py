@@ -253,3 +253,25 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     alone.turn()
     assert other.findings[key].judgements == alone.findings[key].judgements
     assert postgres.sql("SELECT sum(taken) FROM series", url) == str(sum(len(part.runs) for part in parts))
+
+
+def test_any_exporter_answers_about_a_service_of_other_hosts(postgres: Postgres, judges: ExitStack) -> None:
+    url = postgres.database()
+    own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
+    elsewhere.watched = frozenset()  # no container of it is on its host
+    key = ServiceKey("", "slower")
+    for part in in_time(fleet()):
+        if part.start.service == key.name:
+            submit(own, part)
+    own.turn()
+    elsewhere.turn()
+    assert elsewhere.findings == {} and elsewhere.ownership.running == {}
+    elsewhere.ownership.ask(key)
+    elsewhere.turn()
+    assert elsewhere.findings[key].judgements == own.findings[key].judgements
+    assert elsewhere.findings[key].sides == own.findings[key].sides
+    running = elsewhere.ownership.running[key]
+    assert [(start.container, start.image_id) for start in running] == [
+        (f"slower-{n}", "sha256:2") for n in range(REPLICAS)
+    ]
+    assert own.ownership.publishes(key) and not elsewhere.ownership.publishes(key)
