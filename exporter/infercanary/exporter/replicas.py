@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import NamedTuple
 
+from infercanary.contract.vocabulary import HARDWARE_COMPONENTS
 from infercanary.exporter.conditions import WARNING, Condition
 from infercanary.exporter.discovery.base import Key
 from infercanary.exporter.history import RunSummary
@@ -16,8 +17,6 @@ from infercanary.judge.policy import Policy
 
 _SECONDS = 900.0
 """As in the rule that the alert reads: instance_service_container_canary:infercanary_run_median_seconds:p50_15m."""
-_HARDWARE = ("torch_cuda_device", "onnx_cuda_device", "tensorrt_cuda_device", "cpu_model")
-"""Components that say what a replica computes on: the first one that it has."""
 
 
 class Replica(NamedTuple):
@@ -57,7 +56,9 @@ def apart(replicas: Mapping[Key, Replica], policy: Policy, now: float) -> dict[K
     """
     alike: dict[tuple[ServiceKey, str, str], list[Key]] = defaultdict(list)
     for key, each in replicas.items():
-        hardware = next((each.environment[name] for name in _HARDWARE if each.environment.get(name)), "")
+        hardware = next(
+            (each.environment[name] for name in HARDWARE_COMPONENTS if each.environment.get(name)), ""
+        )
         if each.image_id and hardware:
             alike[each.service, each.image_id, hardware].append(key)
     found: dict[Key, list[Condition]] = defaultdict(list)
