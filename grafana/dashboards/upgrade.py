@@ -275,14 +275,19 @@ def _beside() -> Panel:
     )
     own = f"avg by (canary) ({steady_of_range('infercanary_run_median_seconds', CANARIES)})"
     controls = steady_of_range("infercanary_control_seconds", CONTAINERS, 'control!~".*_python"')
-    name = "instance_service_canary:infercanary_run_median_seconds:p50"
-    others = steady_of_range(name, variables.INSTANCE, 'service!~"$service"')
-    others = f"{others} and on (instance) {RUNNING}"
+    others = series(
+        "instance_service_canary:infercanary_run_median_seconds:p50",
+        variables.INSTANCE,
+        'service!~"$service"',
+    )
+    beside = f"({others} and on (instance) {RUNNING})"
+    # At steps: of a fleet, all samples of a day would be read before the hosts are known.
+    usual = f"quantile_over_time(0.5, {beside}[$__range:$__interval] @ end())"
     return lines(
         about,
         Query(own, "{{canary}}", colours.NEW),
         Query(f"avg by (control) ({controls})", "{{control}}"),
-        Query(f"avg({others})", "other services", colours.OLD),
+        Query(f"avg({beside} / {usual})", "other services", colours.OLD),
         named=colours.CONTROLS,
         doubling=True,
     )
