@@ -18,6 +18,7 @@ from grafana.dashboards.promql import (
     ever,
     how_many,
     on_hosts,
+    rounded,
     series,
     services,
     states,
@@ -138,7 +139,8 @@ def _table() -> Panel:
     chosen = on_hosts(f"and on ({BY}) ({verdicts_chosen} == 1)")
 
     def recorded(name: str, factor: str = "") -> Query:
-        return Query(f"{verdicts.recorded(name)}{factor} {chosen}")
+        number = verdicts.recorded(name)
+        return Query(f"{rounded(number) if '_ratio' in name else number}{factor} {chosen}")
 
     starts = series("service_image:infercanary_probe_start_timestamp_seconds:max", SERVICES)
     each = f"0 * {verdicts.recorded(_NUMBER)} + on (namespace, service)"
@@ -161,12 +163,12 @@ def _table() -> Panel:
     columns = [
         Column("service", "Service", link=to_service),
         Column("Value #A", "Verdict", words=words, link=to_upgrade, width=115),
-        Column("Value #B", "Shift", "percentunit", width=78, decimals=1),
-        Column("Value #C", "At least", "percentunit", width=78, decimals=1),
-        Column("Value #D", "At most", "percentunit", width=78, decimals=1),
+        Column("Value #B", "Shift", "percentunit", width=78),
+        Column("Value #C", "At least", "percentunit", width=78),
+        Column("Value #D", "At most", "percentunit", width=78),
         Column("cause", "Cause", width=80),
         Column("Value #F", "Latency", "s", width=82),
-        Column("Value #G", "Drift", "percentunit", width=70, decimals=1),
+        Column("Value #G", "Drift", "percentunit", width=70),
         Column("Value #H", "Upgraded", "dateTimeFromNow", width=140),
         Column("tag", "Image", tip="Whole image"),
         Column("canary", "Canary", width=110),

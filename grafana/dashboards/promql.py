@@ -92,6 +92,18 @@ def of_judge(selector: str, at: str = "") -> str:
     return f"{selector} {at}".rstrip() + f" and on (instance, namespace, service, canary) {worst}"
 
 
+def rounded(expression: str) -> str:
+    """Ratios to a tenth of a percent: Grafana shows no more digits then, and no fraction where there is no room.
+
+    Args:
+        expression: Of ratios.
+
+    Returns:
+        An expression.
+    """
+    return f"round({expression}, 0.001)"
+
+
 def how_many(found: str, known: str) -> str:
     """How many series ``found`` gives: 0 where it gives none, and nothing where ``known`` gives none either.
 

@@ -115,8 +115,8 @@ def _replicas() -> Panel:
     return rows(about, columns, *queries, sort=("Container",), paged=True)
 
 
-_COARSE = "|".join(f"{bound!r}".replace(".", "[.]") for bound in LADDER[::2])
-"""Every second bound of the ladder: more rows than there is room for their labels."""
+_COARSE = "|".join(f"{bound!r}".replace(".", "[.]") for bound in LADDER[::3])
+"""Every third bound of the ladder: of all there are more rows than there is room for their labels."""
 
 
 def _heatmap() -> Panel:
@@ -126,7 +126,7 @@ def _heatmap() -> Panel:
         "'Heatmap up to'.",
         "Two bands are two states (clocks, replicas, or disturbed and undisturbed runs): see the replicas above.",
         "s",
-        height=10,
+        height=11,
         empty=NO_RUN,
     )
     selected = series(BUCKETS, JUDGED, 'le=~"$ceiling"', f'le=~"{_COARSE}|[+]Inf"')
@@ -140,7 +140,7 @@ def _quantiles() -> Panel:
         "for verdicts. p50 and p90 of five minutes, p99 of an hour, and only of enough repeats: 64 and 640.",
         "Only the high ones rise: some repeats are disturbed, see the tags. All rise: see what it is made of.",
         "s",
-        height=10,
+        height=11,
         empty="Too few repeats: a p50 needs five minutes of them",
     )
     name = "service_canary:infercanary_latency_seconds:p{}_rate{}"

@@ -184,7 +184,7 @@ def compared(
     ]
     queries = [Query(old), Query(new)]
     if change:
-        columns.append(Column("Value #C", "change", "percentunit", decimals=1, width=78))
+        columns.append(Column("Value #C", "change", "percentunit", width=78))
         queries.append(Query(change))
     return rows(about, columns, *queries)
 

@@ -23,6 +23,7 @@ from grafana.dashboards.promql import (
     of_new,
     of_old,
     over_range,
+    rounded,
     series,
     steady_of_range,
 )
@@ -137,7 +138,7 @@ def _distributions() -> Panel:
 
 
 def _changed(old: str, new: str) -> str:
-    return f"{new} / {old} - 1"
+    return rounded(f"{new} / {old} - 1")
 
 
 def _levels() -> Panel:
@@ -160,7 +161,7 @@ def _levels() -> Panel:
         )
 
     old, new = each("old"), each("new")
-    change = f"({new}) / on (level) ({old}) - 1"
+    change = rounded(f"({new}) / on (level) ({old}) - 1")
     return compared(about, Column("level", "Level"), old, new, change)
 
 

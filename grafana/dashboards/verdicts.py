@@ -14,7 +14,7 @@ from __future__ import annotations
 from grafana.dashboards import colours
 from grafana.dashboards.charts import lines
 from grafana.dashboards.panels import About, Panel, Query
-from grafana.dashboards.promql import newest, of_judge, series
+from grafana.dashboards.promql import newest, of_judge, rounded, series
 from grafana.dashboards.tables import Column, rows, tiles
 from grafana.dashboards.variables import CANARIES, JUDGED
 from infercanary.judge.policy import LIVE
@@ -91,7 +91,7 @@ def numbers(width: int) -> Panel:
         "image's part": of("infercanary_shift_image_ratio"),
         "host's part": of("infercanary_shift_host_ratio"),
     }
-    return tiles(about, *(Query(f"max({ratio})", legend) for legend, ratio in ratios.items()), decimals=1)
+    return tiles(about, *(Query(rounded(f"max({ratio})"), legend) for legend, ratio in ratios.items()))
 
 
 def rests_on(width: int) -> Panel:
@@ -194,18 +194,16 @@ def measures() -> Panel:
     by = f"{BY}, measure"
     queries = [
         Query(f"{of('infercanary_measure_verdict', f'{by}, verdict')} == 1"),
-        Query(of("infercanary_measure_shift_ratio", by)),
-        Query(of("infercanary_measure_shift_low_ratio", by)),
-        Query(of("infercanary_measure_shift_high_ratio", by)),
+        *(Query(rounded(of(f"infercanary_measure_shift_{end}ratio", by))) for end in ("", "low_", "high_")),
         Query(of("infercanary_measure_baseline", by)),
         Query(of("infercanary_measure_current", by)),
     ]
     columns = [
         Column("measure", "Measure"),
         Column("verdict", "Verdict", named=colours.VERDICTS, width=120),
-        Column("Value #B", "Shift", "percentunit", decimals=1, width=100),
-        Column("Value #C", "At least", "percentunit", decimals=1, width=100),
-        Column("Value #D", "At most", "percentunit", decimals=1, width=100),
+        Column("Value #B", "Shift", "percentunit", width=100),
+        Column("Value #C", "At least", "percentunit", width=100),
+        Column("Value #D", "At most", "percentunit", width=100),
         Column("Value #E", "old", "short", width=110),
         Column("Value #F", "new", "short", width=110),
     ]

@@ -162,7 +162,8 @@ def _many() -> tuple[Server, ...]:
 
 
 def _spread() -> tuple[Server, ...]:
-    """Services on several hosts, each of which has its own judge: in Kubernetes, and by a name that each host has."""
+    """Services on several hosts, each of which has its own judge: in Kubernetes, and by a name that each host has. One
+    takes 20 microseconds, and one became 400 times slower."""
     starts = [(1140.0, _OLD), (600.0, _NEW)]
     epyc, xeon = "AMD EPYC 7763", "Intel Xeon 8480C"
     pods = {
@@ -173,6 +174,10 @@ def _spread() -> tuple[Server, ...]:
         "q9bfw": (4, xeon),
     }
 
+    far = dataclasses.replace(
+        _NEW, name="registry.example.com:5000/ranking/reranker:2026.01.15-a1b2c3d4e5f6", slower=400.0
+    )
+
     def server(service: str, name: str, node: int, **others: Any) -> Server:
         return Server(service, name, host=f"node-{node}:9797", brief=True, **others)
 
@@ -181,7 +186,11 @@ def _spread() -> tuple[Server, ...]:
             server("search", f"search-6c9f7d5b8-{end}", node, starts=starts, namespace="prod", cpu=cpu)
             for end, (node, cpu) in pods.items()
         ),
-        *(server("classify", "infercanary-classify-1", node, starts=[(1140.0, _OTHER)]) for node in (1, 2)),
+        *(
+            server("classify", "infercanary-classify-1", node, starts=[(1140.0, _OTHER)], latency=2e-5)
+            for node in (1, 2)
+        ),
+        server("rank", "rank-1", 2, starts=[(1140.0, _OLD), (600.0, far)]),
     )
 
 

@@ -71,20 +71,20 @@ function columnWidths(fields, available) {
   return own.map((width, i) => width || Math.max(fields[i].config.custom?.minWidth ?? WIDTH, shared));
 }
 
+/** Rows by all columns that they are sorted by, the first one first. */
 function order({ options = {} }, fields, length) {
-  const rows = [...Array(length).keys()];
-  const [by] = options.sortBy ?? [];
-  const field = fields.find((each) => each.shownAs() === by?.displayName);
-  if (field === undefined) {
-    return rows;
-  }
-  const known = (row) => field.values[row] !== null && field.values[row] !== undefined;
-  const sign = by.desc ? -1 : 1;
-  return rows.sort((one, other) => {
-    if (!known(one) || !known(other)) {
-      return sign * (Number(known(one)) - Number(known(other)));
+  const keys = (options.sortBy ?? [])
+    .map(({ displayName, desc }) => ({ field: fields.find((each) => each.shownAs() === displayName), sign: desc ? -1 : 1 }))
+    .filter(({ field }) => field !== undefined);
+  const known = ({ values }, row) => values[row] !== null && values[row] !== undefined;
+  const compared = (field, one, other) => {
+    if (!known(field, one) || !known(field, other)) {
+      return Number(known(field, one)) - Number(known(field, other));
     }
     const [a, b] = [field.values[one], field.values[other]];
-    return sign * (typeof a === 'number' ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true }));
-  });
+    return typeof a === 'number' ? a - b : String(a).localeCompare(String(b), undefined, { numeric: true });
+  };
+  return [...Array(length).keys()].sort((one, other) =>
+    keys.reduce((found, { field, sign }) => found || sign * compared(field, one, other), 0),
+  );
 }

@@ -110,11 +110,10 @@ def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
     by_name = dict(zip(scene.places, scene.panels, strict=True))
     other = dataclasses.replace(SITUATIONS["spread"], chosen={"service": "classify", "canary": "resnet18"})
     wanted = "Latency of each replica"
-    [of_docker] = [
-        question
+    of_docker = {
+        question["panel"]["title"]: question
         for question in asking.asked(dashboards()["service"], other, scene.prometheus)
-        if question["panel"]["title"] == wanted
-    ]
+    }
     places = [
         "fleet: What the last upgrade did",
         "fleet: Hosts and hardware",
@@ -123,25 +122,29 @@ def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
         "service: Replicas",
         f"service: {wanted}",
     ]
-    table, hardware, latency, said, replicas, lines, of_each_host = node.shown(
-        [*(by_name[place] for place in places), of_docker]
+    table, hardware, latency, said, replicas, lines, of_each_host, heatmap = node.shown(
+        [*(by_name[place] for place in places), of_docker[wanted], of_docker["Latency heatmap"]]
     )
     assert [[cell["text"] for cell in row][:3] for row in table["rows"]] == [
+        ["rank", "", "regressed"],
         ["search", "prod", "regressed"],
         ["classify", "", "no baseline"],
     ]
-    assert [row[-1]["text"] for row in table["rows"]] == ["4", "2"]
+    assert [row[-1]["text"] for row in table["rows"]] == ["1", "4", "2"]
     assert [[cell["text"] for cell in row] for row in hardware["rows"]] == [
         ["classify", "", "2", "2", "100%", "AMD EPYC 7763"],
+        ["rank", "", "1", "1", "100%", "AMD EPYC 7763"],
         ["search", "prod", "4", "4", "100%", "AMD EPYC 7763"],
         ["search", "prod", "1", "4", "100%", "Intel Xeon 8480C"],
     ]
-    assert _names(latency) == {"prod/search resnet18", "classify resnet18"} and len(latency["series"]) == 2
+    assert _names(latency) == {"prod/search resnet18", "classify resnet18", "rank resnet18"}
+    assert len(latency["series"]) == 3
     assert len(said["rows"]) == 1
     pods = {f"search-6c9f7d5b8-{end}" for end in ("x7k2p", "lq4vz", "8d2mn", "zt5wq", "q9bfw")}
     assert {row[0]["text"] for row in replicas["rows"]} == pods and len(replicas["rows"]) == 5
     assert _names(lines) == {f"{pod}/server" for pod in pods} and len(lines["series"]) == 5
     assert _names(of_each_host) == {f"infercanary-classify-1 node-{node}" for node in (1, 2)}
+    assert heatmap["faults"] == [], "of 20 microseconds, with the ceiling that it has at first"
 
 
 def _names(shown: Mapping[str, Any]) -> set[str]:
