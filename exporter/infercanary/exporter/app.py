@@ -178,7 +178,7 @@ class Exporter:
         ownership = self.judging.ownership
         ownership.ask(service)
         here = {probe.container.replica for probe in probes}
-        elsewhere = [g for g in ownership.running.get(service, ()) if g.container not in here]
+        elsewhere = [g for g in ownership.running(service) if g.container not in here]
         return ServiceState(
             self.judging.findings.get(service, NOTHING),
             [*(probe.start for probe in probes if probe.up and probe.start is not None), *elsewhere],

@@ -132,7 +132,8 @@ class Fleet(Protocol):
             service: Any key.
 
         Returns:
-            Starts, in order of their containers' names.
+            Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
+            sees what runs.
         """
 
     def taught(self) -> list[StoredFinding]:

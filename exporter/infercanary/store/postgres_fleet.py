@@ -125,6 +125,8 @@ class PostgresFleet:
     def running(self, service: ServiceKey) -> list[Generation]:
         """The newest start of each container that still runs, as far as runs and their ends show."""
         one = service_id(service)
+        if not self._db.rows(sql.HELD, services=[one]):
+            return []
         last: dict[UUID, float] = dict(self._db.rows(sql.LAST_RUNS_OF_STARTS, service=one))
         since = max(last.values(), default=0.0) - _GONE_SECONDS
         mirror = Mirror(one)

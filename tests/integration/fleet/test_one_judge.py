@@ -255,7 +255,9 @@ def test_a_partition_costs_nothing_and_ends_with_one_judge(
     assert postgres.sql("SELECT sum(taken) FROM series", url) == str(sum(len(part.runs) for part in parts))
 
 
-def test_any_exporter_answers_about_a_service_of_other_hosts(postgres: Postgres, judges: ExitStack) -> None:
+def test_any_exporter_answers_about_a_service_of_other_hosts(
+    postgres: Postgres, judges: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = postgres.database()
     own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
     elsewhere.watched = frozenset()  # no container of it is on its host
@@ -265,13 +267,23 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(postgres: Postgres,
             submit(own, part)
     own.turn()
     elsewhere.turn()
-    assert elsewhere.findings == {} and elsewhere.ownership.running == {}
+    assert elsewhere.findings == {} and not elsewhere.ownership.running(key)
     elsewhere.ownership.ask(key)
     elsewhere.turn()
     assert elsewhere.findings[key].judgements == own.findings[key].judgements
     assert elsewhere.findings[key].sides == own.findings[key].sides
-    running = elsewhere.ownership.running[key]
+    running = elsewhere.ownership.running(key)
     assert [(start.container, start.image_id) for start in running] == [
         (f"slower-{n}", "sha256:2") for n in range(REPLICAS)
     ]
     assert own.ownership.publishes(key) and not elsewhere.ownership.publishes(key)
+    # What runs there is not known while the store cannot be asked, nor once nobody is there who could see it: what was
+    # found must neither promote nor abort what is rolled out since.
+    now = ownership._clock()
+    with monkeypatch.context() as later:
+        later.setattr(ownership, "_clock", lambda: now + 100)
+        assert not elsewhere.ownership.running(key)
+    assert elsewhere.ownership.running(key)
+    postgres.sql("UPDATE lease SET expires = now()", url)
+    elsewhere.turn()
+    assert elsewhere.findings[key].judgements and not elsewhere.ownership.running(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -104,8 +104,7 @@ class Ownership:
         self.held: frozenset[ServiceKey] = frozenset()
         self.is_alone = True
         """Whether the store has one owner, as far as is known."""
-        self.running: dict[ServiceKey, list[Generation]] = {}
-        """Service that somebody asked about → its starts that run, on any host."""
+        self._running: dict[ServiceKey, list[Generation]] = {}  # of services that somebody asked about
         self._asked: dict[ServiceKey, float] = {}  # until when it is followed
         self._until = 0.0
         self._shared_at: float | None = None
@@ -144,8 +143,19 @@ class Ownership:
         for service, until in self._asked.copy().items():
             if until < now:
                 del self._asked[service]
-        self.running = {service: fleet.running(service) for service in [*self._asked]}
-        return {*self.running}
+        self._running = {service: fleet.running(service) for service in [*self._asked]}
+        return {*self._running}
+
+    def running(self, service: ServiceKey) -> Sequence[Generation]:
+        """The starts of a service that run, on any host; none where that was read longer ago than a lease lasts.
+
+        Args:
+            service: One that was asked about for some seconds.
+
+        Returns:
+            Starts, in order of their containers' names.
+        """
+        return self._running.get(service, ()) if _clock() < self._until else ()
 
     def is_due(self, fleet: Fleet) -> bool:
         """Whether the leases are to be renewed now.
