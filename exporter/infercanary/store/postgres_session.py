@@ -180,7 +180,8 @@ class PostgresSession:
             Nothing.
 
         Raises:
-            StoreError: It cannot be begun or ended, or a part of it failed.
+            StoreError: It cannot be begun or ended.
+            StoreAway: A part of it failed.
         """
         with self._work() as db:
             block = db.transaction()
