@@ -66,6 +66,9 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_canary:infercanary_drift_ratio:max",
         "recording service_canary:infercanary_drift_ratio:max",
     ),
+    "in a server's own process nothing is profiled unless it asks for it": (
+        "upgrade: panel Operators that changed",
+    ),
     "no restart of an unchanged image yet": ("self: panel False alarms, by its own trial C",),
     "cgroup v1, or a kernel that does not report pressure": ("gpu-host: panel Pressure",),
     "too few repeats": (

@@ -29,6 +29,7 @@ from grafana.dashboards.promql import (
 )
 from grafana.dashboards.tables import YES_OR_NO, Column, compared, rows, tiles
 from grafana.dashboards.variables import CANARIES, CONTAINERS, JUDGED
+from infercanary.judge.operators import MOST
 from infercanary.judge.policy import LIVE
 
 MEDIAN = series("infercanary_run_median_seconds", CANARIES)
@@ -70,7 +71,9 @@ def board() -> Board:
             ),
             Row("Old and new", [_images(), _levels(), _distributions()]),
             Row("Where it grew", [_where(), _phases(), _beside(), _tags()]),
-            Row("What came with the image", [_components(), _cold_start(), verdicts.measures()]),
+            Row(
+                "What came with the image", [_components(), _cold_start(), verdicts.measures(), _operators()]
+            ),
         ],
         since="now-24h",
     )
@@ -351,3 +354,25 @@ def _cold_start() -> Panel:
     )
     old, new = (over_range(of(named, CONTAINERS), "step") for of in (of_old, of_new))
     return compared(about, Column("step", "Step"), old, new, _changed(old, new))
+
+
+def _operators() -> Panel:
+    about = About(
+        "Operators that changed",
+        "What the operators of the model take more of an inference than before, in profiled repeats: at most "
+        f"{MOST}, those that clearly changed. How: slower by the same work (grew), new, by another kernel or type, "
+        "called more often, moved to another device.",
+        "new or calls: a fused model that is not any more. kernel: another library or instruction set, so see the "
+        "components. type: a layer in float64. moved: it fell back to the CPU.",
+        "s",
+        width=24,
+        height=7,
+        empty="Only a verdict of a change that profiled repeats explain has them",
+    )
+    columns = [
+        Column("operator", "Operator"),
+        Column("change", "How", width=90),
+        Column("Value", "Gained", "s", width=110),
+    ]
+    query = Query(verdicts.of("infercanary_shift_operator_seconds", "operator, change"))
+    return rows(about, columns, query, sort=("-Gained",))

@@ -18,6 +18,7 @@ from docs.generate import VALUES, declared
 from grafana.situations.moments import INTERVAL, REPEATS, Moment
 from grafana.situations.values import on_gpu, value
 from grafana.situations.worlds import Image, Server
+from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
@@ -32,6 +33,7 @@ from infercanary.contract.vocabulary import CONTROLS
 
 _H100 = Path(__file__).parents[2] / "tests/golden/nvml_h100_80gb_hbm3_loaded.metrics"
 _PREFIX = "infercanary_"
+_FIRST_PROFILED, _PROFILED_EVERY = 3, 60
 _POINTS = [(batch, concurrency) for batch in ("1", "4", "16") for concurrency in ("1", "2")]
 
 
@@ -92,8 +94,25 @@ def _run(now: Moment, number: int) -> Run:
         output_error=0.2 if "wrong" in now.troubles else 0.0,
         waited=0.2 * latency if "shared" in now.troubles else 0.0,
         sm_clock=1.98e9 if now.server.gpu else None,
+        profile=None
+        if failing or number % _PROFILED_EVERY != _FIRST_PROFILED
+        else _profile(now, at, latency),
         measures={"host_memory": 6e8 * (1.2 if now.image.slower else 1.0)},
     )
+
+
+def _profile(now: Moment, at: float, latency: float) -> Profile:
+    """Five repeats, in which what an image is slower by is the convolution's."""
+    usual = latency / (1 + now.image.slower)
+    device = "cuda:0" if now.server.gpu else "cpu"
+    times = {"aten::conv2d": latency - 0.4 * usual, "aten::linear": 0.2 * usual, "aten::relu": 0.1 * usual}
+    shapes = "1x64x56x56 float, 64x64x3x3 float"
+    rows = tuple(
+        ProfileRow(name, name, device, shapes, 1.0, tuple(seconds * (1 + 0.002 * i) for i in range(5)))
+        for name, seconds in times.items()
+    )
+    wall = tuple(sum(row.seconds[i] for row in rows) + 0.1 * usual for i in range(5))
+    return Profile(at, "torch", "ok", wall, (0.1 * usual,) * 5, (0.0,) * 5, rows)
 
 
 def _families(now: Moment) -> Iterator[Family]:

@@ -208,6 +208,13 @@ def test_the_command_prints_a_table_and_writes_the_trace(tmp_path: Path) -> None
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
+def test_once_has_the_largest_operators(tmp_path: Path) -> None:
+    code, out, said = profile_command(tmp_path, "--once")
+    assert code == 0, said
+    [line] = [line for line in out.splitlines() if line.startswith("  operators ")]
+    assert "aten::linear " in line and "outside operators " in line and line.count("%") >= 3
+
+
 def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(TINY)
     journal = tmp_path / "journal"
