@@ -25,7 +25,8 @@ USED = {
         *("align", "restarts", "host", "evidence", "crowding", "bottleneck"),
         *("statistics", "pooling", "persistence", "ranks", "sequential"),
     },
-    "sentence": {"upgrade", "images"},
+    "causes": {"operators", "profiles"},
+    "sentence": {"upgrade", "images", "operator_words"},
 }
 """Modules whose functions a stage calls besides its own; the estimate aligns anew what it adjusted."""
 
