@@ -30,8 +30,8 @@ _SERVICES = 20  # of the simulated containers
 class Asked(NamedTuple):
     """What the questions got."""
 
-    rate: float
-    """Answers a second."""
+    answers: int
+    seconds: float
     slowest: float
     """The 99th percentile, in seconds from when a question was due."""
 
@@ -56,7 +56,7 @@ def ask(port: int, rate: float, seconds: float) -> Asked:
         async with aiohttp.ClientSession() as session:
             begin = time.perf_counter() + 0.1
             await asyncio.gather(*(one(session, first, begin, took) for first in range(_CONNECTIONS)))
-            return Asked(len(took) / (time.perf_counter() - begin), statistics.quantiles(took, n=100)[98])
+            return Asked(len(took), time.perf_counter() - begin, statistics.quantiles(took, n=100)[98])
 
     return asyncio.run(all_of_them())
 
@@ -76,20 +76,26 @@ async def measure(containers: int, rate: float, rounds: int) -> None:
     alone: list[float] = []
     beside: list[float] = []
     asked: list[Asked] = []
+    cpu: list[float] = []  # of the exporter for one verdict, in seconds: waiting for a CPU is not in it
     stalls = Stalls()
     async with exporter(containers) as port:
         with ProcessPoolExecutor(1, context) as prometheus, ProcessPoolExecutor(1, context) as controllers:
             await scrapes(port, prometheus)  # both processes are there before anything counts
             await loop.run_in_executor(controllers, ask, port, 100.0, 0.5)
             for _ in range(rounds):
+                begin, spent = time.perf_counter(), time.process_time()
                 alone += await scrapes(port, prometheus)
+                idle = (time.process_time() - spent) / (time.perf_counter() - begin)
+                begin, spent = time.perf_counter(), time.process_time()
                 questions = loop.run_in_executor(controllers, ask, port, rate, _SCRAPES * 0.5)
                 await asyncio.sleep(0.3)
                 watch = asyncio.create_task(stalls.watch())
                 beside += await scrapes(port, prometheus)
                 watch.cancel()
                 asked.append(await questions)
-    answers = statistics.median(each.rate for each in asked)
+                passed = time.perf_counter() - begin
+                cpu.append((time.process_time() - spent - idle * passed) / asked[-1].answers)
+    answers = statistics.median(each.answers / each.seconds for each in asked)
     print(f"{containers} containers; {answers:.0f} verdicts a second; medians of {rounds} rounds")
     for name, found in (("without questions", alone), ("with questions", beside)):
         print(
@@ -98,6 +104,7 @@ async def measure(containers: int, rate: float, rounds: int) -> None:
     print(
         f"with questions a scrape takes {statistics.median(beside) / statistics.median(alone):.2f} times as long"
     )
+    print(f"CPU of the exporter for a verdict: {statistics.median(cpu) * 1e3:.2f} ms")
     print(
         f"99 of 100 verdicts within {statistics.median(each.slowest for each in asked) * 1e3:.1f} ms; {stalls}"
     )
