@@ -170,6 +170,15 @@ def test_an_image_whose_containers_are_gone_has_no_verdict() -> None:
     assert Memory(side_by_side(SLOW), STABLE).says(image=V2).verdict == "unknown"
 
 
+def test_an_image_that_was_aborted_and_comes_again_is_known() -> None:
+    gone = msgspec.structs.replace(CANARY, ended_at=4.6 * HOUR)
+    again = generation("y", V2, 5 * HOUR)
+    beside = [start(each, count=723) for each in STABLE]
+    findings = judged(*BEFORE[:-2], *beside, start(gone, SLOW), start(again, SLOW, 2))
+    assert Memory(findings, [*STABLE, again]).says(image=V2).verdict == "regressed"
+    assert Memory(findings, STABLE, ["y"]).says(image=V2).verdict == "unknown", "before it reports"
+
+
 def test_after_a_rollout_it_takes_a_time_since_when_a_verdict_counts() -> None:
     running = [generation(name, V2, 4 * HOUR) for name in ("a", "b")]
     given = Memory(replaced(SLOW), running).says(image=V2)
