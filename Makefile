@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures release-files pin chart images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files pin chart images servers bench clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,8 +73,11 @@ check-dashboards: .venv/dev grafana/check/node_modules ## what Grafana would sho
 dashboards-page: .venv/dev grafana/check/node_modules ## docs/dashboards.md: what each board shows after an upgrade
 	.venv/bin/python -m grafana.check.page
 
-pictures: .venv/dev ## docs/img: the exporter's status page after an upgrade, by Chromium (apt-get install chromium)
+pictures: .venv/dev ## docs/img: each page at 400 and 1,200 px, light and dark, by Chromium (apt-get install chromium)
 	.venv/bin/python -m docs.pictures
+
+site: .venv/site ## the pages of docs/ as a site, in build/site; a link that leads nowhere fails it
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build
 
 release-files: .venv/dev ## exporter/infercanary.cdx.json, the bill of materials that the wheel carries
 	.venv/bin/python -m release.sbom
@@ -126,6 +129,10 @@ clean: ## remove what was installed and cached here
 	@echo "Installing InferCanary with everything it is developed with into .venv …"
 	$(PIP) --editable '.[dev]'
 	@touch $@ .venv/demo
+
+.venv/site: .venv/dev
+	$(PIP) --editable '.[dev,site]'
+	@touch $@
 
 .venv/mutation: .venv/dev
 	$(PIP) --editable '.[dev,mutation]'

@@ -1,53 +1,89 @@
-"""``make pictures``: docs/img/status.png, the status page of a real exporter after an upgrade, drawn by Chromium."""
+"""``make pictures``: docs/img, each page of ours in a real Chromium, narrow and wide, light and dark."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import structlog
 
+from docs.chromium import tab
 from grafana.situations.history import exporters
 from grafana.situations.worlds import END, SITUATIONS
-from infercanary.exporter import status
+from infercanary.compare import page as reports
+from infercanary.compare.comparison import compare_runs
+from infercanary.compare.recording import RecordedRuns
+from infercanary.exporter import runbooks, status
 from infercanary.exporter.app import VERSION
+from infercanary.judge.policy import FILES
 
-TARGET = Path(__file__).parent / "img/status.png"
+FOLDER = Path(__file__).parent / "img"
 SITUATION = "upgraded"
-WINDOW = (1000, 760)  # pixels: the two containers that were upgraded
+HEIGHT = 760
+WIDTHS = (400, 1200)
+README = (1000, "status.png")
+"""The picture that the README has: the two containers that were upgraded."""
 
 
-async def page() -> str:
+async def status_page() -> str:
     """The status page at the end of the situation.
 
     Returns:
         HTML.
     """
     [exporter] = await exporters(SITUATIONS[SITUATION], lambda _: None)
-    with patch("time.time", lambda: END):
+    with patch("time.time", lambda: END), patch("time.monotonic", lambda: END + 2):
         return await status.page(exporter.collector.probes.values(), silent=(), version=VERSION)
 
 
+def report() -> str:
+    """The report of ``compare --html`` on made-up runs that are 20 % slower.
+
+    Returns:
+        HTML.
+    """
+    rng = np.random.default_rng(20)
+    before, after = (RecordedRuns([level * rng.lognormal(0, 0.01, 200)]) for level in (20.0, 24.0))
+    result = compare_runs("", before, after, files=(["old.csv"], ["new.csv"]))
+    with patch("time.time", lambda: END), patch("sys.argv", ["infercanary", "compare", "old.csv", "new.csv"]):
+        return reports.page("old.csv → new.csv", [reports.comparison(result, before, after)], [], FILES)
+
+
+async def draw() -> dict[Path, bytes]:
+    """Draw every page.
+
+    Returns:
+        File → PNG.
+    """
+    pages = {"status": await status_page(), "report": report(), "runbooks": runbooks.page()}
+    drawn = {}
+    async with tab() as browser:
+        for name, html in pages.items():
+            for width in WIDTHS:
+                for dark in (False, True):
+                    await browser.show(html, width, dark=dark)
+                    file = FOLDER / f"{name}-{width}-{'dark' if dark else 'light'}.png"
+                    drawn[file] = await browser.picture(HEIGHT)
+        width, name = README
+        await browser.show(pages["status"], width)
+        drawn[FOLDER / name] = await browser.picture(HEIGHT)
+    return drawn
+
+
 def main() -> None:
-    """Draw it; exit with 2 where Chromium is missing."""
+    """Draw them; exit with 2 where Chromium is missing."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        print("docs/pictures.py: chromium is not installed: apt-get install chromium", file=sys.stderr)
+    try:
+        drawn = asyncio.run(draw())
+    except FileNotFoundError as error:
+        print(f"docs/pictures.py: {error}", file=sys.stderr)
         sys.exit(2)
-    with tempfile.TemporaryDirectory() as folder:
-        html = Path(folder) / "status.html"
-        html.write_text(asyncio.run(page()), encoding="utf-8")
-        command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        command += [f"--user-data-dir={folder}/chromium", f"--window-size={WINDOW[0]},{WINDOW[1]}"]
-        command += [f"--screenshot={TARGET}", html.as_uri()]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603
+    for path, png in drawn.items():
+        path.write_bytes(png)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "exporter/infercanary.cdx.json"
-_LEFT_OUT = ("dev", "mutation")  # of developers
+_LEFT_OUT = ("dev", "mutation", "site")  # of developers
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^]]*])?\s*([^;]*)(?:;\s*(.*))?")
 
 

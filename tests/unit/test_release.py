@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from infercanary.command.settings import UsageError
-from release import pin, sbom
+from release import links, pin, sbom
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -101,3 +101,26 @@ def test_a_release_is_published_without_a_password_and_attested() -> None:
     [built] = [step for step in steps(workflow) if "docker/build-push-action" in step.get("uses", "")]
     assert built["with"]["platforms"] == "linux/amd64,linux/arm64"
     assert built["with"]["sbom"] is True and built["with"]["provenance"] == "mode=max"
+
+
+@pytest.mark.parametrize(
+    ("link", "repository", "shown"),
+    [
+        (
+            "[a](verdicts.md#x) ![i](img/status.png)",
+            "https://e.org",
+            "[a](verdicts.md#x) ![i](img/status.png)",
+        ),
+        ("[a](https://e.org/x)", "https://e.org", "[a](https://e.org/x)"),
+        ("[a](../README.md#what)", "https://e.org/blob/main", "[a](https://e.org/blob/main/README.md#what)"),
+        ("[a](../exporter/infercanary)", "", "a"),
+        ("[why](adr)", "", "[why](adr/README.md)"),
+    ],
+)
+def test_links_out_of_the_site_lead_to_the_repository(link: str, repository: str, shown: str) -> None:
+    assert links.outside(link, ROOT / "docs/README.md", repository) == shown
+
+
+def test_a_link_of_the_site_that_leads_nowhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="leads nowhere"):
+        links.outside("[a](../none.md)", ROOT / "docs/README.md", "")
