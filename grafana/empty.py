@@ -45,6 +45,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "upgrade: panel Shift of the last upgrade D",
         "upgrade: panel Shift of the last upgrade E",
         "recording instance_service_canary_step:infercanary_cold_start_shift_ratio:max",
+        "recording instance_service_canary_measure:infercanary_measure_shift_ratio:regressed",
         "recording instance:infercanary_store_set_aside_timestamp_seconds:max",
         "recording instance:infercanary_unjudged_runs:increase15m",
         "recording instance_service_container_gpu:infercanary_gpu_uncorrected_errors:increase1h",
