@@ -82,7 +82,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree, with this environment as its own."""
     tree = tmp_path_factory.mktemp("tree")
     for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        # Bytecode of tests has their paths in it.
+        ignored = shutil.ignore_patterns("node_modules", *["__pycache__"] * (folder == "tests"))
+        shutil.copytree(ROOT / folder, tree / folder, ignore=ignored)
     for file in ROOT.iterdir():
         if file.is_file() and file.name != ".git":  # in a worktree it leads back to this one
             shutil.copy(file, tree)
@@ -131,7 +133,7 @@ def run(commands: str, tree: Path) -> str:
         What they printed.
     """
     path = os.pathsep.join([str(tree / "probe"), str(tree / "exporter"), str(tree)])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": ""}
     commands = "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + commands
     commands = re.sub(r"^make ", "make --old-file=.venv/dev ", commands, flags=re.MULTILINE)
     done = subprocess.run(
