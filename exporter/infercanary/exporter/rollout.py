@@ -179,7 +179,7 @@ def _why_not(question: Question, judgement: Judgement, sides: Sides, known: Serv
         return f"{about}, and no container that reports now has that"
     if question.since is not None:
         if since < question.since:
-            return f"{about}, since {_utc(since):%FT%TZ}: that is before since="
+            return f"{about}, and that upgrade was before since="
     elif not sides.old & running.keys():
         return (
             f"{about}, and no container of the image before it reports now: no rollout is under way; "
@@ -223,5 +223,9 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _utc(at: float) -> datetime:
-    return datetime.fromtimestamp(at, timezone.utc)
+def _utc(at: float) -> datetime | None:
+    """None for a time that no calendar has: it is the probe's word."""
+    try:
+        return datetime.fromtimestamp(at, timezone.utc)
+    except (OverflowError, ValueError):
+        return None

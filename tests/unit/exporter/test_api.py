@@ -99,7 +99,7 @@ BOOTS = [("a", "1"), ("b", "1"), ("x", "1"), ("y", "1")]
 JUDGEMENTS = st.builds(
     Judgement,
     state=st.sampled_from(STATES),
-    upgraded_at=st.none() | st.floats(min_value=0, max_value=4e9),
+    upgraded_at=st.none() | st.floats(min_value=0, max_value=4e9) | st.floats(),  # a probe may say anything
     shift=NUMBER, low=NUMBER, high=NUMBER,
     baseline_image=TEXT, candidate_image=TEXT,
     causes=st.builds(Causes, cause=st.sampled_from(CAUSES)),

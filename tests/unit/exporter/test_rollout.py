@@ -185,7 +185,7 @@ def test_after_a_rollout_it_takes_a_time_since_when_a_verdict_counts() -> None:
     assert given.verdict == "unknown" and "say since=" in given.sentence
     assert Memory(replaced(SLOW), running).says(since=4 * HOUR - 1).verdict == "regressed"
     given = Memory(replaced(SLOW), running).says(since=4 * HOUR + 1)
-    assert given.verdict == "unknown" and "that is before since=" in given.sentence
+    assert given.verdict == "unknown" and "that upgrade was before since=" in given.sentence
 
 
 def test_new_weights_in_the_same_image_are_not_judged_by_the_image() -> None:
@@ -258,6 +258,15 @@ def test_what_was_not_judged_yet_waits() -> None:
     assert (given.verdict, given.sentence) == ("unknown", "unknown: the service was not judged yet")
     # After a restart of the exporter, before the first report.
     assert Memory(side_by_side(FAST), [], ["a", "b", "x"]).says(image=V2).verdict == "unknown"
+
+
+@pytest.mark.parametrize("at", [1e300, -1e300])
+def test_a_time_that_no_calendar_has_is_not_known(at: float) -> None:
+    """When a start began is its probe's own word."""
+    found = side_by_side(SLOW)
+    judgements = {"c": msgspec.structs.replace(found.judgements["c"], upgraded_at=at)}
+    given = Memory(msgspec.structs.replace(found, judgements=judgements), [*STABLE, CANARY]).says()
+    assert given.verdict == "regressed" and given.since is None
 
 
 def test_an_image_that_nobody_knows_is_not_compared() -> None:
