@@ -48,7 +48,7 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tree with 2 % in its one place, and all written anew that is made of it."""
     tree = tmp_path_factory.mktemp("tree")
     for part in PARTS:
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("img"))
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("img", "node_modules"))
     shutil.copy(ROOT / "README.md", tree)
     policy = tree / "exporter/infercanary/judge/policy.py"
     text = policy.read_text(encoding="utf-8")
