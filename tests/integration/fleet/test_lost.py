@@ -43,16 +43,20 @@ def one_owner_at_a_time(writes: list[tuple[str, int]]) -> None:
     )
 
 
-def stored(store: PostgresStore) -> dict[str, list[int]]:
-    return {g.boot_id: [s.sequence for s in samples] for g, samples in store.generations(KEY, "c")}
+def stored(store: PostgresStore) -> dict[str, tuple[int, int]]:
+    """Start → how many runs its rows stand for, after hours also as medians of several, and the last one."""
+    return {
+        g.boot_id: (sum(s.runs for s in samples), samples[-1].sequence)
+        for g, samples in store.generations(KEY, "c")
+    }
 
 
-def made(probes: list[Probe]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def made(probes: list[Probe]) -> dict[str, tuple[int, int]]:
+    sequences: dict[str, list[int]] = {}
     for probe in probes:
         for run in probe.made():
-            found.setdefault(str(run.boot_id), []).append(run.sequence)
-    return found
+            sequences.setdefault(str(run.boot_id), []).append(run.sequence)
+    return {boot: (len(numbers), numbers[-1]) for boot, numbers in sequences.items()}
 
 
 def publishers(exporters: list[Exporter]) -> list[str]:
@@ -107,7 +111,7 @@ def test_every_run_is_stored_once_whoever_is_killed(tmp_path: Path, kills: int, 
                 eventually(lambda: stored(store) == expected)
                 taken = store.taken(KEY, "c")
                 assert {boot: count for (_, boot), count in taken.items()} == {
-                    b: len(s) for b, s in expected.items()
+                    b: n for b, (n, _) in expected.items()
                 }
                 truth = undisturbed(store)
                 assert truth.state == "regressed"

@@ -186,7 +186,7 @@ def _free_port() -> int:
         return int(candidate.getsockname()[1])
 
 
-def eventually(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 240.0) -> None:
     """Wait until a function says yes."""
     deadline = time.monotonic() + seconds
     while not condition():
