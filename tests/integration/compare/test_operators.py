@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from infercanary.judge.operators import short_name
 TOOLS = Path(__file__).parents[2] / "tools"
 NAMES = ["onednn_off", "hook", "unfused", "float64", "tokeniser", "unoptimised"]
 TRIALS = 20
+ATTEMPTS = 3
+"""In CI, where others may have the CPUs for most of a trial of half a second; the campaign counts each trial."""
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +73,18 @@ def check(found: dict[str, Any], trial: Trial) -> None:
     assert first["low"] > 0
 
 
+def attempted(trial: Callable[[Path], None], folder: Path) -> None:
+    for left in reversed(range(ATTEMPTS)):
+        (place := folder / str(left)).mkdir()
+        try:
+            trial(place)
+        except AssertionError:
+            if not left:
+                raise
+        else:
+            return
+
+
 def run_trial(name: str, folder: Path) -> dict[str, Any]:
     trial = trials(folder)[name]
     journals = folder / "old", folder / "new"
@@ -81,7 +95,7 @@ def run_trial(name: str, folder: Path) -> dict[str, Any]:
 @pytest.mark.quiet
 @pytest.mark.parametrize("name", NAMES)
 def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
-    check(run_trial(name, tmp_path), trials(tmp_path)[name])
+    attempted(lambda place: check(run_trial(name, place), trials(place)[name]), tmp_path)
 
 
 def vectors_off(folder: Path) -> dict[str, Any]:
@@ -102,7 +116,7 @@ def check_vectors(found: dict[str, Any]) -> None:
 
 @pytest.mark.quiet
 def test_without_vector_instructions_the_operator_and_the_instruction_set_are_named(tmp_path: Path) -> None:
-    check_vectors(vectors_off(tmp_path))
+    attempted(lambda place: check_vectors(vectors_off(place)), tmp_path)
 
 
 @pytest.mark.campaign
