@@ -27,6 +27,7 @@ MOST_NAME, MOST_IMAGE = 253, 512  # characters
 _LIMITS = {"image": MOST_IMAGE}
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 _BODY_SECONDS = 10.0
+_encoder = msgspec.json.Encoder(enc_hook=lambda number: number.item())  # of numpy
 
 routes = web.RouteTableDef()
 
@@ -167,7 +168,7 @@ def _parameters(call: Call) -> Mapping[str, str]:
 def _answered(request: web.Request, asked: Question, passes: frozenset[Verdict] | None) -> web.Response:
     found = answer(asked, request.app[VERDICTS])
     status = 200 if passes is None or found.verdict in passes else 412
-    return web.Response(status=status, body=msgspec.json.encode(found), content_type="application/json")
+    return web.Response(status=status, body=_encoder.encode(found), content_type="application/json")
 
 
 def _refused(reason: object) -> web.Response:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
+import numpy as np
 import pytest
 import yaml
 from aiohttp import web
@@ -94,7 +95,7 @@ several = settings(
 )
 
 TEXT = st.text(max_size=30)
-NUMBER = st.none() | st.floats(min_value=-1) | st.just(float("nan"))
+NUMBER = st.none() | st.floats(min_value=-1) | st.just(float("nan")) | st.floats(-1, 9).map(np.float64)
 BOOTS = [("a", "1"), ("b", "1"), ("x", "1"), ("y", "1")]
 JUDGEMENTS = st.builds(
     Judgement,
@@ -274,6 +275,14 @@ def test_the_description_has_the_words_of_the_code() -> None:
     served = {(route.method.lower(), route.path) for route in api.routes if isinstance(route, web.RouteDef)}
     described = {(method, path) for path, each in OPENAPI["paths"].items() for method in each}
     assert served - {("get", "/api/v1/openapi.yaml")} == described
+
+
+async def test_numbers_of_numpy_are_numbers(client: Client) -> None:
+    judgement = Judgement(state="settling", shift=np.float64(0.5), runs=cast("int", np.int64(3)))
+    found = Findings(judgements={"c": judgement}, sentences={"c": ""})
+    client.memory.of = {ServiceKey("", "s"): ServiceState(found, ())}
+    status, text = await client.get("service=s")
+    assert status == 200 and (json.loads(text)["shift"], json.loads(text)["runs"]) == (0.5, 3)
 
 
 async def test_the_description_is_served(client: Client) -> None:
