@@ -121,6 +121,11 @@ class Ownership:
         until = self._until + (_AWAY_SECONDS if self._is_away else 0.0)
         return self.is_alone or (service in self.held and _clock() < until)
 
+    @property
+    def asked(self) -> frozenset[ServiceKey]:
+        """The services that somebody asked about, a while ago at most."""
+        return frozenset(self._asked)
+
     def ask(self, service: ServiceKey) -> None:
         """Follow a service for a while that may have no container here; from the event loop.
 

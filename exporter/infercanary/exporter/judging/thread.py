@@ -384,7 +384,7 @@ class Judging:
         """
         removed = self._silence.removed()
         known: dict[ServiceKey, set[str]] = defaultdict(set)
-        mine = None if store.fleet is None else self.ownership.held | self.watched | {*self.ownership.running}
+        mine = None if store.fleet is None else self.ownership.held | self.watched | self.ownership.asked
         for service, canary in store.canaries(mine):
             if (service, canary) not in removed:
                 known[service].add(canary)
