@@ -117,7 +117,7 @@ def test_without_an_upgrade_there_is_no_baseline() -> None:
     assert judgement_of([]).state == "no_baseline"
     assert judgement_of(history("old")).state == "no_baseline"
     assert judgement_of(history("old", "old", "old")).state == "no_baseline"
-    assert "no baseline" in sentence(judgement_of(history("old")))
+    assert "no upgrade to judge yet" in sentence(judgement_of(history("old")))
 
 
 def test_the_same_latency_is_equivalent() -> None:
@@ -310,7 +310,7 @@ def test_few_runs_are_settling_and_a_large_change_is_called_at_the_first_looks()
     assert state(3) == state(4) == "settling"
     assert state(5) == state(24) == "regressed"
     few = judgement_of(history("old", "old", "new", runs=4))
-    assert few.next_look == 5 and progress(few).startswith("4 of the 5"), "of each replica"
+    assert few.next_look == 5 and progress(few) == "collecting: 4 of 5 runs", "of each replica"
     assert sentence(few) == sentence(judgement_of(history("old", "old", "new", runs=3))), (
         "it has no progress in it"
     )
