@@ -45,6 +45,8 @@ class Bound(NamedTuple):
     limit: int
     used: int
     """By all that it binds, without what the kernel gives back without effort."""
+    cached: int = 0
+    """Of it, page cache in use: the kernel gives that back, too, before it ends a process."""
 
 
 class Left(NamedTuple):
@@ -101,7 +103,7 @@ def bounds(root: Path = _ROOT, proc: Path = _PROC) -> list[Bound]:
                 if group.above
                 else f"the container's limit of {readable(group.limit)}"
             )
-            found.append(Bound(whose, group.limit, group.used - group.inactive))
+            found.append(Bound(whose, group.limit, group.used - group.inactive, group.active))
     if (host := machine(proc)) is not None:
         used, total = host
         found.append(Bound(f"the host's {readable(total)}", total, used))
@@ -145,7 +147,7 @@ class Room:
 
     def beside_a_round(self) -> Left | None:
         """Read what a round may take for a moment: all but the last 64 MiB, or the reserve where that is less, or an
-        eighth of the limit where that is least.
+        eighth of the limit where that is least. A container whose limit is filled by page cache has room.
 
         Returns:
             It; None where it is not known.
@@ -153,7 +155,8 @@ class Room:
         found = bounds(self._root, self._proc)
         self._last = left(found, self._reserve)
         kept = min([LEAST_RESERVE, *(bound.limit // _SHARE_BESIDE_ROUNDS for bound in found)])
-        return left(found, kept if self._reserve is None else min(self._reserve, kept))
+        pressed = [bound._replace(used=bound.used - bound.cached) for bound in found]
+        return left(pressed, kept if self._reserve is None else min(self._reserve, kept))
 
     def require(self, canary: str, needs: Sequence[Need]) -> None:
         """Refuse what does not fit together.

@@ -179,6 +179,13 @@ def test_a_small_limit_keeps_an_eighth_and_a_small_reserve_itself(
     assert bool(container.footprint(reserve).lacks()) == is_put_off
 
 
+def test_page_cache_is_no_lack(container: Container) -> None:
+    container.uses(1000)
+    assert container.footprint().lacks()
+    (container.root / "memory.stat").write_text(f"inactive_file {40 * MIB}\nactive_file {56 * MIB}\n")
+    assert not container.footprint().lacks()
+
+
 def test_where_nothing_can_be_read_nothing_is_put_off(tmp_path: Path) -> None:
     assert not RoundFootprint(Room(None, tmp_path, tmp_path), tmp_path).lacks()
 

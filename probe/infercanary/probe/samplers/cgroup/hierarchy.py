@@ -50,6 +50,8 @@ class MemoryLimit(NamedTuple):
     used: int
     inactive: int
     """Page cache in it that was not used lately, and is given back first."""
+    active: int = 0
+    """Page cache that was, and is given back where that does not suffice."""
 
 
 class V2(NamedTuple):
@@ -118,7 +120,7 @@ class V2(NamedTuple):
         Returns:
             The own one first; without the cgroups that have none.
         """
-        files = ("memory.max", "memory.current", "inactive_file")
+        files = "memory.max", "memory.current", "inactive_file", "active_file"
         return [found for folder in self.lineage if (found := _memory_limit(self.lineage, folder, *files))]
 
     def cpuset(self) -> Iterable[str]:
@@ -220,14 +222,15 @@ class V1(NamedTuple):
         """
         own, *above = self.memory
         binding = [own, *(folder for folder in above if number(folder / "memory.use_hierarchy") == 1)]
-        files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        files = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"
         found = [each for folder in binding if (each := _memory_limit(self.memory, folder, *files))]
         hidden = table(own / "memory.stat").get("hierarchical_memory_limit", _V1_UNLIMITED)
         used = number(own / "memory.usage_in_bytes")
         # Of a cgroup above that is not visible here only the limit is known: what others in it use is not.
         if used is not None and hidden < min([_V1_UNLIMITED, *(each.limit for each in found)]):
-            inactive = table(own / "memory.stat").get("total_inactive_file", 0)
-            found.append(MemoryLimit("", hidden, used, inactive))
+            pages = table(own / "memory.stat")
+            cached = pages.get("total_inactive_file", 0), pages.get("total_active_file", 0)
+            found.append(MemoryLimit("", hidden, used, *cached))
         return found
 
     def cpuset(self) -> Iterable[str]:
@@ -292,15 +295,14 @@ def _lineage(mount: Path, path: str) -> Lineage:
     return [mount.joinpath(*names[:depth]) for depth in range(len(names), -1, -1)]
 
 
-def _memory_limit(
-    lineage: Lineage, folder: Path, limit: str, usage: str, inactive: str
-) -> MemoryLimit | None:
+def _memory_limit(lineage: Lineage, folder: Path, limit: str, usage: str, *caches: str) -> MemoryLimit | None:
     """Of one cgroup, by the names of its files; None where it has no limit, or the kernel does not say it."""
     most, used = number(folder / limit), number(folder / usage)
     if most is None or used is None or most >= _V1_UNLIMITED:
         return None
     above = "" if folder == lineage[0] else f"/{'/'.join(folder.relative_to(lineage[-1]).parts)}"
-    return MemoryLimit(above, most, used, table(folder / "memory.stat").get(inactive, 0))
+    pages = table(folder / "memory.stat")
+    return MemoryLimit(above, most, used, *(pages.get(cache, 0) for cache in caches))
 
 
 def _waited(files: Mapping[str, str], kind: str) -> dict[tuple[str, ...], float]:
