@@ -103,10 +103,9 @@ def test_it_is_what_it_is_called(scene: Scene) -> None:
         assert firing == {"InferCanaryImageRegressed", "InferCanaryMeasureRegressed"}
 
 
+@pytest.mark.parametrize("scene", ["spread"], indirect=True)
 def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
     """One row and one line of each service, and one of each replica: none is missing, and none is there twice."""
-    if scene.name != "spread":
-        return
     by_name = dict(zip(scene.places, scene.panels, strict=True))
     other = dataclasses.replace(SITUATIONS["spread"], chosen={"service": "classify", "canary": "resnet18"})
     wanted = "Latency of each replica"
