@@ -2,7 +2,8 @@
 remembered.
 
 In a process of the probe's own it is watched, and the process starts anew where too little is left; what it knows goes
-along. In a server's process, which cannot, what each canary took is kept in a file beside the journal.
+along. In a server's process, which cannot, an opening is interrupted, and what each canary took is kept in a file
+beside the journal.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ class Openings:
         """Canary → its opening."""
 
     def be_a_guest(self) -> None:
-        """Run in a server's process: nothing is watched, and what was taken is kept in the file."""
-        self._is_guest = self.rounds.is_guest = True
+        """Run in a server's process: only openings are watched, and what was taken is kept in the file."""
+        self._is_guest = self.rounds.is_guest = self.watcher.is_guest = True
 
     def watch(self, carried: Carried, running_since: Callable[[], float | None]) -> Sequence[Ended]:
         """Watch, in a process of the probe's own.
@@ -186,17 +187,26 @@ class Openings:
         return {}
 
     def _start_anew(self, works: Sequence[tuple[str, tuple[int, int] | None, int, str]]) -> None:
-        now = time.monotonic()
-        ended = dict(self.ended)
         points = list(self._points)
         for canary, load, took, why in works:
-            before = ended.get(canary)
-            times = before.times + 1 if before is not None and now - before.at < _DAY else 1
             if load is None:
-                ended[canary] = Ended(canary, None, took, why, now, times)
+                self._end(canary, took, why)
             else:
-                points.append(Ended(canary, load, took, why, now))
-        start_anew(Carried((*ended.values(), *points), {**self.took, **self.watcher.held}))
+                points.append(Ended(canary, load, took, why, time.monotonic()))
+        start_anew(Carried((*self.ended.values(), *points), {**self.took, **self.watcher.held}))
+
+    def interrupted(self, growth: Growth) -> None:
+        """Keep how an opening was interrupted, so that it is tried again seldom, and where there is room.
+
+        Args:
+            growth: What it took.
+        """
+        self._end(growth.canary, growth.took, growth.interrupted)
+
+    def _end(self, canary: str, took: int, why: str) -> None:
+        before, now = self.ended.get(canary), time.monotonic()
+        times = before.times + 1 if before is not None and now - before.at < _DAY else 1
+        self.ended = {**self.ended, canary: Ended(canary, None, took, why, now, times)}
 
 
 class Opening:
@@ -261,7 +271,11 @@ class Opening:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         growth, self._growth = self._growth, None
-        self._stack.close()
+        with suppress(MemoryError):  # an interruption that came late
+            self._stack.close()
+        if growth is not None and growth.interrupted:
+            self._openings.interrupted(growth)
+            raise Failure("out_of_memory", growth.interrupted) from None
         if error is None and growth is not None:
             more = 0
             if self._used is not None:

@@ -1,15 +1,17 @@
-"""Ends the probe's growth before the kernel has to end a process: in a thread, in a process of the probe's own only.
+"""Ends the probe's growth before the kernel has to end a process: in a thread.
 
+In a process of the probe's own all is watched. In a server's only what is being opened is, and that is interrupted.
 What is left is read at a pace that follows how much there is. Decided in docs/adr/0018-memory-is-watched.md.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from infercanary.probe.measures import peak, resident
@@ -39,6 +41,8 @@ class Growth:
     def __init__(self, canary: str, load: tuple[int, int] | None = None, proc: Path = _PROC) -> None:
         self.canary = canary
         self.load = load
+        self.interrupted = ""
+        """Why it was interrupted; empty where it was not."""
         self._proc = proc
         self._before = self._most = self._peak = 0
         with suppress(OSError, ValueError, IndexError):
@@ -81,6 +85,8 @@ class Watcher:
     def __init__(self, room: Room) -> None:
         self.held: dict[str, int] = {}
         """Canary → bytes that it took when it was opened, for as long as it is open."""
+        self.is_guest = False
+        """Whether this is a server's process."""
         self._room = room
         self._growing: list[Growth] = []
         self._changed = threading.Event()
@@ -100,10 +106,47 @@ class Watcher:
         growth = Growth(canary, load)
         self._growing = [*self._growing, growth]
         self._changed.set()
+        opens = self.is_guest and load is None
+        interrupting: AbstractContextManager[None] = self._interrupting(growth) if opens else nullcontext()
         try:
-            yield growth
+            with interrupting:
+                yield growth
         finally:
             self._growing = [each for each in self._growing if each is not growth]
+
+    @contextmanager
+    def _interrupting(self, growth: Growth) -> Iterator[None]:
+        """Raise `MemoryError` in this thread, once, where too little is left for what it opens."""
+        thread = threading.get_ident()
+        over, lock = threading.Event(), threading.Lock()
+
+        def work() -> None:
+            pause = 0.0
+            while not over.wait(pause):
+                size = growth.look()
+                if (found := self._room.look()) is None:
+                    return
+                room, _ = found
+                if size >= _LEAST and room.size == 0:
+                    with lock:
+                        if not over.is_set():
+                            growth.interrupted = _too_much(growth, size, room)
+                            _raise_in(thread, MemoryError)
+                    return
+                least, most = _OWN_PAUSES
+                pause = min(most, max(least, room.size / _OWN_RATE))
+
+        try:
+            threading.Thread(target=work, name="infercanary-memory", daemon=True).start()
+        except RuntimeError as error:  # the container is out of threads
+            log.warning("what is left of the memory is not watched: %s", error)
+        try:
+            yield
+        finally:
+            with lock:
+                over.set()
+                if growth.interrupted:
+                    _raise_in(thread, None)  # it may not have come yet, and this thread has other work to do
 
     def start(self, ends: Ends, running_since: Callable[[], float | None]) -> None:
         """Look from now on, in a daemon thread.
@@ -162,6 +205,14 @@ class Watcher:
         if held >= _LEAST and last.size == 0 and not self._stopping.is_set():
             ends([(canary, None, held, _given_back(canary, held, last))])
         return min(most, max(least, (room if growing else last).size / rate))
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an error in a thread, at its next instruction of Python; None takes one back that was not raised yet.
+
+    https://docs.python.org/3/c-api/init.html#c.PyThreadState_SetAsyncExc
+    """
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), error and ctypes.py_object(error))
 
 
 def _too_much(growth: Growth, size: int, room: Left) -> str:

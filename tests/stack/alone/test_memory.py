@@ -210,15 +210,10 @@ def scene(way: Way, image: str, tmp_path: Path) -> Iterator[Scene]:
         yield Scene(way, tmp_path, image, stack)
 
 
-def ways(*in_ci: Way, **fails: str) -> pytest.MarkDecorator:
-    """All of them; those that are not named in the campaign only, and some of them expected to fail, with a reason."""
-    expected = {way: [pytest.mark.xfail(reason=why)] for way, why in fails.items()}
+def ways(*in_ci: Way) -> pytest.MarkDecorator:
+    """All of them; those that are not named in the campaign only."""
     return pytest.mark.parametrize(
-        "way",
-        [
-            way if way in in_ci else pytest.param(way, marks=[pytest.mark.campaign, *expected.get(way, [])])
-            for way in WAYS
-        ],
+        "way", [way if way in in_ci else pytest.param(way, marks=pytest.mark.campaign) for way in WAYS]
     )
 
 
@@ -242,10 +237,7 @@ def test_a_model_whose_file_is_too_large(scene: Scene, way: Way) -> None:
     scene.unharmed()
 
 
-@ways(
-    "beside",
-    inside="in the server's process a factory that is opened for the first time cannot be ended alone",
-)
+@ways("beside")
 def test_a_factory_that_grows(scene: Scene, way: Way) -> None:
     scene.begin(canary("models:growing"))
     scene.out_of_memory(

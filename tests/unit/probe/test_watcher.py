@@ -274,3 +274,29 @@ def test_a_guest_keeps_what_canaries_took_beside_the_journal(
     (tmp_path / "journal.memory").unlink()
     (tmp_path / "journal.memory").mkdir()
     assert opened(guest(a=Asking(), b=Target()), "b") == ""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_in_a_servers_process_an_opening_is_interrupted(resident: dict[str, int], late: bool) -> None:
+    """What comes too late for it does not reach what its thread does next; and it waits as in a process of its own."""
+    room = FakeRoom(1)
+    of: Openings = Openings(room, {"a": Target(), "b": Target()})  # type: ignore[dict-item]
+    of.be_a_guest()
+
+    def opens() -> None:
+        with of.of["a"]:
+            [growth] = of.watcher._growing
+            resident["now"], room.mib = 120, 0
+            deadline = time.monotonic() + 10
+            while not (late and growth.interrupted):  # else a factory without an end
+                assert time.monotonic() < deadline
+
+    with pytest.raises(Failure) as caught:
+        opens()
+    for _ in range(1000):  # an error that is pending would be raised here
+        pass
+    why = "canaries.a: opening it was ended when it had taken 70 MiB, with nothing left of"
+    assert caught.value.reason == "out_of_memory" and str(caught.value).startswith(why)
+    assert opened(of, "a") == str(caught.value)
+    room.mib = 1000
+    assert opened(of, "b") == ""
