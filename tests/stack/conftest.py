@@ -69,7 +69,7 @@ def _impatient(folder: Path) -> Path:
     rules = folder / "rules"
     shutil.copytree(ROOT / "prometheus/rules", rules)
     for file in rules.iterdir():
-        text = re.sub(r"\[\d+m\]", "[45s]", file.read_text())
+        text = re.sub(r"\[\d+m\]", "[45s]", re.sub(r"\binterval: 1m", "interval: 5s", file.read_text()))
         file.write_text(re.sub(r"\b(for|keep_firing_for): \d+m", r"\1: 5s", text))
     alertmanager = folder / "alertmanager.yml"
     text = (ROOT / "prometheus/alertmanager.yml").read_text()

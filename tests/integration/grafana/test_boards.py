@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache
 from itertools import product, starmap
 from typing import Any, NamedTuple
 
@@ -75,19 +77,31 @@ def marked(*case: str) -> object:
 
 
 @pytest.fixture(scope="module")
-def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
+def scenes() -> Iterator[Callable[[str], Scene]]:
+    """Each situation is set up once, for the tests of both libraries."""
     if why := node.missing() or ", ".join(f"{program} is not installed" for program in backfill.missing()):
         assert not os.environ.get("CI"), why
         pytest.skip(why)
-    situation = SITUATIONS[request.param]
-    with backfill.prometheus(situation) as prometheus:
-        asked = [
-            (f"{name}: {question['panel']['title']}", question)
-            for name, board in dashboards().items()
-            for question in asking.asked(board, situation, prometheus)
-        ]
-        places, panels = zip(*asked, strict=True)
-        yield Scene(situation.name, prometheus, places, panels)
+    with ExitStack() as stack:
+
+        @cache
+        def set_up(name: str) -> Scene:
+            situation = SITUATIONS[name]
+            prometheus = stack.enter_context(backfill.prometheus(situation))
+            asked = [
+                (f"{board}: {question['panel']['title']}", question)
+                for board, content in dashboards().items()
+                for question in asking.asked(content, situation, prometheus)
+            ]
+            places, panels = zip(*asked, strict=True)
+            return Scene(situation.name, prometheus, places, panels)
+
+        yield set_up
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, scenes: Callable[[str], Scene]) -> Scene:
+    return scenes(request.param)
 
 
 @pytest.mark.parametrize("scene", [*map(marked, SITUATIONS)], indirect=True)
