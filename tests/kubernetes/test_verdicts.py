@@ -1,6 +1,6 @@
 """What becomes of a service on Kubernetes, and which verdict it must end in: the table below, scenarios side by side.
 
-Canaries wait 40 ms with the old image and 60 ms with the new one, once a second. What is read is what a Prometheus has
+Canaries wait 40 ms with the old image and 120 ms with the new one, once a second. What is read is what a Prometheus has
 that scrapes the exporters by the chart's PodMonitor and evaluates the shipped rules.
 """
 
