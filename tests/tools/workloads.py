@@ -13,7 +13,7 @@ Object = dict[str, Any]
 CANARY = Path(__file__).parents[1] / "kubernetes/canary"
 FILES = {f"/canary/{path.name}": path.read_text() for path in sorted(CANARY.iterdir()) if path.is_file()}
 _PROBE = ("infercanary", "probe", "--config", "/canary/probe.yaml")
-# Three times as long: with a start each and none before, how much starts differ is assumed, to a factor of 1.5 and more.
+# Three times as long: with one start of each image, how much starts differ is assumed, to a factor of 1.5 and more.
 _OLD, _NEW = {"WAIT_SECONDS": "0.04"}, {"WAIT_SECONDS": "0.12"}
 OLD, NEW, REBUILT, CRASHING = (
     f"docker.io/infercanary/canary:{tag}" for tag in ("old", "new", "rebuilt", "crashing")
