@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PYTHON = shlex.quote(sys.executable)
 FOLDERS = (
     "benchmarks",
     "charts",
@@ -91,7 +93,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / ".venv/bin").mkdir(parents=True)
     for name, module in {"python": "", "infercanary": " -m infercanary", "ruff": " -m ruff"}.items():
         program = tree / ".venv/bin" / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}"{module} "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {PYTHON}{module} "$@"\n')
         program.chmod(0o755)
     return tree
 
@@ -229,7 +231,7 @@ def test_what_they_added_passes_the_linters_and_the_suite(tree: Path, follow: Fo
     code = sorted(path for path in touched if path.endswith(".py"))
     assert len(code) >= 8
     typed = [path for path in code if not path.startswith("grafana/")]
-    run(f"{sys.executable} -m ruff check {' '.join(code)}", tree)
-    run(f"{sys.executable} -m ruff format --check {' '.join(code)}", tree)
-    run(f"{sys.executable} -m mypy {' '.join(typed)}", tree)
-    run(f"{sys.executable} -m pytest -q -n 0 {' '.join(STRUCTURE)}", tree)
+    run(f"{PYTHON} -m ruff check {' '.join(code)}", tree)
+    run(f"{PYTHON} -m ruff format --check {' '.join(code)}", tree)
+    run(f"{PYTHON} -m mypy {' '.join(typed)}", tree)
+    run(f"{PYTHON} -m pytest -q -n 0 {' '.join(STRUCTURE)}", tree)

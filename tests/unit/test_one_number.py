@@ -24,7 +24,7 @@ PARTS = ("probe", "exporter", "grafana", "prometheus", "docs")
 JUDGED = """
 from infercanary import judge
 before = [100 + i % 5 / 10 for i in range(64)]
-print(judge.__file__, judge.compare(before, [1.025 * x for x in before]).verdict)
+print(judge.__file__, judge.compare(before, [1.025 * x for x in before]).verdict, sep="\\n")
 """
 
 
@@ -61,11 +61,11 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_judge_calls_a_smaller_change(changed: Path) -> None:
     """2.5 % slower, and hardly any noise."""
-    assert run(changed, "-c", JUDGED).split() == [
+    assert run(changed, "-c", JUDGED).splitlines() == [
         f"{changed}/exporter/infercanary/judge/__init__.py",
         "regressed",
     ]
-    assert run(ROOT, "-c", JUDGED).split()[1] == "equivalent"
+    assert run(ROOT, "-c", JUDGED).splitlines()[1] == "equivalent"
 
 
 def thresholds(tree: Path) -> dict[str, str]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -26,6 +24,7 @@ from infercanary.ab.turn import Arm, Needed
 from infercanary.ab.variant import Variant, differing, words
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode, worst
+from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.compare import junit, markdown, options
 from infercanary.compare import page as pages
@@ -181,8 +180,9 @@ def command(
     )
     other = of_b.conditions(same)
     settings_of = differing(Variant(env, cpus, memory, command_, config), of_b)
-    if report:
-        _check_writable(report)
+    for option, path in (("--html", report), ("--junit", junit_path)):
+        if path and (why := unwritable(path)):
+            raise UsageError(f"{option}: {why}")
     python = process.python(host_python) if host_python else ""
     plan = Plan(restarts, budget, Needed(runs, canary, start_timeout))
     interruption, progress = Interruption(), Progress()
@@ -314,15 +314,6 @@ def _settings(
     if config:
         return conditions.settings(config)
     return conditions.settings_of(model, inputs, device) if model else None
-
-
-def _check_writable(path: str) -> None:
-    """Fail before minutes are spent: the file is written at the end."""
-    target = Path(path)
-    if target.is_dir():
-        raise UsageError(f"--html {path}: is a folder; name a file in it")
-    if not target.parent.is_dir() or not os.access(target.parent, os.W_OK):
-        raise UsageError(f"--html {path}: its folder is not there, or cannot be written; name another place")
 
 
 def _canaries(result: Result) -> list[str]:

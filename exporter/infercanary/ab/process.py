@@ -140,7 +140,7 @@ def python(path: str) -> str:
     Raises:
         UsageError: It is no interpreter, or has no InferCanary.
     """
-    if not Path(path).is_file() or not os.access(path, os.X_OK):
+    if not os.path.isfile(path) or not os.access(path, os.X_OK):
         raise UsageError(
             f"--host-python {path}: is no program; name an interpreter, such as .venv/bin/python"
         )

@@ -174,7 +174,7 @@ def write(path: str, document: str) -> None:
         UsageError: ``path`` cannot be written.
     """
     target = Path(path)
-    if target.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"--html {path}: is a folder; name a file in it")
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.base import StoreError
@@ -51,8 +52,8 @@ def starts(
 
 @contextmanager
 def _copied(path: Path) -> Iterator[SqliteStore]:
-    if not path.is_file():
-        raise UsageError(f"{path}: no such file; {_WHICH}")
+    if why := unreadable(path):
+        raise UsageError(f"{why}; {_WHICH}")
     beside = [file for suffix in ("", "-wal") if (file := Path(f"{path}{suffix}")).exists()]
     if sum(file.stat().st_size for file in beside) > _MAX_BYTES:
         raise UsageError(f"{path}: more than {_MAX_BYTES >> 30} GB; give a store of fewer services")

@@ -27,18 +27,21 @@ _DRAIN_SECONDS = 2.0
 
 @click.command(name="exporter")
 @click.option(
-    "--config", "path", type=click.Path(path_type=Path), help="exporter.yaml; without it, the defaults."
+    "--config",
+    "path",
+    type=click.Path(readable=False, path_type=Path),
+    help="exporter.yaml; without it, the defaults.",
 )
 @click.option("--listen", help="HOST:PORT to answer on, instead of the config's.  [default: 0.0.0.0:9797]")
 @click.option(
     "--store",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(readable=False, path_type=Path),
     help="File of the runs that verdicts rest on, instead of the config's.  [default: memory]",
 )
 @click.option(
     "--web-config",
     "web_path",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(readable=False, path_type=Path),
     help="File with TLS and users, as Prometheus' exporters have it.  [default: neither]",
 )
 @click.option(

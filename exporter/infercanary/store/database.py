@@ -167,11 +167,13 @@ def explain(error: BaseException, path: Path | None) -> str:
         return "in use by another process; give each exporter a file of its own"
     if "full" in text:
         return "the disk is full; what was kept is not lost, and it goes on once there is room"
-    if path and not path.parent.is_dir():
+    if path and not os.path.isdir(path.parent):
         return f"no folder `{path.parent}`; make it, or mount a volume there"
-    if path and path.is_dir():
+    if path and os.path.isdir(path):
         return "is a folder; name a file in it"
-    if path and not (os.access(path.parent, os.W_OK) and (not path.exists() or os.access(path, os.W_OK))):
+    if path and not (
+        os.access(path.parent, os.W_OK) and (not os.path.exists(path) or os.access(path, os.W_OK))
+    ):
         return f"cannot be written; make it and its folder writable for this user (uid {os.getuid()})"
     return text
 

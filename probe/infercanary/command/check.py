@@ -13,16 +13,17 @@ from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
 from infercanary.command.settings import UsageError
 
+# A file that is not readable is for `read` to report, in one line.
+_FILE = click.Path(readable=False)
+
 
 @click.command(name="check-config", epilog=exit_codes.epilog({ExitCode.FINE: "all files are good"}))
 @click.option(
-    "--probe", "probes", multiple=True, type=click.Path(), help="A probe's settings file; may be repeated."
+    "--probe", "probes", multiple=True, type=_FILE, help="A probe's settings file; may be repeated."
 )
+@click.option("--exporter", "exporters", multiple=True, type=_FILE, help="An exporter's settings file.")
 @click.option(
-    "--exporter", "exporters", multiple=True, type=click.Path(), help="An exporter's settings file."
-)
-@click.option(
-    "--web-config", "webs", multiple=True, type=click.Path(), help="An exporter's file with TLS and users."
+    "--web-config", "webs", multiple=True, type=_FILE, help="An exporter's file with TLS and users."
 )
 def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...]) -> None:
     """Check settings files without starting anything, up to the first mistake."""

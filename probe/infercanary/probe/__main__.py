@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.probe import profile_table
 from infercanary.probe.anew import be_ended_first, carried
@@ -24,7 +25,12 @@ log = logging.getLogger("infercanary.probe")
 
 @click.command(name="probe")
 @click.option(
-    "--config", "path", type=click.Path(), default="probe.yaml", show_default=True, help="The settings file."
+    "--config",
+    "path",
+    type=click.Path(readable=False),  # `read` says in one line why it cannot
+    default="probe.yaml",
+    show_default=True,
+    help="The settings file.",
 )
 @click.option(
     "--log-level",
@@ -47,7 +53,7 @@ log = logging.getLogger("infercanary.probe")
 )
 @click.option(
     "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(readable=False, path_type=Path),
     help="With --profile: also write the engine's trace to this file, for https://ui.perfetto.dev.",
 )
 def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
@@ -63,8 +69,8 @@ def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: P
         raise UsageError("--once and --profile: give one of them")
     if trace is not None and not profiles:
         raise UsageError("--trace: it goes with --profile")
-    if trace is not None and not trace.resolve().parent.is_dir():
-        raise UsageError(f"--trace: no folder `{trace.parent}`; make it")
+    if trace is not None and (why := unwritable(trace)):
+        raise UsageError(f"--trace: {why}")
     for_a_person = only_once or profiles
     line = "%(message)s" if for_a_person else "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=log_level.upper(), format=line)

@@ -103,7 +103,7 @@ class _Probe:
 @click.option(
     "--config",
     "path",
-    type=click.Path(),
+    type=click.Path(readable=False),  # who reads it says in one line why it cannot
     default="probe.yaml",
     show_default=True,
     help="The probe's settings file.",

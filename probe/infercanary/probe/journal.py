@@ -173,21 +173,3 @@ def _ends_with_newline(path: Path) -> bool:
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
         return file.read(1) == b"\n"
-
-
-def check(path: Path) -> str:
-    """Why nothing can be written at ``path``, or an empty text.
-
-    Args:
-        path: Where the journal is to be; the file need not exist.
-
-    Returns:
-        One line, with the fix.
-    """
-    if path.is_dir():
-        return f"`{path}` is a folder; name a file in it"
-    if not path.parent.is_dir():
-        return f"no folder `{path.parent}`; make it, or mount a volume there"
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        return f"`{path}` cannot be written; make its folder writable for this user (uid {os.getuid()})"
-    return ""

@@ -9,13 +9,14 @@ import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode
 from infercanary.probe.canary import Canary
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
 from infercanary.probe.journal import ERRORS as JOURNAL_ERRORS
-from infercanary.probe.journal import Journal, check, last_runs
+from infercanary.probe.journal import Journal, last_runs
 from infercanary.probe.ring import Ring
 from infercanary.probe.sampling import Sampling
 from infercanary.probe.serve import ReportServer
@@ -193,7 +194,7 @@ class Publisher:
 
     def _open_journal(self, path: Path, max_bytes: int) -> list[Run]:
         """The runs that earlier probes wrote there last."""
-        if why := check(path):
+        if why := unwritable(path):
             raise UsageError(f"journal: {why}")
         if max_bytes < _LEAST_JOURNAL_BYTES:
             raise UsageError(f"journal_bytes: {max_bytes} is too little; give {_LEAST_JOURNAL_BYTES} or more")

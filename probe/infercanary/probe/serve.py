@@ -114,7 +114,7 @@ def parse(listen: str) -> Path | tuple[str, int]:
 
 def _clear_stale(path: Path) -> None:
     """Remove a socket that nobody listens on any more. Of any other file, bind reports that it is in the way."""
-    if not path.exists() or not stat.S_ISSOCK(path.stat().st_mode):
+    if not os.path.exists(path) or not stat.S_ISSOCK(path.stat().st_mode):
         return
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as probe:
         probe.settimeout(1)

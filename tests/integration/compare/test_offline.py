@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from infercanary.contract.report import Run
 from infercanary.probe.journal import Journal
 
 COMMAND = [sys.executable, "-m", "infercanary"]
+IN_A_SHELL = shlex.join(COMMAND)
 
 
 def infercanary(
@@ -118,9 +120,8 @@ def test_an_encoding_without_signs(folder: Path) -> None:
 
 
 def test_a_reader_that_closes_the_pipe_early(folder: Path) -> None:
-    command = " ".join([*COMMAND, "compare", "old", "new"])
     done = subprocess.run(
-        ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"],
+        ["bash", "-c", f"{IN_A_SHELL} compare old new | true; exit ${{PIPESTATUS[0]}}"],
         cwd=folder, capture_output=True, check=False, timeout=60, text=True,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (1, "")
@@ -134,7 +135,7 @@ def test_an_answer_that_cannot_be_printed_is_no_answer(folder: Path, command: st
     """1 would be `regressed`, and 0 `equivalent`."""
     shutil.copy(folder / "new", folder / "old2")
     done = subprocess.run(
-        ["bash", "-c", f"{' '.join(COMMAND)} {command} {where}"],
+        ["bash", "-c", f"{IN_A_SHELL} {command} {where}"],
         cwd=folder, capture_output=True, check=False, timeout=60, text=True,
     )  # fmt: skip
     assert done.returncode == 2

@@ -139,10 +139,13 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     (folder / "models/dense/1").mkdir(parents=True)
     (folder / "models/dense/config.pbtxt").write_text(_TRITON_CONFIG)
     (folder / "models/dense/1/model.py").write_text(_TRITON.format(folders=[str(folder), str(packages)]))
+    (folder / "backends").symlink_to(
+        home / "backends"
+    )  # Triton starts the stub by an unquoted path in a shell
     port = free_port()
     command: list[str | Path] = [
         home / "bin/tritonserver", f"--model-repository={folder / 'models'}", f"--http-port={port}",
-        f"--backend-directory={home / 'backends'}", "--http-address=127.0.0.1", "--allow-grpc=false",
+        f"--backend-directory={folder / 'backends'}", "--http-address=127.0.0.1", "--allow-grpc=false",
         "--allow-metrics=false",
     ]  # fmt: skip
     with serving(command, f"http://127.0.0.1:{port}/v2/health/ready", folder, _ONE_THREAD):

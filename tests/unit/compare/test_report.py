@@ -157,7 +157,7 @@ def test_weights_without_a_seed_are_one_row(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["none.sqlite"], "none.sqlite: no such file; give the file that the exporter's --store names"),
+        (["none.sqlite"], "no file `none.sqlite`; give the file that the exporter's --store names"),
         (["words.txt"], "words.txt: not the judge's store; give the file that the exporter's --store names"),
         (["a/one.sqlite", "b/one.sqlite"], "b/one.sqlite: two files of the host `one`; name them, HOST=FILE"),
         (

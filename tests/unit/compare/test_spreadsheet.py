@@ -237,7 +237,7 @@ def test_without_a_price_there_is_no_cost(run: Run, tmp_path: Path) -> None:
          "--service: old.jsonl is a journal, which names no service; leave it out"),
         (["old.jsonl", "--format", "csv", "--canary", "b*"],
          "old.jsonl: no run of canary `b*`, service `*`; wait for some"),
-        (["none.jsonl", "--format", "csv"], f"none.jsonl: no such file; {STORE}"),
+        (["none.jsonl", "--format", "csv"], f"no file `none.jsonl`; {STORE}"),
         (["empty.jsonl", "--format", "csv"], "empty.jsonl: is empty; give a journal, or numbers"),
         (["words.txt", "--format", "csv"], f"words.txt: not the judge's store; {STORE}"),
         (["broken.jsonl", "--format", "csv"], "broken.jsonl:2: not a line of a journal; keep other lines out of it"),

@@ -46,5 +46,5 @@ def test_nobody_else_replaces_characters_by_himself() -> None:
     found = subprocess.run(
         ["grep", "-rlE", r"isprintable\(\) (or .* )?else", "--include=*.py", *map(str, trees)],
         capture_output=True, text=True, check=False,
-    ).stdout.split()  # fmt: skip
+    ).stdout.splitlines()  # fmt: skip
     assert found == [cleaning.__file__]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import groupby
@@ -13,6 +14,7 @@ import msgspec
 
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
+from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.compare import options, page, runs, spreadsheet, stores
 from infercanary.compare.content import STANDARD_INPUT, content, named
@@ -182,9 +184,9 @@ def _journal(path: str) -> bytes | None:
     """Return the text of a journal; None of what is no journal."""
     file = Path(path)
     if path != STANDARD_INPUT:
-        if not file.exists() or file.is_dir():
+        if not os.path.exists(path) or os.path.isdir(path):
             return None
-        if file.is_file():  # the beginning of a pipe can be read once only
+        if os.path.isfile(path) and not unreadable(path):  # the beginning of a pipe can be read once only
             with file.open("rb") as head:
                 if head.read(16).startswith(stores.MAGIC):
                     return None

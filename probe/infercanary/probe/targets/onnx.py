@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from infercanary.command.extras import advice
+from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.probe.deadline import clear_frames
@@ -144,8 +145,8 @@ class OnnxTarget:
         """
         self._ort: Any = imported("onnxruntime", f"{advice('onnx')}, or onnxruntime-gpu for a GPU")
         onnxruntime = self._ort
-        if not Path(self._path).is_file():
-            raise UsageError(f"model: no file `{self._path}`; check the path (it starts at {Path.cwd()})")
+        if why := unreadable(self._path):
+            raise UsageError(f"model: {why}; check the path (it starts at {Path.cwd()})")
         path = Path(self._path)
         self.ask_for_memory(
             [needs.of_files("model", [path])]

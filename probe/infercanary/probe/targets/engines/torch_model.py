@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from infercanary.command.paths import unreadable
 from infercanary.command.settings import UsageError
 from infercanary.probe.deadline import one_line
 from infercanary.probe.targets.engines.cuda_versions import driver_cuda, unfit_driver
@@ -279,8 +280,8 @@ def why_no_cuda(torch: Any, device: Any) -> tuple[str, str]:
 
 
 def _from_file(torch: Any, path: str, device: Any) -> Callable[..., Any]:
-    if not Path(path).is_file():
-        raise UsageError(f"model: no file `{path}`; check the path (it starts at {Path.cwd()})")
+    if why := unreadable(path):
+        raise UsageError(f"model: {why}; check the path (it starts at {Path.cwd()})")
     try:
         model: Callable[..., Any]
         if path.endswith(".pt2"):
