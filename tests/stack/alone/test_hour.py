@@ -82,7 +82,8 @@ def shipped(tmp_path: Path) -> Iterator[Stack]:
     override = tmp_path / "compose.yml"
     override.write_text(yaml.safe_dump({"services": {"alert-webhook": webhook()}}))
     remove_containers()
-    busy = psutil.cpu_percent(interval=QUIET_SECONDS)
+    times = psutil.cpu_times_percent(interval=QUIET_SECONDS)
+    busy = 100 - times.idle - times.iowait - times.nice  # what is nice yields to the stack
     if busy > MOST_BUSY:
         pytest.skip(f"{busy:.0f} % of the machine's CPUs are taken before the stack is started")
     down = ("--profile", "broken", "down", "--volumes", "--remove-orphans", "--timeout", "2")
