@@ -123,10 +123,18 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, _reload, app)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_SECONDS)
+    connections = app[EXPORTER].connections
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=_DRAIN_SECONDS,
+        logger=connections.logger(),
+        lingering_time=0,
+    )
     await runner.setup()
     try:
-        await web.SockSite(runner, sock, ssl_context=secured.context).start()
+        assert runner.server is not None  # it is set up
+        connections.start(runner.server, sock, secured.context)
         host, port = sock.getsockname()[:2]
         log.info(
             "listening",
@@ -135,6 +143,7 @@ async def serve(
         await stop.wait()
         log.info("stopping")
     finally:
+        await connections.stop()
         await runner.cleanup()
 
 

@@ -17,10 +17,11 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import api, expose, polled, reload, runbooks, scrape, status
+from infercanary.exporter import api, connections, expose, polled, reload, runbooks, scrape, status
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.conditions import Condition, impaired
 from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.discovery.kills import KillSource
@@ -65,6 +66,7 @@ METRICS = (
         LAG,
         *polled.METRICS,
         *reload.METRICS,
+        *connections.METRICS,
         *base.METRICS,
         *kills.METRICS,
         *store_metrics.METRICS,
@@ -97,6 +99,7 @@ class Exporter:
 
     def __init__(self, config: ExporterConfig, path: Path | None) -> None:
         self.exposition = Exposition()
+        self.connections = Connections()
         self.discoveries: dict[str, Discovery] = {
             kind.key: discovery
             for kind in registered()
@@ -209,6 +212,7 @@ class Exporter:
             BUILD.family({(VERSION, platform.python_version()): 1.0}),
             LAG.family(max(self._lags)),
             *self.live.families(),
+            *self.connections.families(),
             *self.judging.families(),
             *self.collector.kills.families(),
             *(family for discovery in self.discoveries.values() for family in discovery.families()),
@@ -361,6 +365,7 @@ def create_app(config: ExporterConfig, config_path: Path | None = None) -> web.A
     """
     app = web.Application(client_max_size=64 << 10)
     app[EXPORTER] = app[api.VERDICTS] = Exporter(config, config_path)
+    app.middlewares.append(app[EXPORTER].connections.middleware)
     app.cleanup_ctx.append(app[EXPORTER].run)
     app.on_response_prepare.append(_add_security_headers)
     app.add_routes([*routes, *api.routes])

@@ -1,0 +1,148 @@
+"""Attacks on a server's connections: ``python attacks.py NAME HOST PORT SECONDS`` (the standard library alone).
+
+They run in a container of their own beside the exporter, or as a process beside it, and print how often they tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+ASK = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n"
+# The first of a TLS 1.2 handshake: a record header that promises 512 bytes, and none of them.
+HELLO = bytes([0x16, 3, 1, 2, 0])
+
+
+class Peer:
+    """One connection that is opened again whenever it was closed."""
+
+    tried = 0
+
+    def __init__(self, host: str, port: int, buffer: int = 0) -> None:
+        self.host, self.port, self.buffer = host, port, buffer
+
+    async def connected(self) -> socket.socket:
+        """A new one."""
+        Peer.tried += 1
+        sock = socket.socket()
+        sock.setblocking(False)
+        if (
+            self.buffer
+        ):  # before it connects, so that the kernel takes no more for a reader that does not read
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.buffer)
+        await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, (self.host, self.port)), 5)
+        return sock
+
+
+async def until_closed(sock: socket.socket) -> None:
+    """Read nothing, until it is closed."""
+    while True:
+        await asyncio.sleep(0.5)
+        with contextlib.suppress(BlockingIOError):
+            if not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                return
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            return
+
+
+async def silent(peer: Peer) -> None:
+    """Connect, and say nothing."""
+    with await peer.connected() as sock:
+        await until_closed(sock)
+
+
+async def half_hello(peer: Peer) -> None:
+    """Begin a TLS handshake, and go no further."""
+    with await peer.connected() as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, HELLO)
+        await until_closed(sock)
+
+
+async def slow_header(peer: Peer) -> None:
+    """A header that never ends."""
+    loop = asyncio.get_running_loop()
+    with await peer.connected() as sock:
+        await loop.sock_sendall(sock, ASK)
+        while True:
+            await asyncio.sleep(0.5)
+            await loop.sock_sendall(sock, b"X: y\r\n")
+
+
+async def slow_reader(peer: Peer) -> None:
+    """Ask for everything, and take none of it."""
+    with await peer.connected() as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
+        while True:
+            await asyncio.sleep(1)
+            await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")  # fails once it is closed
+
+
+async def slow_scraper(peer: Peer) -> None:
+    """The same, and claim to be Prometheus with a long time."""
+    with await peer.connected() as sock:
+        header = b"X-Prometheus-Scrape-Timeout-Seconds: 60\r\n\r\n"
+        await asyncio.get_running_loop().sock_sendall(sock, ASK + header)
+        while True:
+            await asyncio.sleep(1)
+            await asyncio.get_running_loop().sock_sendall(sock, b"\r\n")
+
+
+async def idle(peer: Peer) -> None:
+    """Ask for little, and keep the connection."""
+    loop = asyncio.get_running_loop()
+    with await peer.connected() as sock:
+        await loop.sock_sendall(sock, b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")
+        await loop.sock_recv(sock, 4096)
+        await until_closed(sock)
+
+
+async def garbage(peer: Peer) -> None:
+    """No HTTP at all, and leave."""
+    with await peer.connected() as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, b"\x00\xff no HTTP\r\n\r\n")
+        await asyncio.sleep(0.2)
+
+
+async def hang_up(peer: Peer) -> None:
+    """Ask for everything, and leave at once."""
+    with await peer.connected() as sock:
+        await asyncio.get_running_loop().sock_sendall(sock, ASK + b"\r\n")
+        await asyncio.sleep(0.05)
+
+
+Attack = Callable[[Peer], Awaitable[None]]
+ATTACKS: dict[str, tuple[Attack, int, int]] = {
+    "slow_readers": (slow_reader, 400, 4096),
+    "slow_scrapers": (slow_scraper, 400, 4096),
+    "silent": (silent, 1600, 0),
+    "half_hellos": (half_hello, 1600, 0),
+    "slow_headers": (slow_header, 400, 0),
+    "idle": (idle, 1100, 0),
+    "garbage": (garbage, 20, 0),
+    "hang_ups": (hang_up, 50, 0),
+}
+"""Name → what one connection does, how many there are at once, and bytes that the kernel takes for it."""
+
+
+async def attack(name: str, host: str, port: int, seconds: float) -> None:
+    """All of them at once, each again and again."""
+    one, count, buffer = ATTACKS[name]
+    end = time.monotonic() + seconds
+
+    async def again() -> None:
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(one(Peer(host, port, buffer)), max(0.1, end - time.monotonic()))
+            await asyncio.sleep(0.1)
+
+    await asyncio.gather(*(again() for _ in range(count)))
+    print(f"{name}: {Peer.tried} connections")
+
+
+if __name__ == "__main__":
+    asyncio.run(attack(sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])))

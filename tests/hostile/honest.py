@@ -1,0 +1,62 @@
+"""Honest probes, many in one process: ``python honest.py HOST FIRST_PORT COUNT`` (each on a port of its own).
+
+The server is the probe's own; what it reports is like what a probe of one canary reports, and grows.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+
+from infercanary.contract.report import (
+    LADDER,
+    LATENCY,
+    PHASE,
+    SCHEMA_VERSION,
+    HistogramValue,
+    Report,
+    encode,
+)
+from infercanary.probe.serve import ReportServer
+
+
+class Honest:
+    """What one of them reports."""
+
+    def __init__(self, number: int) -> None:
+        self.boot_id = f"honest-{number}"
+        self.reports = 0
+
+    def report(self, since: str) -> bytes:
+        """About 400 lines of metrics."""
+        self.reports += 1
+        counts = (0,) * 20 + (self.reports,) + (0,) * (len(LADDER) - 20)
+        histogram = HistogramValue(counts, 0.0016 * self.reports)
+        phases = ("h2d", "compute", "d2h", "launch", "queue")
+        families = (
+            LATENCY.family({("model",): histogram}),
+            PHASE.family({("model", phase): histogram for phase in phases}),
+        )
+        return encode(
+            Report(
+                SCHEMA_VERSION,
+                self.boot_id,
+                time.time(),
+                f"{self.boot_id}:{self.reports}",
+                0,
+                families,
+                {"torch": "2.7.1"},
+                (),
+            )
+        )
+
+
+if __name__ == "__main__":
+    host, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    servers = [ReportServer(f"{host}:{first + n if first else 0}", Honest(n).report) for n in range(count)]
+    print(" ".join(server.address for server in servers), flush=True)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended.wait()

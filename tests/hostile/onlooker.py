@@ -1,0 +1,67 @@
+"""What honest users see of an exporter while it is attacked: each scrape's time, polls that failed, its memory."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+
+class Watch:
+    """Scrapes again and again in a thread, until :meth:`end`.
+
+    Args:
+        url: Of the exporter.
+        probes: How many honest ones there are.
+        context: For TLS.
+    """
+
+    def __init__(self, url: str, probes: int, context: ssl.SSLContext | None = None) -> None:
+        self.seconds: list[float] = []
+        self.faults: list[str] = []
+        self.text = ""
+        self._url, self._probes, self._context = url, probes, context
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._scrape)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Stop, and have nothing more to say."""
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def p99(self) -> float:
+        """Seconds."""
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+
+    def value(self, name: str) -> float:
+        """The sum of a metric's series at the last scrape."""
+        return sum(float(v) for v in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", self.text, re.M))
+
+    def _scrape(self) -> None:
+        while not self._ended.is_set():
+            begin = time.monotonic()
+            try:
+                with urllib.request.urlopen(f"{self._url}/metrics", timeout=10, context=self._context) as got:
+                    self.text = got.read().decode()
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                self.faults.append(f"a scrape failed: {error!r}")
+            self.seconds.append(time.monotonic() - begin)
+            if (up := self.value("infercanary_up")) != self._probes:
+                self.faults.append(f"{up:g} probes are up")
+            if failed := self.value("infercanary_failed_polls_total"):
+                self.faults.append(f"{failed:g} polls failed")
+            self._ended.wait(0.1)
+
+
+def memory(pid: int) -> tuple[int, int]:
+    """What a process has, and the most that it had, in bytes."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    now, most = (int(re.findall(rf"^{name}:\s+(\d+) kB", text, re.M)[0]) << 10 for name in ("VmRSS", "VmHWM"))
+    return now, most

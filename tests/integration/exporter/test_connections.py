@@ -1,0 +1,146 @@
+"""Who is let in to the exporter, and for how long: real sockets against its own way of accepting them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from infercanary.exporter import caller, connections
+from infercanary.exporter.caller import address_of
+from infercanary.exporter.connections import Connections
+
+BIG = b"x" * (8 << 20)  # more than the kernel takes for a reader that does not read
+ASK = b"GET / HTTP/1.1\r\nHost: x\r\n"
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[Connections, int]]:
+    """One page that is big, and its port."""
+    found = Connections()
+
+    async def page(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=BIG)
+
+    app = web.Application(middlewares=[found.middleware])
+    app.router.add_get("/", page)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, logger=found.logger())
+    await runner.setup()
+    assert runner.server is not None
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        found.start(runner.server, sock, None)
+        try:
+            yield found, sock.getsockname()[1]
+        finally:
+            await found.stop()
+            await runner.cleanup()
+
+
+async def ask(port: int, header: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
+    writer.write(ASK + header + b"\r\n")
+    return reader, writer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + 10
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.02)
+
+
+async def read(reader: asyncio.StreamReader) -> int:
+    """Bytes that come until the end, or until the connection is cut."""
+    count = 0
+    try:
+        while count < len(BIG) and (piece := await reader.read(1 << 20)):
+            count += len(piece)
+    except ConnectionError:
+        return -1
+    return count
+
+
+async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caller, "HEADER_SECONDS", 0.3)
+    async with served() as (found, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(ASK)
+        assert await reader.read() == b""
+        assert found.refused == {"no_request": 1}
+        writer.close()
+
+
+async def test_a_reader_past_its_deadline_is_cut_and_one_within_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "ANSWER_SECONDS", 0.3)
+    async with served() as (found, port):
+        late, writer = await ask(port)
+        scraper, other = await ask(port, b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n")
+        await until(lambda: found.refused["late_reader"] == 1)
+        assert await read(late) < len(BIG)
+        assert await read(scraper) >= len(BIG)
+        writer.close()
+        other.close()
+
+
+async def test_a_newcomer_takes_the_place_of_the_slowest_and_never_of_a_scrape_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST", 8)
+    monkeypatch.setattr(connections, "MOST_OF_ADDRESS", 8)
+    async with served() as (found, port):
+        scraper, its = await ask(port, b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n")
+        await until(lambda: len(found._open) == 1)
+        slow = [await ask(port) for _ in range(7)]
+        await until(lambda: sum(each.deadline is not None for each in found._open.values()) == 8)
+        slow += [await ask(port) for _ in range(20)]
+        await until(lambda: found.refused["crowded"] == 20)
+        newest, last = await ask(port)
+        assert await read(newest) >= len(BIG)
+        assert await read(scraper) >= len(BIG)
+        assert found.refused["refused"] == 0
+        for _, writer in [*slow, (scraper, its), (newest, last)]:
+            writer.close()
+
+
+async def test_answers_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_ANSWERS", 2)
+    named = b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n"
+    async with served() as (found, port):
+        first = [await ask(port, named) for _ in range(2)]
+        await until(lambda: sum(each.deadline is not None for each in found._open.values()) == 2)
+        third, writer = await ask(port)
+        assert b" 503 " in await third.readline()
+        assert found.refused == {"busy": 1}
+        for _, each in [*first, (third, writer)]:
+            each.close()
+
+
+async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (found, port):
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"\x00 no HTTP\r\n\r\n")
+            assert b" 400 " in await reader.readline()
+            writer.close()
+        assert found.refused == {"malformed": 5}
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    [
+        (("192.0.2.1", 5), "192.0.2.1"),
+        (("::ffff:192.0.2.1", 5, 0, 0), "192.0.2.1"),
+        (("2001:db8:1:2:3::4", 5, 0, 0), "2001:db8:1:2::/64"),
+        (("fe80::1%eth0", 5, 0, 2), "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_what_one_host_may_have(peer: object, address: str) -> None:
+    assert address_of(peer) == address
