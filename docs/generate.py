@@ -41,6 +41,7 @@ from infercanary.contract.vocabulary import (
     POOLS,
     TAGS,
 )
+from infercanary.doctor import rendering
 from infercanary.judge.model import EXCHANGED, STATES
 from infercanary.judge.operators import KINDS as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
@@ -506,6 +507,9 @@ def files() -> dict[Path, str]:
         SCHEMAS / f"{name}.v{schemas.VERSION}.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
         for name, schema in printed().items()
     }
+    made[SCHEMAS / f"doctor.v{rendering.VERSION}.json"] = (
+        json.dumps(rendering.schema(), indent=1, sort_keys=True) + "\n"
+    )
     return {TARGET: render(declared()), TABLE: table(declared([infercanary.probe])), **made}
 
 

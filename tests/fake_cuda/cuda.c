@@ -23,6 +23,7 @@
 enum {
     OK, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_DEVICE = 101, INVALID_IMAGE = 200,
     INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, ILLEGAL_ADDRESS = 700,
+    NOT_SUPPORTED = 801,
 };
 enum kind { NONE, STREAM, EVENT, MODULE, FUNCTION, DEVICE_MEMORY, PINNED };
 
@@ -68,6 +69,13 @@ void fake_cuda_script(const char *text)
     memset(called, 0, sizeof called);
 }
 
+/* A process that nobody can call has its script from the environment: $FAKE_CUDA. `<function> <n> -1` hangs. */
+__attribute__((constructor)) static void from_environment(void)
+{
+    if (getenv("FAKE_CUDA"))
+        fake_cuda_script(getenv("FAKE_CUDA"));
+}
+
 static int scripted(const char *function)
 {
     char name[64];
@@ -75,6 +83,8 @@ static int scripted(const char *function)
     for (const char *line = script; *line; line += strcspn(line, "\n"), line += *line == '\n')
         if (sscanf(line, "%63s %d %d", name, &first, &code) == 3 && !strcmp(name, function) && calls >= first)
             answer = code;
+    while (answer == -1)
+        pause();
     if (answer >= 700)
         sticky = answer;
     return answer;
@@ -445,6 +455,65 @@ int cuModuleGetFunction(void **function, void *module, const char *name)
     return NOT_FOUND;
 }
 
+/* Graphs of one captured kernel, `fill`. */
+static void *capturing;
+static struct { uint32_t *to; size_t threads; } captured;
+static char the_graph, the_executable;
+
+void (*fake_cupti_kernel)(void); /* set by the stand-in for CUPTI, while it records */
+
+int cuStreamBeginCapture_v2(void *on, int mode)
+{
+    ASK_IN_CONTEXT();
+    if (!alive(on, STREAM) || capturing)
+        return INVALID_HANDLE;
+    capturing = on;
+    return mode > 2 ? INVALID_VALUE : OK;
+}
+
+int cuStreamEndCapture(void *on, void **graph)
+{
+    ASK_IN_CONTEXT();
+    if (on != capturing)
+        return INVALID_HANDLE;
+    capturing = NULL;
+    *graph = &the_graph;
+    return OK;
+}
+
+int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags)
+{
+    ASK_IN_CONTEXT();
+    *executable = &the_executable;
+    return graph != &the_graph || flags ? INVALID_VALUE : OK;
+}
+
+int cuGraphLaunch(void *executable, void *on)
+{
+    struct thing *stream = alive(on, STREAM);
+    ASK_IN_CONTEXT();
+    if (!stream || executable != &the_executable)
+        return INVALID_HANDLE;
+    if (!memory(captured.to, captured.threads * 4))
+        return sticky = ILLEGAL_ADDRESS;
+    enqueue(stream, takes("fill", 50));
+    for (size_t i = 0; i < captured.threads; i++)
+        captured.to[i] = (uint32_t)i;
+    return OK;
+}
+
+int cuGraphExecDestroy(void *executable)
+{
+    ASK_IN_CONTEXT();
+    return executable == &the_executable ? OK : INVALID_HANDLE;
+}
+
+int cuGraphDestroy(void *graph)
+{
+    ASK_IN_CONTEXT();
+    return graph == &the_graph ? OK : INVALID_HANDLE;
+}
+
 int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                    unsigned shared, void *on, void **parameters, void **extra)
 {
@@ -455,7 +524,16 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
         return INVALID_HANDLE;
     if (!gx || gy != 1 || gz != 1 || !bx || bx > 1024 || by != 1 || bz != 1 || shared || !parameters || extra)
         return INVALID_VALUE;
+    if (capturing) { /* it is kept for the graph, and not executed */
+        if (on != capturing || strcmp(kernel->name, "fill"))
+            return NOT_SUPPORTED;
+        captured.to = *(uint32_t **)parameters[0];
+        captured.threads = threads;
+        return OK;
+    }
     launches++;
+    if (fake_cupti_kernel)
+        fake_cupti_kernel();
     for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
         if (!strcmp(kernels[i].name, kernel->name))
             enqueue(stream, takes(kernel->name, kernels[i].microseconds));

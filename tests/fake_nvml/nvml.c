@@ -392,6 +392,53 @@ int nvmlDeviceGetComputeRunningProcesses_v3(struct gpu *g, unsigned *count, stru
     return OK;
 }
 
+/* `mps_processes 0 2`: clients of an MPS daemon. */
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(struct gpu *g, unsigned *count, struct process *found)
+{
+    unsigned i, all, room = *count;
+    ASK("nvmlDeviceGetMPSComputeRunningProcesses", g->label);
+    *count = all = (unsigned)number("mps_processes", g->label, 0);
+    if (all > room)
+        return INSUFFICIENT_SIZE;
+    for (i = 0; i < all; i++)
+        found[i] = (struct process){.pid = 5000 + i, .memory = 1 << 20};
+    return OK;
+}
+
+/* `restricted 0 1`: only root may set application clocks. */
+int nvmlDeviceGetAPIRestriction(struct gpu *g, int api, unsigned *restricted)
+{
+    ASK("nvmlDeviceGetAPIRestriction", g->label);
+    *restricted = (unsigned)number("restricted", g->label, 0);
+    return api ? NOT_SUPPORTED : OK;
+}
+
+int nvmlDeviceGetSupportedMemoryClocks(struct gpu *g, unsigned *count, unsigned *mhz)
+{
+    unsigned room = *count;
+    ASK("nvmlDeviceGetSupportedMemoryClocks", g->label);
+    *count = 2;
+    if (room < 2)
+        return INSUFFICIENT_SIZE;
+    mhz[0] = 2619;
+    mhz[1] = 1593;
+    return OK;
+}
+
+int nvmlDeviceGetSupportedGraphicsClocks(struct gpu *g, unsigned memory, unsigned *count, unsigned *mhz)
+{
+    unsigned i, room = *count;
+    ASK("nvmlDeviceGetSupportedGraphicsClocks", g->label);
+    if (memory != 2619)
+        return NOT_FOUND;
+    *count = 110;
+    if (room < 110)
+        return INSUFFICIENT_SIZE;
+    for (i = 0; i < 110; i++)
+        mhz[i] = 1980 - 15 * i;
+    return OK;
+}
+
 /* `mig_devices 0 5` is a bit mask: the places 0 and 2. */
 int nvmlDeviceGetMigDeviceHandleByIndex(struct gpu *g, unsigned place, struct gpu **device)
 {

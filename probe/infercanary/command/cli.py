@@ -31,6 +31,10 @@ COMMANDS = {
         "infercanary.compare.commands.report",
         "Compare one model across images, engines, devices and hosts, from the judges' stores.",
     ),
+    "doctor": (
+        "infercanary.doctor.command",
+        "What a probe can do on this machine, and what to do about the rest.",
+    ),
     "check-config": ("infercanary.command.check", "Check settings files without starting anything."),
     "demo": (
         "infercanary.demo.__main__",

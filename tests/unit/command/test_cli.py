@@ -30,7 +30,14 @@ def test_help_names_every_command(
     for option in ("-h", "--help"):
         code, out, err = run(monkeypatch, capsys, option)
         assert (code, err) == (0, "")
-        for name in ("probe", "exporter", "check-config", "demo", "Exit codes: 0 fine, 1 regressed, 2 usage"):
+        for name in (
+            "probe",
+            "exporter",
+            "doctor",
+            "check-config",
+            "demo",
+            "Exit codes: 0 fine, 1 regressed, 2 usage",
+        ):
             assert name in out
 
 

@@ -37,7 +37,7 @@ def test_help_lists_the_codes_in_order() -> None:
     assert cli.epilog == epilog()
 
 
-@pytest.mark.parametrize("name", ["compare", "ab", "scan", "report", "check-config"])
+@pytest.mark.parametrize("name", ["compare", "ab", "scan", "report", "check-config", "doctor"])
 def test_the_help_of_a_command_takes_its_codes_from_the_table(name: str) -> None:
     command = importlib.import_module(COMMANDS[name][0]).command
     assert f"{ExitCode.USAGE:d} {MEANINGS[ExitCode.USAGE]}" in command.epilog

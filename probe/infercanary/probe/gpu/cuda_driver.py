@@ -303,6 +303,14 @@ class Device:
         """
         self._held.callback(function)
 
+    def event(self) -> Event:
+        """Make an event that keeps the time, until :meth:`close`.
+
+        Returns:
+            It; to be used inside ``with current()``.
+        """
+        return Event(self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0))
+
     def clock(self) -> CudaClock:
         """Make the clock that PyTorch targets have, with this device's events and stream in place of torch's.
 
@@ -311,9 +319,7 @@ class Device:
         """
         cuda = SimpleNamespace(
             Stream=lambda device, priority: self.stream,
-            Event=lambda enable_timing: Event(
-                self.driver, self._made("cuEventCreate", "cuEventDestroy_v2", 0)
-            ),
+            Event=lambda enable_timing: self.event(),
             stream=nullcontext,
         )
         return CudaClock(cuda, self)

@@ -22,3 +22,21 @@ def build(folder: Path, *flags: str) -> Path:
     command = [str(CC), "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *flags, str(SOURCE)]
     subprocess.run([*command, "-o", str(folder / "libcuda.so.1")], check=True)
     return folder
+
+
+def build_cupti(folder: Path) -> Path:
+    """Compile the stand-in for CUPTI beside that of CUDA, which is there already."""
+    command = [
+        str(CC),
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        str(SOURCE.with_name("cupti.c")),
+    ]
+    subprocess.run(
+        [*command, "-o", str(folder / "libcupti.so.19"), f"-L{folder}", "-l:libcuda.so.1"], check=True
+    )
+    return folder

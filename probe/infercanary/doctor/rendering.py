@@ -1,0 +1,117 @@
+"""The answers as text for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from infercanary.doctor.ability import Ability, State
+
+VERSION = 1
+"""Of what ``--json`` prints; it grows by fields only."""
+
+_STATES: tuple[State, ...] = ("OK", "limited", "refused", "absent")
+_NAME, _INDENT = 46, 12
+
+
+def lines(abilities: Iterable[Ability], width: int) -> Iterator[str]:
+    """Write the answers, section by section.
+
+    Args:
+        abilities: In order; a section's lie together. They may come one by one.
+        width: Columns of the terminal.
+
+    Yields:
+        Lines, each as soon as its answer is there.
+    """
+    section = ""
+    for each in abilities:
+        if each.section != section:
+            if section:
+                yield ""
+            section = each.section
+            yield section
+        yield from _of_one(each, width)
+
+
+def _of_one(each: Ability, width: int) -> Iterator[str]:
+    head = f"  {each.state:<8}  {each.name}"
+    words = "; ".join(filter(None, (each.found, each.why)))
+    if len(each.name) <= _NAME and len(head) + 2 + len(words) <= width:
+        yield f"{head}: {words}" if words else head
+    else:
+        yield f"{head}:"
+        yield from _wrapped(words, "", width)
+    if each.fix:
+        yield from _wrapped(each.fix, "→ ", width)
+
+
+def _wrapped(words: str, first: str, width: int) -> list[str]:
+    indent = " " * _INDENT
+    return textwrap.wrap(
+        words, max(width, 40), initial_indent=indent + first, subsequent_indent=indent + " " * len(first)
+    )
+
+
+def summary(abilities: Sequence[Ability]) -> str:
+    """The last line: how many answers of each kind.
+
+    Args:
+        abilities: All of them.
+    """
+    counts = Counter(each.state for each in abilities)
+    parts = ", ".join(f"{counts[state]} {state}" for state in _STATES)
+    gpu = next((each for each in abilities if (each.section, each.name) == ("driver", "NVIDIA driver")), None)
+    ending = "" if gpu is None or gpu.state != "absent" else "; a machine without an NVIDIA GPU"
+    return f"{len(abilities)} checks: {parts}{ending}"
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``--json`` prints."""
+
+    schema_version: int = VERSION
+    infercanary: str
+    """The version that looked."""
+    python: str
+    counts: dict[State, int]
+    """How many checks have each state."""
+    checks: list[Ability]
+
+
+def diagnosis(abilities: Sequence[Ability], infercanary: str, python: str) -> Diagnosis:
+    """Put the answers together for programs.
+
+    Args:
+        abilities: All of them.
+        infercanary: Its version.
+        python: The interpreter's version.
+
+    Returns:
+        What is printed.
+    """
+    counts = Counter(each.state for each in abilities)
+    return Diagnosis(
+        infercanary=infercanary,
+        python=python,
+        counts={state: counts[state] for state in _STATES},
+        checks=list(abilities),
+    )
+
+
+def schema() -> dict[str, Any]:
+    """Make the JSON Schema of what ``--json`` prints.
+
+    Returns:
+        The schema, with a title that has its version.
+    """
+    _, definitions = msgspec.json.schema_components([Diagnosis], ref_template="#/$defs/{name}")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": f"infercanary doctor --json, version {VERSION}",
+        "$ref": "#/$defs/Diagnosis",
+        "$defs": definitions,
+    }

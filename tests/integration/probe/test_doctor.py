@@ -1,0 +1,199 @@
+"""The doctor in processes of its own: on this machine, and over the stand-ins for NVML, CUDA and CUPTI."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cuda_stand_in import CC, build, build_cupti, needs_cc
+
+from infercanary.doctor.ability import Ability, Check, Machine, checks
+from infercanary.doctor.asking import ask
+
+pytestmark = [needs_cc, pytest.mark.takes(8)]
+
+FAKE_NVML = Path(__file__).parents[2] / "fake_nvml"
+QUICK = Machine(drift_seconds=0.05)
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = build_cupti(build(tmp_path_factory.mktemp("libraries")))
+    command = [
+        str(CC),
+        "-shared",
+        "-fPIC",
+        str(FAKE_NVML / "nvml.c"),
+        "-o",
+        str(folder / "libnvidia-ml.so.1"),
+    ]
+    subprocess.run(command, check=True)
+    return folder
+
+
+@pytest.fixture
+def gpu(libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stand-ins, with two idle GPUs; their script, to which lines may be added."""
+    script = tmp_path / "nvml.script"
+    script.write_text("gpus * 1\nprocesses 0 0\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries))
+    monkeypatch.setenv("FAKE_NVML", str(script))
+    return script
+
+
+def asked(*sections: str, seconds: float | None = None, machine: Machine = QUICK) -> dict[str, Ability]:
+    """Name → answer; with a shorter deadline, where one is given."""
+    table = [each for each in checks() if each.section in sections]
+    if seconds is not None:
+        table = [each._replace(seconds=seconds) for each in table]
+    return {each.name: each for each in ask(table, machine)}
+
+
+def run(*options: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "infercanary", "doctor", "--drift-seconds", "0.05", *options]
+    return subprocess.run(
+        command,
+        env={**os.environ, **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+GPU_SECTIONS = ("driver", "NVML", "GPU", "CUDA", "CUPTI")
+
+
+def test_without_a_gpu_each_of_its_sections_says_so_in_one_line() -> None:
+    done = run("--json", *(f"--only={each}" for each in ("host", "container", *GPU_SECTIONS)))
+    assert (done.returncode, done.stderr) == (0, "")
+    found: list[dict[str, Any]] = json.loads(done.stdout)["checks"]
+    by_section = {each: [one for one in found if one["section"] == each] for each in GPU_SECTIONS}
+    if by_section["driver"][0]["state"] != "absent":
+        pytest.skip("this machine has a GPU: see tests/gpu")
+    assert all([one["state"] for one in lines] == ["absent"] for lines in by_section.values()), by_section
+    host = {one["name"]: one for one in found if one["section"] in ("host", "container")}
+    assert host["clock source"]["state"] in ("OK", "limited") and "ns" in host["clock source"]["found"]
+    assert host["cores"]["found"].startswith("CPUs ")
+    assert not [one for one in found if "could not be checked" in one["why"]]
+
+
+def test_it_works_where_nothing_but_the_probe_is_installed() -> None:
+    """The bare install: without torch, numpy, ONNX Runtime and the exporter's side."""
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'numpy', 'onnxruntime', 'tensorrt', 'aiohttp', 'scipy'): sys.modules[name] = None\n"
+        "sys.argv = ['infercanary', 'doctor', '--help']\n"
+        "import infercanary.doctor.ability as a\n"
+        "print(len(a.checks()), 'checks')\n"
+        "from infercanary.command.cli import main\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "checks" in done.stdout and "--json" in done.stdout, done.stderr
+
+
+def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
+    found = asked(*GPU_SECTIONS)
+    wrong = {name: each for name, each in found.items() if each.state != "OK"}
+    # The stand-ins have no device files and no kernel module; no MIG devices, no tenants.
+    assert wrong.keys() <= {"device files", "counters of kernels", "nvmlDeviceGetFieldValues", "NUMA node"}, (
+        wrong
+    )
+    assert "all of 5 kernels" in found["times of kernels"].found
+    assert "an empty pair takes" in found["events"].found
+    assert found["graph capture"].found.startswith("a captured kernel computes right")
+    assert "345 to 1980 MHz in 110 steps at a memory clock of 2619 MHz" in found["locking clocks"].found
+    assert found["stream priority"].found == "3 (the probe's, the lowest) to -5"
+
+
+def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with gpu.open("a") as script:
+        script.write(
+            "gpus * 2\nnvmlDeviceGetUtilizationRates 1 3\nnvmlDeviceGetTotalEnergyConsumption * 4\npersistence 1 0\n"
+            "mig 1 1\nmig_devices 1 5\ncompute_mode 0 3\nrestricted * 1\nprocesses 0 2\nmps_processes 1 1\n"
+        )
+    monkeypatch.setenv("FAKE_CUDA", "version 11040\ncuStreamEndCapture 1 900")
+    monkeypatch.setenv("FAKE_CUPTI", "35")
+    found = asked(*GPU_SECTIONS)
+    states = {name: found[name].state for name in found}
+    assert states["nvmlDeviceGetUtilizationRates"] == "limited"
+    assert "GPU 1: Not Supported" in found["nvmlDeviceGetUtilizationRates"].why
+    assert states["nvmlDeviceGetTotalEnergyConsumption"] == "refused"
+    assert "lost its device files" in found["nvmlDeviceGetTotalEnergyConsumption"].why
+    assert found["persistence mode"].found == "off on GPU 1"
+    assert found["MIG"].found == "GPU 1: 1:0, 1:2"
+    assert "GPU 0: compute mode exclusive, without MPS" in found["MPS and compute mode"].found
+    assert "restricted to root" in found["locking clocks"].found
+    tenants = found["tenants now"].found
+    assert tenants.count("compute PID") == 3 and "GPU 1: MPS PID 5000" in tenants
+    assert (states["graph capture"], states["times of kernels"]) == ("refused", "refused")
+    assert "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)" in found["times of kernels"].why
+    assert "SYS_ADMIN" in found["times of kernels"].fix
+
+
+@pytest.mark.parametrize(
+    ("line", "state", "words"),
+    [
+        ("nvmlInit * 999", "refused", "lost its device files"),
+        ("nvmlInit * 18", "refused", "upgraded under the container"),
+        ("nvmlInit * 9", "absent", "no NVIDIA driver"),
+        ("gpus * 0", "limited", "shows no GPU"),
+    ],
+)
+def test_nvml_that_does_not_start_says_why_and_leaves_the_rest_out(
+    gpu: Path, line: str, state: str, words: str
+) -> None:
+    gpu.write_text(line)
+    found = asked("NVML", "GPU")
+    assert found["nvmlInit"].state == state and words in found["nvmlInit"].why
+    if state != "limited":
+        assert found.keys() == {"nvmlInit", "GPUs"}
+    assert found["GPUs"].state == "absent"
+
+
+def test_a_hanging_driver_does_not_hang_it(gpu: Path) -> None:
+    with gpu.open("a") as script:
+        script.write("nvmlDeviceGetName * -1 1\nnvmlDeviceGetClockInfo * -1\n")
+    found = [*asked("NVML", seconds=0.5).values()]
+    hanging = [each for each in found if "no answer within 0.5 s" in each.why]
+    assert len(hanging) == 2 and all(each.state == "refused" and each.seconds is None for each in hanging)
+    after = found[found.index(hanging[1]) + 1 :]
+    assert after and all(each.why.startswith("not asked: ") for each in after)
+    assert [each.state for each in found[: found.index(hanging[0])]] == ["OK"] * found.index(hanging[0])
+
+
+def test_a_hanging_cuda_does_not_hang_it(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_CUDA", "cuDevicePrimaryCtxRetain 1 -1")
+    found = asked("CUDA", seconds=0.5)
+    assert found.keys() == {"context"} and "no answer" in found["context"].why
+
+
+def test_a_full_gpu_is_left_alone(gpu: Path) -> None:
+    with gpu.open("a") as script:
+        script.write(f"bus * 65\nmemory_size * {80 << 30}\nmemory_used * {(80 << 30) - (300 << 20)}\n")
+    found = asked("CUDA", "CUPTI")
+    assert "not tried: a context takes up to 512 MiB" in found["context"].why
+    assert found.keys() == {"context", "times of kernels"} and "not tried" in found["times of kernels"].why
+
+
+def test_a_check_that_crashes_its_process_is_a_line() -> None:
+    def gone(_: Machine) -> Ability:
+        raise AssertionError("it is made in the other process")
+
+    # The other process does not know this check, and ends by an exception: a crash is the same to the doctor.
+    table = [Check("host", "no such check", gone, 5.0, ""), *(c for c in checks() if c.name == "system")]
+    crashed, after = ask(table, QUICK)
+    assert crashed.state == "refused" and "the check ended its process (exit status 1)" in crashed.why
+    assert after.state == "OK"
+
+
+def test_a_signal_is_named() -> None:
+    from infercanary.doctor.asking import _lost
+
+    assert "SIGSEGV" in _lost(-signal.SIGSEGV, 1.0).why

@@ -1,0 +1,257 @@
+"""The doctor's checks over recorded files, and how answers are shown. What drivers answer is in tests/integration."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from click.testing import CliRunner
+from jsonschema import validate
+
+from infercanary.command.cli import cli
+from infercanary.doctor import host
+from infercanary.doctor.ability import Ability, Check, Machine, answered, checks, limited, ok, refused
+from infercanary.doctor.nvml_calls import CALLS
+from infercanary.doctor.rendering import lines, schema, summary
+from infercanary.probe.gpu.cuda_driver import CudaError
+from infercanary.probe.samplers import Unavailable
+
+ROOT = Path(__file__).parents[3]
+SAMPLER = ROOT / "probe/infercanary/probe/samplers/nvml"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def answer(section: str, name: str, root: Path, files: dict[str, str] | None = None) -> Ability:
+    """What a check says of a machine that has these files and no others."""
+    write(root, files or {})
+    machine = Machine(proc=root / "proc", sysfs=root / "sys", devices=root / "dev", temporary=root / "tmp")
+    [each] = [each for each in checks() if (each.section, each.name) == (section, name)]
+    return answered(each, machine)
+
+
+CPU = "sys/devices/system/cpu"
+CLOCK = "sys/devices/system/clocksource/clocksource0"
+V2 = {
+    "proc/self/cgroup": "0::/\n",
+    "sys/fs/cgroup/cgroup.controllers": "cpu memory\n",
+    "sys/fs/cgroup/cpu.max": "50000 100000\n",
+    "sys/fs/cgroup/memory.max": "268435456\n",
+    "sys/fs/cgroup/memory.current": "1048576\n",
+    "sys/fs/cgroup/cpuset.cpus.effective": "0-3\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "files", "state", "words"),
+    [
+        ("host", "NUMA nodes", {}, "limited", "sys/devices/system/node cannot be read.*mount /sys"),
+        ("host", "NUMA balancing", {"proc/sys/kernel/numa_balancing": "1\n"}, "limited", "moves pages"),
+        ("host", "NUMA balancing", {"proc/sys/kernel/numa_balancing": "0\n"}, "OK", "off"),
+        ("host", "threads", {"proc/self/status": "x"}, "limited", "schedstat, sched cannot be read"),
+        (
+            "host",
+            "threads",
+            {f"proc/self/{name}": "5 6 0" for name in ("status", "sched", "schedstat")},
+            "limited",
+            "does not count.*task_delayacct=1",
+        ),
+        ("container", "cgroup", {}, "absent", "proc/self/cgroup cannot be read"),
+        ("container", "cgroup", V2, "OK", "version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4"),
+        ("container", "cgroup files", V2, "limited", "4 of 9 files; without cpu.stat, memory.stat, memory.events"),
+        ("container", "pressure (PSI)", V2, "refused", "psi=1"),
+        (
+            "container",
+            "pressure (PSI)",
+            V2 | {"proc/pressure/cpu": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"},
+            "limited",
+            "of the host only",
+        ),
+        (
+            "container",
+            "pressure (PSI)",
+            V2 | {"sys/fs/cgroup/cpu.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=1\n"},
+            "OK",
+            "own cgroup: cpu",
+        ),
+        ("container", "capabilities", {"proc/self/status": "CapEff:\t0000000000200000\n"}, "OK", "with CAP_SYS_ADMIN;"),
+        ("container", "capabilities", {"proc/self/status": "CapEff:\t00000000a80425fb\n"}, "OK", "none that matter"),
+        ("container", "memory peak", {}, "limited", "clear_refs may not be written"),
+        ("container", "who ends first", {}, "limited", "the kernel may end the server first"),
+        ("container", "/sys", {}, "refused", "not mounted.*read-only is enough"),
+        ("container", "/sys", {f"{CPU}/online": "0"}, "OK", "writable|read-only"),
+        ("container", "PID namespace", {}, "limited", "mount /proc"),
+        ("driver", "device files", {}, "limited", "no GPU's; without nvidiactl, nvidia-uvm, nvidia0"),
+        (
+            "driver",
+            "device files",
+            {f"dev/{name}": "" for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")},
+            "OK",
+            "nvidia0, nvidia1, with",
+        ),
+        ("driver", "counters of kernels", {}, "limited", "is not known"),
+        (
+            "driver",
+            "counters of kernels",
+            {"proc/driver/nvidia/params": "Mobile: 1\nRmProfilingAdminOnly: 0\n"},
+            "OK",
+            "RmProfilingAdminOnly is 0",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_check_says(
+    section: str, name: str, files: dict[str, str], state: str, words: str, tmp_path: Path
+) -> None:
+    found = answer(section, name, tmp_path, files)
+    text = f"{found.found}; {found.why}; {found.fix}"
+    assert found.state == state, text
+    assert re.search(words, text), text
+    assert (found.section, found.name) == (section, name)
+
+
+def test_a_sibling_that_others_may_use_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    pairs = {0: "0,4", 1: "1,5", 2: "2", 4: "0,4", 5: "1,5"}
+    files = {f"{CPU}/cpu{cpu}/topology/thread_siblings_list": each for cpu, each in pairs.items()}
+    found = answer("host", "cores", tmp_path, files)
+    assert found.state == "limited"
+    assert found.found == "CPUs 0-2 are allowed, on 3 cores" and "their SMT siblings 4-5 are not" in found.why
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 4})
+    found = answer("host", "cores", tmp_path)
+    assert (found.state, found.found) == (
+        "OK",
+        "CPUs 0,4 are allowed, on 1 cores, with all of their SMT siblings",
+    )
+
+
+def test_threads_of_two_nodes_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "sys/devices/system/node/node0/cpulist": "0-3\n",
+        "sys/devices/system/node/node1/cpulist": "4-7\n",
+        "proc/self/status": "Mems_allowed_list:\t0-1\n",
+    }
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5})
+    found = answer("host", "NUMA nodes", tmp_path, files)
+    assert (found.state, found.found) == (
+        "OK", "2 on this host; this process may run on 1, with memory of 0-1"
+    )  # fmt: skip
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {3, 4})
+    assert answer("host", "NUMA nodes", tmp_path).state == "limited"
+
+
+def test_a_slow_clock_names_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{CLOCK}/current_clocksource": "hpet\n", f"{CLOCK}/available_clocksource": "hpet acpi_pm\n"}
+    monkeypatch.setattr(host, "_reading_ns", lambda: 1400.0)
+    found = answer("host", "clock source", tmp_path, files)
+    assert found.state == "limited" and "hpet: a reading takes 1400 ns" in found.found
+    assert "available: hpet acpi_pm" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("error", "perf", "state", "words"),
+    [
+        (1, 1, "refused", "seccomp.*--cap-add PERFMON"),
+        (13, 13, "refused", "the level.*perf_event_paranoid=2"),
+        (0, 2, "limited", "hardware counters do not"),
+        (0, 0, "OK", "own time and instructions"),
+    ],
+)
+def test_who_refuses_a_counter(
+    error: int, perf: int, state: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = iter((error, perf))
+    monkeypatch.setattr("infercanary.doctor.container._perf_error", lambda *_: next(errors))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = answer("container", "perf events", tmp_path, {"proc/sys/kernel/perf_event_paranoid": "4\n"})
+    assert found.state == state and "perf_event_paranoid is 4" in f"{found.found}; {found.why}"
+    assert re.search(words, f"{found.found}; {found.why}; {found.fix}")
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "words"),
+    [
+        (Unavailable("no libcuda.so.1 here"), "absent", "no libcuda.so.1 here"),
+        (CudaError("cuInit", 999, "CUDA_ERROR_UNKNOWN"), "refused", "cuInit: CUDA_ERROR_UNKNOWN (999)"),
+        (pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST), "refused", "fell off the bus"),
+        (ValueError("a\x1b[31m\nb"), "refused", "it could not be checked: ValueError: a [31m"),
+    ],
+)
+def test_what_a_check_raises_is_an_answer(error: Exception, state: str, words: str) -> None:
+    def fails(_: Machine) -> Ability:
+        raise error
+
+    found = answered(Check("host", "x", fails, 1.0, ""), Machine())
+    assert found.state == state and words in found.why
+
+
+def test_every_function_of_nvml_that_the_sampler_calls_is_tried() -> None:
+    used = set(
+        re.findall(
+            r"\bnvml(?:Device|System|Event)[A-Z]\w+", "".join(p.read_text() for p in SAMPLER.glob("*.py"))
+        )
+    )
+    used -= {"nvmlEventTypeXidCriticalError"}
+    tried = "".join(path.read_text() for path in (ROOT / "probe/infercanary/doctor").glob("*.py"))
+    # Listing and walking GPUs, and MIG devices, is done by the sampler's own code.
+    walked = {
+        "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex",
+        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", "nvmlSystemGetCudaDriverVersion",
+    }  # fmt: skip
+    assert {name for name in used if name not in tried} <= walked
+    assert len({call.name for call in CALLS}) == len(CALLS) >= 30
+    assert not re.search(r"\.nvml(DeviceSet|DeviceReset|\w+Lock)", tried), "it changes nothing"
+    assert tried.count("GetComputeRunningProcesses(") == 1, "it lists processes in one place"
+
+
+def test_each_state_has_its_line() -> None:
+    abilities = [
+        Ability(section="host", name="a", state="OK", found="x"),
+        Ability(section="host", name="b", state="limited", found="f", why="w " * 40, fix="do this"),
+        Ability(section="driver", name="NVIDIA driver", state="absent", why="none here"),
+    ]
+    shown = "\n".join(lines(abilities, 60))
+    assert shown.startswith("host\n  OK        a: x\n  limited   b:\n            f; w w")
+    assert "\n            → do this\n\ndriver\n  absent    NVIDIA driver: none here" in shown
+    assert max(map(len, shown.splitlines())) <= 60
+    assert summary(abilities) == (
+        "3 checks: 1 OK, 1 limited, 0 refused, 1 absent; a machine without an NVIDIA GPU"
+    )
+
+
+def test_answers_are_one_line_each() -> None:
+    assert [each.state for each in (ok("a"), limited("a", "b"), refused("c"))] == ["OK", "limited", "refused"]
+
+
+def test_json_follows_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Ability(section="host", name="clock source", state="OK", found="tsc", seconds=0.1)]
+    monkeypatch.setattr("infercanary.doctor.command.ask", lambda table, machine: iter(found))
+    result = CliRunner().invoke(cli, ["doctor", "--json"])
+    assert result.exit_code == 0
+    printed: dict[str, Any] = json.loads(result.output)
+    stored = json.loads((ROOT / "docs/schemas/doctor.v1.json").read_text())
+    assert stored == schema()
+    validate(printed, stored)
+    assert printed["counts"] == {"OK": 1, "limited": 0, "refused": 0, "absent": 0}
+
+
+def test_help_names_every_section_and_says_that_nothing_is_changed() -> None:
+    shown = CliRunner().invoke(cli, ["doctor", "--help"]).output
+    for words in ("--json", "--only", "--device", "--drift-seconds", "changes nothing", "CUPTI", "tenants"):
+        assert words in shown
+
+
+def test_the_docs_have_every_section_and_state() -> None:
+    page = (ROOT / "docs/doctor.md").read_text()
+    for section in {each.section for each in checks()}:
+        assert f"\n| {section} | " in page
+    for state in ("OK", "limited", "refused", "absent"):
+        assert f"\n| `{state}` | " in page
