@@ -1,7 +1,7 @@
 """Which operators a shift went to: profiled repeats of both sides, compared.
 
 An operator is what the model called (``aten::conv2d``, ``Conv``), with all that it called in turn. Operators are
-matched by that name; what did their work, its device and its types then say what kind of change it was. The operators'
+matched (matching.py); what did their work, its device and its types then say what kind of change it was. The operators'
 parts and what lies outside of them add up to the change of the profiled wall time. They are only claimed where that
 change is like the timed one, and where they are the greater part of it (docs/adr/0023-profiled-repeats.md).
 """
@@ -9,13 +9,14 @@ change is like the timed one, and where they are the greater part of it (docs/ad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
 import numpy as np
 
-from infercanary.contract.profile import Profile, ProfileRow
+from infercanary.contract.profile import Profile, ProfileRow, bounded
+from infercanary.judge.matching import Match, longest, matches
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.shift import Shift
 
@@ -91,8 +92,8 @@ class _Side(NamedTuple):
         """Of each profile, a value for each repeat."""
         return [list(of(profile)) for profile in self.profiles]
 
-    def rows(self, kind: str) -> list[ProfileRow]:
-        return [row for profile in self.profiles for row in profile.rows if row.kind == kind]
+    def rows(self, names: Collection[str]) -> list[ProfileRow]:
+        return [row for profile in self.profiles for row in profile.rows if row.kind in names]
 
     def has_rest(self) -> bool:
         return any(any(profile.rest) for profile in self.profiles)
@@ -114,8 +115,10 @@ def compare_operators(
     """
     # A profiler that sees something else, as kernels that it is refused, would find operators gone.
     seen = (after[-1].engine, after[-1].state) if after else None
-    old = _Side([p for p in before if (p.engine, p.state) == seen][-policy.profiles :])
-    new = _Side(list(after)[-policy.profiles :])
+    old = _Side(
+        _like([p for p in before if (p.engine, p.state) == seen][-policy.profiles :], timed[0], policy)
+    )
+    new = _Side(_like(list(after)[-policy.profiles :], timed[1], policy))
     change = timed[1] - timed[0]
     if not old.profiles or not new.profiles or not change:
         return None
@@ -130,12 +133,10 @@ def compare_operators(
     whole = wall.gained
     if not whole or not policy.profile_agrees <= whole / change <= 1 / policy.profile_agrees:
         return found
-    kinds = dict.fromkeys(
-        row.kind for side in (new, old) for profile in side.profiles for row in profile.rows
-    )
+    matched = matches(old.profiles, new.profiles)
     # Each is a claim of its own: of forty intervals of 95 % two would exclude zero by chance (Bonferroni).
-    level = 1 - (1 - policy.cause_confidence) / len(kinds) if kinds else policy.cause_confidence
-    shifts = [_shift(kind, old, new, whole, level) for kind in kinds]
+    level = 1 - (1 - policy.cause_confidence) / max(1, len(matched))
+    shifts = [_shift(match, old, new, whole, level) for match in matched]
     share = 1 - outside.gained / whole
     listed = [s for s in shifts if abs(s.share) >= _CLEAR and (s.low > 0 or s.high < 0)]
     listed.sort(key=lambda s: -s.share)
@@ -152,6 +153,26 @@ def compare_operators(
     if 1 - share >= policy.profile_explains and (outside.low > 0 or outside.high < 0):
         return msgspec.structs.replace(found, state="outside")
     return found
+
+
+def _like(profiles: Sequence[Profile], timed: float, policy: Policy) -> Sequence[Profile]:
+    """Profiles with those repeats alone that took about as long as the timed ones: others show what a profiler did to
+    them, such as memory that was given back each time. Where there are not enough of those, all stay: a profiler may
+    slow each of them.
+    """
+
+    def kept(values: Sequence[float], wall: Sequence[float]) -> tuple[float, ...]:
+        pairs = zip(values, wall, strict=True)
+        return tuple(x for x, w in pairs if policy.profile_agrees <= w / timed <= 1 / policy.profile_agrees)
+
+    found = []
+    for profile in profiles if timed > 0 else ():
+        wall = profile.wall
+        if own := kept(wall, wall):
+            rows = tuple(msgspec.structs.replace(r, seconds=kept(r.seconds, wall)) for r in profile.rows)
+            others = {"outside": kept(profile.outside, wall), "rest": kept(profile.rest, wall)}
+            found.append(msgspec.structs.replace(profile, wall=own, rows=rows, **others))
+    return found if sum(p.repeats for p in found) >= policy.profiled_repeats else profiles
 
 
 class _Difference(NamedTuple):
@@ -191,12 +212,12 @@ def _difference(before: list[list[float]], after: list[list[float]], level: floa
     return _Difference(middles[0], middles[1], low, high)
 
 
-def _shift(kind: str, old: _Side, new: _Side, whole: float, level: float) -> OperatorShift:
-    both = _difference(old.values(_seconds(kind)), new.values(_seconds(kind)), level)
-    before, after = old.rows(kind), new.rows(kind)
-    change, detail = _kind(kind, before, after, both, (old, new))
+def _shift(match: Match, old: _Side, new: _Side, whole: float, level: float) -> OperatorShift:
+    both = _difference(old.values(_seconds(match.before)), new.values(_seconds(match.after)), level)
+    before, after = old.rows(match.before), new.rows(match.after)
+    change, detail = _kind(match, before, after, both, (old, new))
     return OperatorShift(
-        operator=kind,
+        operator=_named(match, old, new),
         change=change,
         before=both.before,
         after=both.after,
@@ -208,16 +229,28 @@ def _shift(kind: str, old: _Side, new: _Side, whole: float, level: float) -> Ope
     )
 
 
-def _seconds(kind: str) -> Callable[[Profile], Sequence[float]]:
+def _named(match: Match, old: _Side, new: _Side) -> str:
+    """By the new side's name. Of one that became many, or many that became one, the many are named."""
+    names, side = (
+        (match.after, new) if match.after and len(match.after) >= len(match.before) else (match.before, old)
+    )
+    if len(names) == 1:
+        return names[0]
+    first, *others = longest(names, side.profiles)
+    more = len(others) - 1
+    return bounded(f"{first}, {others[0]}" + (f" and {more} more" if more else ""))
+
+
+def _seconds(names: Collection[str]) -> Callable[[Profile], Sequence[float]]:
     def of(profile: Profile) -> list[float]:
-        own = [row.seconds for row in profile.rows if row.kind == kind]
+        own = [row.seconds for row in profile.rows if row.kind in names]
         return [sum(times) for times in zip(*own, strict=True)] if own else [0.0] * profile.repeats
 
     return of
 
 
 def _kind(
-    kind: str,
+    match: Match,
     before: Sequence[ProfileRow],
     after: Sequence[ProfileRow],
     both: _Difference,
@@ -231,7 +264,9 @@ def _kind(
     for change, of in (("moved", _device), ("type", _type), ("kernel", _name)):
         if before and after and (exchanged := _exchanged(before, after, of)) is not None:
             return change, " → ".join(map(short_name, exchanged))  # type: ignore[return-value]
-    calls = _calls(sides[0], kind), _calls(sides[1], kind)
+    if match.before and match.after and match.before != match.after:
+        return "kernel", f"{short_name(match.before[0])} → {short_name(match.after[0])}"
+    calls = _calls(sides[0], match.before), _calls(sides[1], match.after)
     if calls[0] and calls[1] > _OFTEN * calls[0]:
         dearer = calls[0] * (both.after / calls[1] - both.before / calls[0])
         if dearer < _GREATER * both.gained:
@@ -286,8 +321,8 @@ def _name(row: ProfileRow) -> str:
     return row.name
 
 
-def _calls(side: _Side, kind: str) -> float:
-    return float(np.median([sum(r.calls for r in p.rows if r.kind == kind) for p in side.profiles]))
+def _calls(side: _Side, names: Collection[str]) -> float:
+    return float(np.median([sum(r.calls for r in p.rows if r.kind in names) for p in side.profiles]))
 
 
 def _shapes(before: Sequence[ProfileRow], after: Sequence[ProfileRow]) -> str:
@@ -299,9 +334,9 @@ def _shapes(before: Sequence[ProfileRow], after: Sequence[ProfileRow]) -> str:
 
 
 def short_name(name: str) -> str:
-    """An operator's name as a sentence has it: torch's own without their namespace.
+    """A name as a sentence has it: torch's own without their namespace, and a provider's without what it is.
 
     Args:
-        name: Such as ``aten::conv2d``.
+        name: Such as ``aten::conv2d``, or ``OpenVINOExecutionProvider``.
     """
-    return name.removeprefix("aten::")
+    return name.removeprefix("aten::").removesuffix("ExecutionProvider")

@@ -5,19 +5,13 @@ The text is made of a report and nothing else, so it says what the exporter woul
 
 from __future__ import annotations
 
-import io
 import logging
 import math
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 
-import click
-
 from infercanary.command.exit_codes import ExitCode
-from infercanary.command.settings import UsageError
 from infercanary.contract.bottleneck import LIMITS, Limit
 from infercanary.contract.profile import shares
 from infercanary.contract.report import Metric, Report, Run, decode
@@ -31,6 +25,7 @@ from infercanary.probe.samplers.nvml.faults import STATE as NVML_STATE
 from infercanary.probe.samplers.nvml.slow import INFO as GPU_INFO
 from infercanary.probe.samplers.threads import GRANTED, OVERSUBSCRIPTION
 from infercanary.probe.sampling import SUCCESS
+from infercanary.probe.shown import columns, digits, opened, show, time_text
 from infercanary.probe.tags import Values, values
 from infercanary.probe.targets import matmul
 from infercanary.probe.targets.openai import BETWEEN_TOKENS, FIRST_TOKEN, TOKENS
@@ -82,21 +77,13 @@ def once(probe: Probe) -> int:
     Raises:
         UsageError: A canary cannot be opened by the user's mistake; the others were run and printed before.
     """
-    log.info("loading and warming up every canary; a large model takes minutes")
-    mistake: UsageError | None = None
-    try:
-        probe.open()
-    except UsageError as error:
-        mistake = error
+    mistake = opened(probe)
     configured = values(decode(probe.report("")).families).get(INTERVAL.name, {}).get((), 0.0)
     log.info("running every canary once")
     report = probe.once()
     if report is None:  # stopped meanwhile
         return 0
-    width = min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a µ is not in every container's encoding
-    click.echo(render(report, configured, width), nl=False)
+    show(render(report, configured, columns(_LEAST_WIDTH, _MOST_WIDTH)))
     if mistake is not None:
         raise mistake
     known = values(report.families)
@@ -203,7 +190,7 @@ def _canary(name: str, state: str, run: Run | None, known: Values, width: int) -
         text = f", {time_text(apart)} from one to the next" if apart is not None else ""
         yield from _row("tokens", _count(tokens, "token") + text, width)
     points = known.get(matmul.FLOPS.name, {}).items()
-    if rates := [f"{part} {_digits(rate / 1e9)} GFLOP/s" for (of, part), rate in points if of == name]:
+    if rates := [f"{part} {digits(rate / 1e9)} GFLOP/s" for (of, part), rate in points if of == name]:
         yield from _row("product", _joined(*rates), width)
     for tag in run.tags if run is not None else ():
         yield from _row(
@@ -273,7 +260,7 @@ def _controls(device: str, known: Values) -> Iterator[str]:
         line = f"  {name:<{column}}  {time_text(seconds[name]):>8}"
         for rate, unit in rates:
             if name in rate:
-                line += f"  {_digits(rate[name] / 1e9):>6} {unit}"
+                line += f"  {digits(rate[name] / 1e9):>6} {unit}"
         yield line
 
 
@@ -350,7 +337,7 @@ def _found(report: Report, runs: Mapping[str, Run], known: Values, interval_seco
     if ratio is not None and ratio > 1:
         cpus = f" on {_count(granted, 'granted CPU')}" if granted is not None else ""
         yield (
-            f"oversubscribed: {threads or 'unknown how many'} computing threads{cpus}, {_digits(ratio)} for each: they "
+            f"oversubscribed: {threads or 'unknown how many'} computing threads{cpus}, {digits(ratio)} for each: they "
             "wait for one another; lower OMP_NUM_THREADS (ONNX Runtime: intra_op_threads), or grant more CPUs"
         )
     elif ratio is None and threads:
@@ -384,29 +371,6 @@ def _joined(*parts: str) -> str:
 
 def _count(number: float, noun: str) -> str:
     return f"{number:g}\xa0{noun}{'' if number == 1 else 's'}"
-
-
-def time_text(seconds: float | None) -> str:
-    """Seconds in words: ``12.3 ms``, or ``unknown``; with a space that does not break.
-
-    Args:
-        seconds: 0 or more; None where it is not known.
-
-    Returns:
-        The largest unit in which it is 1 or more, down to µs, with four digits.
-    """
-    if seconds is None:
-        return "unknown"
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if seconds * factor >= 1:
-            return f"{_digits(seconds * factor)}\xa0{unit}"
-    return f"{_digits(seconds * 1e6)}\xa0µs"
-
-
-def _digits(number: float) -> str:
-    """Four digits, at most three of them after the point."""
-    before = len(str(int(number)))
-    return f"{number:.{min(3, max(0, 4 - before))}f}"
 
 
 def _share(ratio: float) -> str:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 
-import click
-
 from infercanary.command.exit_codes import ExitCode
-from infercanary.command.settings import UsageError
 from infercanary.contract.profile import NO_CUPTI, Profile
 from infercanary.contract.text import printable, shortened
+from infercanary.probe import shown
 from infercanary.probe.loop import Probe
-from infercanary.probe.once import time_text
+from infercanary.probe.shown import time_text
 
 log = logging.getLogger("infercanary.probe")
 
@@ -43,18 +38,10 @@ def show(probe: Probe, trace: Path | None) -> int:
     Raises:
         UsageError: A canary cannot be opened by the user's mistake; the others were profiled and printed before.
     """
-    log.info("loading and warming up every canary; a large model takes minutes")
-    mistake: UsageError | None = None
-    try:
-        probe.open()
-    except UsageError as error:
-        mistake = error
+    mistake = shown.opened(probe)
     log.info("profiling every canary")
     found = probe.profile(trace)
-    width = min(_MOST_WIDTH, max(_LEAST_WIDTH, shutil.get_terminal_size().columns))
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a µ is not in every container's encoding
-    click.echo(render(found, width), nl=False)
+    shown.show(render(found, shown.columns(_LEAST_WIDTH, _MOST_WIDTH)))
     if mistake is not None:
         raise mistake
     return ExitCode.INCONCLUSIVE if any(isinstance(each, str) for each in found.values()) else ExitCode.FINE
@@ -88,14 +75,16 @@ def _block(name: str, profile: Profile | str, width: int) -> Iterator[str]:
     )
     if profile.state in _STATES:
         yield f"  {_STATES[profile.state]}"
-    rows = [("operator", "by", "device", "calls", "time", "share", "shapes")]
+    rows = [("operator", "by", "device", "calls", "time", "share", "allocates", "shapes")]
     for row in profile.rows:
         by = "" if row.name == row.kind else row.name
         time, share = _both(row.seconds, wall)
-        rows.append((row.kind, by, row.device, f"{row.calls:g}", time, share, row.shapes))
+        rows.append(
+            (row.kind, by, row.device, f"{row.calls:g}", time, share, _size(row.allocated), row.shapes)
+        )
     if any(profile.rest):
-        rows.append(("other operators", "", "", "", *_both(profile.rest, wall), ""))
-    rows.append(("outside operators", "", "", "", *_both(profile.outside, wall), ""))
+        rows.append(("other operators", "", "", "", *_both(profile.rest, wall), "", ""))
+    rows.append(("outside operators", "", "", "", *_both(profile.outside, wall), "", ""))
     yield from _columns(rows, width)
 
 
@@ -105,15 +94,19 @@ def _both(seconds: Sequence[float], wall: float) -> tuple[str, str]:
     return time_text(middle), f"{100 * middle / wall:.1f} %" if wall > 0 else ""
 
 
+def _size(allocated: float) -> str:
+    return f"{allocated / 2**20:.3f} MiB" if allocated else ""
+
+
 def _columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     """In columns, numbers to the right; the last column has what is left of the width."""
-    most = (32, 32, 24, 8, 10, 8)
-    widths = [min(most[i], max(len(row[i]) for row in rows)) for i in range(6)]
-    left = width - sum(widths) - 2 * 7
+    most = (32, 32, 24, 8, 10, 8, 12)
+    widths = [min(most[i], max(len(row[i]) for row in rows)) for i in range(len(most))]
+    left = width - sum(widths) - 2 * (len(most) + 1)
     for row in rows:
         cells = [
             f"{shortened(text, size):>{size}}" if i >= 3 else f"{shortened(text, size):<{size}}"
             for i, (text, size) in enumerate(zip(row, widths, strict=False))
         ]
-        shapes = shortened(row[6], left) if left >= _SHAPES and row[6] else ""
+        shapes = shortened(row[-1], left) if left >= _SHAPES and row[-1] else ""
         yield "  " + "  ".join([*cells, shapes])

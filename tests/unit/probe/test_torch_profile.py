@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from infercanary.contract.profile import MAX_ROWS, Profile, is_sound
+from infercanary.probe.targets.engines.inductor import fused
 from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assembled, joined
 from infercanary.probe.targets.engines.torch_profile import profiled
 
@@ -34,6 +35,10 @@ class Event(NamedTuple):
     annotation: bool = False
     sizes: Any = ()
     types: Any = ()
+    bytes: int = 0
+
+    def nbytes(self) -> int:
+        return self.bytes
 
     def name(self) -> str:
         return self.named
@@ -80,6 +85,13 @@ class Torch:
         ]
         self.traces: list[str] = []
         self.autograd = SimpleNamespace(profiler=self)
+        listed = [
+            "aten::add.Tensor",
+            "aten::relu",
+            "aten::_native_batch_norm_legit_no_training",
+            "aten::convolution",
+        ]
+        self._C = SimpleNamespace(_dispatch_get_all_op_names=lambda: listed)
 
     @contextmanager
     def profile(self, **_: Any) -> Any:
@@ -167,7 +179,7 @@ def test_a_graphs_kernels_belong_to_no_operator() -> None:
     ]
     [row] = profile(events, "cuda").rows
     assert (row.kind, row.device, row.calls, row.seconds) == (
-        "triton_poi_fused_add_relu",
+        "fused add, relu",
         "cuda:0",
         2,
         (0.0006,),
@@ -226,3 +238,46 @@ def test_profiles_of_a_turn_each_are_joined_to_one() -> None:
         "op0": (0.1, 0.3), "op1": (0.1, 0.3), "op2": (0.0, 0.3)
     }  # fmt: skip
     assert {row.kind: row.calls for row in found.rows}["op2"] == 0.5
+
+
+def test_an_operators_allocations_are_its_rows() -> None:
+    made = [*CONV, Event("[memory]", 130, 0, bytes=4096), Event("[memory]", 690, 0, bytes=-4096)]
+    conv, relu = profile(made).rows
+    assert (conv.allocated, relu.allocated, conv.name) == (4096, 0, "aten::mkldnn_convolution")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("triton_poi_fused_add_relu_3", ("fused add, relu", "triton_poi_fused_add_relu")),
+        ("graph_1_cpp_fused__native_batch_norm_legit_no_training_relu_1",
+         ("fused _native_batch_norm_legit_no_training, relu", "cpp_fused__native_batch_norm_legit_no_training_relu")),
+        ("triton_red_fused__softmax", ("fused _softmax", "triton_red_fused__softmax")),
+        ("triton_tem_fused_mm_of_a_newer_torch_0",
+         ("fused mm, of, a, newer, torch", "triton_tem_fused_mm_of_a_newer_torch")),
+        ("sm80_xmma_fprop_implicit_gemm", None),
+    ],
+)  # fmt: skip
+def test_a_fused_kernel_says_what_it_was_made_of(name: str, what: tuple[str, str] | None) -> None:
+    known = {"add", "relu", "_native_batch_norm_legit_no_training", "native_batch_norm", "_softmax", "mm"}
+    assert fused(name, known) == what
+
+
+def test_the_loops_of_a_compiled_model_are_mapped_to_operators_where_inductor_names_them() -> None:
+    """Names and order are those of torch 2.13 with `torch._inductor.config.cpp.enable_kernel_profile`."""
+    events = [
+        Event(MARK, 0, 1000, annotation=True),
+        Event("Torch-Compiled Region: 0/0", 100, 800, id=1),
+        Event("## Call CompiledFxGraph fsmonvalppzdmu5hbemccoyebi5 ##", 150, 700, id=2),
+        Event("graph_1_cpp_fused_convolution_0", 160, 20, id=3),
+        Event("aten::convolution", 200, 300, id=4),
+        Event("graph_1_cpp_fused__native_batch_norm_legit_no_training_relu_1", 520, 200, id=5),
+    ]
+    conv, region, norm, _ = sorted(profile(events).rows, key=lambda row: row.kind)
+    assert (conv.kind, region.kind, norm.kind) == (
+        "aten::convolution",
+        "compiled region",
+        "fused _native_batch_norm_legit_no_training, relu",
+    )
+    assert norm.name == "cpp_fused__native_batch_norm_legit_no_training_relu"
+    assert norm.seconds == (0.0002,) and norm.device == "cpu"

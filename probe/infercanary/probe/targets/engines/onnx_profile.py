@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from infercanary.contract.profile import Profile
+from infercanary.contract.profile import Profile, normalised
 from infercanary.probe.targets.engines.onnx_providers import short_name
 from infercanary.probe.targets.engines.profiled import (
     Operator,
@@ -113,7 +113,7 @@ def of_events(body: bytes, walls: Sequence[float], warm_ups: int, taken_at: floa
         operators: dict[Operator, Spent] = {}
         for node in nodes:
             if run.ts <= node.ts <= run.ts + run.dur:
-                kind = node.args.op_name or "unknown"
+                kind = normalised(node.args.op_name) or "unknown"  # a provider numbers its subgraphs
                 shapes = [shape for each in node.args.input_type_shape for shape in each.values()]
                 dtypes = [dtype for each in node.args.input_type_shape for dtype in each]
                 operator = Operator(kind, _device(node.args.provider), shapes_text(shapes, dtypes))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
+
+import msgspec
 
 from infercanary.contract.profile import MAX_ROWS, OK, Profile, ProfileRow, bounded, normalised
 
@@ -27,29 +30,35 @@ class Spent:
         self.seconds = 0.0
         self.within: dict[str, float] = {}
         """Name of what did the work → seconds."""
+        self.allocated = 0.0
 
-    def add(self, seconds: float, within: dict[str, float], calls: float = 1.0) -> None:
+    def add(
+        self, seconds: float, within: dict[str, float], calls: float = 1.0, allocated: float = 0.0
+    ) -> None:
         """Add some calls.
 
         Args:
             seconds: That they took together.
             within: Name of what did the work → seconds of that.
             calls: How many.
+            allocated: Bytes that they allocated.
         """
         self.calls += calls
+        self.allocated += allocated
         self.seconds += seconds
         for name, part in within.items():
             self.within[name] = self.within.get(name, 0.0) + part
 
 
 class ProfiledRepeat(NamedTuple):
-    """One repeat; times in seconds, calls of the whole repeat."""
+    """One repeat; times in seconds, calls and bytes of the whole repeat."""
 
     wall: float
     """By the host's clock."""
     traced: float
     """The same by the profiler's own clock: what is in it and in no operator is outside."""
     operators: dict[Operator, Spent]
+    """In the order of their first calls."""
     inferences: int = 1
 
 
@@ -68,12 +77,14 @@ def assembled(repeats: Sequence[ProfiledRepeat], engine: str, taken_at: float, s
     totals: dict[Operator, Spent] = {}
     for repeat in repeats:
         for operator, spent in repeat.operators.items():
-            totals.setdefault(operator, Spent()).add(spent.seconds, spent.within, spent.calls)
+            total = totals.setdefault(operator, Spent())
+            total.add(spent.seconds, spent.within, spent.calls, spent.allocated)
     middle = {
         operator: median(r.operators[operator].seconds if operator in r.operators else 0.0 for r in repeats)
         for operator in totals
     }
     ordered = sorted(totals, key=lambda operator: (-middle[operator], operator))
+    order = {operator: i for i, operator in enumerate(totals)}
     inferences = sum(repeat.inferences for repeat in repeats)
 
     def seconds(of: Sequence[Operator]) -> tuple[float, ...]:
@@ -90,6 +101,8 @@ def assembled(repeats: Sequence[ProfiledRepeat], engine: str, taken_at: float, s
             shapes=bounded(operator.shapes),
             calls=_rounded(totals[operator].calls / inferences),
             seconds=seconds([operator]),
+            order=order[operator],
+            allocated=_rounded(totals[operator].allocated / inferences),
         )
         for operator in ordered[:MAX_ROWS]
     )
@@ -159,14 +172,13 @@ def joined(profiles: Sequence[Profile]) -> Profile:
         seconds = (
             found[i].seconds if i in found else (0.0,) * profile.repeats for i, profile in enumerate(profiles)
         )
-        calls = sum(row.calls * profiles[i].repeats for i, row in found.items())
-        return ProfileRow(
-            last.kind,
-            last.name,
-            last.device,
-            last.shapes,
-            _rounded(calls / sum(profile.repeats for profile in profiles)),
-            tuple(x for part in seconds for x in part),
+        repeats = sum(profile.repeats for profile in profiles)
+        calls, allocated = (
+            _rounded(sum(of_row(row) * profiles[i].repeats for i, row in found.items()) / repeats)
+            for of_row in (attrgetter("calls"), attrgetter("allocated"))
+        )
+        return msgspec.structs.replace(
+            last, calls=calls, allocated=allocated, seconds=tuple(x for part in seconds for x in part)
         )
 
     made = sorted(map(of, rows.values()), key=lambda row: -median(row.seconds))

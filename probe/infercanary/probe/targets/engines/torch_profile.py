@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from infercanary.contract.profile import NO_CUPTI, OK, Profile, normalised
+from infercanary.probe.targets.engines.inductor import fused
 from infercanary.probe.targets.engines.profiled import (
     Operator,
     ProfiledRepeat,
@@ -25,6 +26,7 @@ _MARK = "infercanary::repeat"
 _WARM_UPS, _WARM_UP_SECONDS = 10, 0.02
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _COMPILED_ROW = "compiled region"
+_ALLOCATED = "[memory]"
 # What asks the device for something, and waits for it: the host's side of kernels that have rows of their own.
 _RUNTIME = ("cuda", "cu", "hip")
 
@@ -32,12 +34,14 @@ _RUNTIME = ("cuda", "cu", "hip")
 class _Event(NamedTuple):
     """One event of the host, in the order in which they begin."""
 
-    name: str
+    name: str  # as a row has it: of a fused kernel, what it does
     begin: int  # nanoseconds, as the next
     end: int
     shapes: str
     is_operator: bool
     kernels: list[tuple[str, str, int]]  # name, device, nanoseconds
+    work: str  # by the profiler's name
+    allocated: int  # bytes
 
 
 def profiled(
@@ -62,7 +66,9 @@ def profiled(
     profiler = torch.autograd.profiler
     walls: list[float] = []
     taken_at = time.time()
-    with profiler.profile(record_shapes=True, use_device="cuda" if on_device else None) as profile:
+    with profiler.profile(
+        record_shapes=True, profile_memory=True, use_device="cuda" if on_device else None
+    ) as profile:
         while not walls or (len(walls) < _WARM_UPS and sum(walls) < _WARM_UP_SECONDS):
             with profiler.record_function(_MARK):
                 walls.append(work())
@@ -72,20 +78,54 @@ def profiled(
                 walls.append(work())
     if trace is not None:
         profile.export_chrome_trace(str(trace))
-    found = list(_repeats(profile.kineto_results.events(), walls, inferences, on_device))[warm_ups:]
+    events = list(profile.kineto_results.events())
+    found = list(_repeats(events, walls, inferences, on_device, _Names(torch)))[warm_ups:]
     has_kernels = any(o.device != "cpu" for repeat in found for o in repeat.operators)
     return assembled(found, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
 
 
-def _repeats(events: Any, walls: list[float], inferences: int, on_device: bool) -> Iterator[ProfiledRepeat]:
-    """The marked repeats, in order; ``events`` are as the profiler gives them."""
+class _Names:
+    """What kernels of torch's compiler do, by its own names. Torch's operators are listed only where there are such.
+
+    Args:
+        torch: The module.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._known: frozenset[str] = frozenset()
+        self._found: dict[str, tuple[str, str] | None] = {}
+
+    def fused(self, name: str) -> tuple[str, str] | None:
+        """What a fused kernel does, and its name without numbers; None for any other.
+
+        Args:
+            name: Of an event.
+        """
+        if "_fused_" not in name:
+            return None
+        if not self._known:
+            listed = self._torch._C._dispatch_get_all_op_names()  # 3,500 of them: 1 ms
+            self._known = frozenset(each.rpartition("::")[2].partition(".")[0] for each in listed)
+        if name not in self._found:
+            self._found[name] = fused(name, self._known)
+        return self._found[name]
+
+
+def _repeats(
+    listed: list[Any], walls: list[float], inferences: int, on_device: bool, names: _Names
+) -> Iterator[ProfiledRepeat]:
+    """The marked repeats, in order; ``listed`` are the events as the profiler gives them."""
     by_thread: dict[int, list[_Event]] = {}
     marks: list[tuple[int, _Event]] = []
     kernels: dict[int, list[tuple[str, str, int]]] = {}
     alone: list[tuple[str, str, int, int]] = []  # name, device, begin, nanoseconds
-    listed = list(events)
     # A graph's kernels are linked to what was going on when it was launched, which may be the mark alone.
-    operators = {e.correlation_id() for e in listed if _is_on_host(e) and _is_operator(e, e.name())}
+    operators = {
+        e.correlation_id()
+        for e in listed
+        if _is_on_host(e) and (_is_operator(e, e.name()) or names.fused(e.name()))
+    }
     for event in listed:
         if _is_on_host(event):
             continue
@@ -102,13 +142,16 @@ def _repeats(events: Any, walls: list[float], inferences: int, on_device: bool) 
             continue
         begin, end = _span(event)
         name = event.name()
+        kernel = names.fused(name)
         made = _Event(
-            name,
+            kernel[0] if kernel else name,
             begin,
             end,
             shapes_text(event.shapes(), event.dtypes()),
-            _is_operator(event, name),
+            kernel is not None or _is_operator(event, name),
             kernels.get(event.correlation_id(), []),
+            kernel[1] if kernel else name,
+            max(0, event.nbytes()) if name == _ALLOCATED else 0,  # below 0 where it was freed
         )
         thread = event.start_thread_id()
         by_thread.setdefault(thread, []).append(made)
@@ -124,8 +167,10 @@ def _repeats(events: Any, walls: list[float], inferences: int, on_device: bool) 
         _account(within, found, on_device)
         for name, device, begin, took in alone:  # a graph's kernels belong to no operator
             if mark.begin <= begin <= mark.end:
-                kernel = normalised(name)
-                found.setdefault(Operator(kernel, device), Spent()).add(took / 1e9, {kernel: took / 1e9})
+                work = normalised(name)
+                of_compiler = names.fused(name)
+                operator = Operator(of_compiler[0] if of_compiler else work, device)
+                found.setdefault(operator, Spent()).add(took / 1e9, {work: took / 1e9})
         yield ProfiledRepeat(wall, (mark.end - mark.begin) / 1e9, found, inferences)
 
 
@@ -152,6 +197,7 @@ def _account(events: list[_Event], found: dict[Operator, Spent], on_device: bool
 
 
 def _add_operator(event: _Event, inner: list[_Event], found: dict[Operator, Spent], on_device: bool) -> None:
+    allocated = sum(each.allocated for each in inner)
     launched = [*event.kernels, *(kernel for each in inner for kernel in each.kernels)]
     if launched:
         # The host's time overlaps the device's: it is the kernels that take the time.
@@ -162,21 +208,22 @@ def _add_operator(event: _Event, inner: list[_Event], found: dict[Operator, Spen
                 kernel = normalised(name)
                 within[kernel] = within.get(kernel, 0.0) + seconds
             operator = Operator(event.name, device, event.shapes)
-            found.setdefault(operator, Spent()).add(sum(s for _, s in own), within, len(own))
+            found.setdefault(operator, Spent()).add(sum(s for _, s in own), within, len(own), allocated)
+            allocated = 0  # counted once
         return
     own_times: dict[str, float] = {}
     stack: list[list[Any]] = []  # name, end, nanoseconds of its own
-    for each in (event, *inner):
+    for each in (event, *(e for e in inner if e.work != _ALLOCATED)):
         while stack and stack[-1][1] <= each.begin:
             _pop(stack, own_times)
         took = each.end - each.begin
         if stack:
             stack[-1][2] -= took
-        stack.append([each.name, each.end, took])
+        stack.append([each.work, each.end, took])
     while stack:
         _pop(stack, own_times)
     operator = Operator(event.name, "cpu", event.shapes)
-    found.setdefault(operator, Spent()).add((event.end - event.begin) / 1e9, own_times)
+    found.setdefault(operator, Spent()).add((event.end - event.begin) / 1e9, own_times, allocated=allocated)
 
 
 def _pop(stack: list[list[Any]], own_times: dict[str, float]) -> None:
@@ -205,7 +252,8 @@ def _is_operator(event: Any, name: str) -> bool:
 
 
 def _is_on_host(event: Any) -> bool:
-    return str(event.device_type()).rpartition(".")[2] == "CPU"
+    # What is allocated on a device is an event of that device, at the host's moment and in its thread.
+    return str(event.device_type()).rpartition(".")[2] == "CPU" or event.name() == _ALLOCATED
 
 
 def _flag(event: Any, name: str) -> bool:
