@@ -2,7 +2,7 @@
 
 Servers of the same code, with the probe (default settings) and without, take the same sequential load in turns
 (A B B A …). Each turn is a fresh process, because a restart is one replicate: two starts of the same server differ.
-Machines are noisy, so only the ratios count. Goals: p50 ≤ 1.01, p99 ≤ 1.02, duty ≤ 1 %.
+Machines are noisy, so only the ratios count. Their goals are in goals.py; duty ≤ 1 %.
 
 ``--null`` runs both without the probe: it shows how much two equal servers differ here.
 """
@@ -27,6 +27,8 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18"
 sys.path.insert(0, str(EXAMPLE))
 
 from load import load  # noqa: E402 - the example is no package
+
+from goals import TENANT  # noqa: E402
 
 
 class Turns:
@@ -140,8 +142,10 @@ def main() -> None:
     for percent in (50, 90, 99):
         a, b = probed.quantile(percent), plain.quantile(percent)
         low, high = _interval(probed.latencies, plain.latencies, percent)
+        goal = f" (goal: {TENANT[percent]} at most)" if percent in TENANT else ""
         print(
-            f"p{percent}: {a * 1e3:.2f} ms {name}, {b * 1e3:.2f} ms without: ratio {a / b:.4f} [{low:.4f}, {high:.4f}]"
+            f"p{percent}: {a * 1e3:.2f} ms {name}, {b * 1e3:.2f} ms without: ratio {a / b:.4f} "
+            f"[{low:.4f}, {high:.4f}]{goal}"
         )
     if not args.null:
         print(f"duty: {probed.busy / probed.elapsed:.3%} of {probed.elapsed:.0f} s (cap 1 %)")

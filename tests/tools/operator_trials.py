@@ -1,7 +1,7 @@
 """Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name.
 
-``python tests/tools/operator_trials.py JOURNAL`` records one side of the trial of vector instructions, which a process
-has to start with.
+``python tests/tools/operator_trials.py JOURNAL`` records a side of the trial of vector instructions, which torch
+chooses when it is imported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trial(NamedTuple):
 
     @classmethod
     def of_vectors(cls) -> Trial:
-        """Vector instructions off: its sides are processes, by :func:`main`."""
+        """Vector instructions off: its second side is a process, by :func:`main`."""
         side = _torch(Vectors(), 256, 512)
         return cls(side, side, "aten::softmax", "grew")
 
@@ -182,9 +182,9 @@ def trials(folder: Path) -> Mapping[str, Trial]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Record one side of the trial of vector instructions."""
+    """Record a side of the trial of vector instructions."""
     torch.set_num_threads(1)
-    record([Path(arguments[0])], [_torch(Vectors(), 256, 512)])
+    record([Path(arguments[0])], [Trial.of_vectors().before])
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from infercanary.probe.targets import Profilable, Target
 
 CANARY = "model"
 _STARTS = 3
-_RUNS = 8
+_RUNS = 16
 _REPEATS = 8
 _WARM_UPS = 3
 
