@@ -121,6 +121,7 @@ def test_every_service_is_meant_to_be_hardened() -> None:
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["mem_limit"] and service["cpus"] and service["pids_limit"], name
+        assert int(service["logging"]["options"]["max-file"]) <= 3, name
         assert {port["host_ip"] for port in service.get("ports", ())} <= {"127.0.0.1"}, name
         ours = service["image"].startswith("infercanary-")  # not root by their Dockerfiles
         assert ours or (service["user"].split(":")[0] != "0" and "latest" not in service["image"]), name
@@ -143,6 +144,11 @@ except urllib.error.HTTPError as error:
     name = stack.container("classify")
     assert status("GET", "/containers/json") == 200
     assert status("GET", "/version") == 200
+    upgraded = "import socket; s = socket.create_connection(('socket-proxy', 2375)); s.sendall(b'GET /version HTTP/1.1"
+    upgraded += (
+        r"\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n'); print(s.recv(99).split()[1].decode())"
+    )
+    assert compose("exec", "-T", "exporter", "python", "-c", upgraded).strip() == "403"
     for method, path in [
         ("GET", f"/containers/{name}/json"),
         ("GET", f"/containers/json/../{name}/json"),

@@ -297,7 +297,7 @@ class _Asked:
 
 
 async def _fetched(url: str, cursor: str) -> bytes:
-    async with open_session(url) as session:
+    async with open_session(url, _LIMITS.report_bytes) as session:
         return await fetch(session, url, cursor, _ASK_SECONDS, _LIMITS.report_bytes)
 
 

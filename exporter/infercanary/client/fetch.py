@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from contextlib import suppress
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import aiohttp
 import msgspec
 
 from infercanary.client.accept import Accepted, accept
 from infercanary.client.limits import Limits
+from infercanary.client.wire import Metered, TooCostly
 from infercanary.contract.report import PATH, SCHEMA_VERSION, Report, decode
 
 Failure = Literal[
@@ -20,6 +22,7 @@ Failure = Literal[
     "http_status",
     "redirect",
     "too_large",
+    "too_costly",
     "closed_early",
     "malformed",
     "schema",
@@ -97,11 +100,12 @@ def _check_schema(body: bytes) -> None:
             )
 
 
-def open_session(url: str) -> aiohttp.ClientSession:
+def open_session(url: str, limit: int) -> aiohttp.ClientSession:
     """A session for the probe at ``url`` alone: it shares no connection, cookie or name look-up with others.
 
     Args:
         url: ``http://…``, or ``unix://`` and the path of a socket.
+        limit: Bytes of an answer at most.
 
     Returns:
         An open session, which the caller closes; it must be called within a running event loop.
@@ -111,6 +115,8 @@ def open_session(url: str) -> aiohttp.ClientSession:
         if url.startswith("unix://")
         else aiohttp.TCPConnector(force_close=True)
     )
+    metered: Any = partial(Metered, asyncio.get_running_loop(), limit)
+    connector._factory = metered  # aiohttp offers no other way
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -155,6 +161,8 @@ async def fetch(
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except aiohttp.ClientConnectorError as error:
         raise PollError("unreachable", error.strerror or str(error)) from None
+    except TooCostly as error:
+        raise PollError("too_costly", str(error)) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError):
         raise PollError("closed_early", "the connection closed before the whole answer") from None
     except aiohttp.ClientError as error:

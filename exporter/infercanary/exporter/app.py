@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
+from yarl import URL
 
 import infercanary
 from infercanary.client.accept import base_name
@@ -340,13 +341,22 @@ async def reload_config(request: web.Request) -> web.Response:
         request: Only its application is read.
 
     Returns:
-        Status 200; or 400 with the mistake, and the config of before stays.
+        Status 200; or 400 with the mistake, and the config of before stays; 403 for another site's page in a browser.
     """
+    if _is_cross_site(request):
+        return web.Response(status=403, text="another site's page may not ask for this\n")
     try:
         request.app[EXPORTER].live.reload()
     except UsageError as error:
         return web.Response(status=400, text=f"{error}\n")
     return web.Response(text="reloaded\n")
+
+
+def _is_cross_site(request: web.Request) -> bool:
+    """Whether a browser asks for the page of another site: a form there needs no permission to be sent here."""
+    origin = request.headers.get("Origin")
+    same = origin is None or URL(origin).authority == request.host
+    return not same or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
 
 
 async def _add_security_headers(_request: web.Request, response: web.StreamResponse) -> None:

@@ -19,6 +19,7 @@ import aiohttp
 import structlog
 
 from infercanary.client.fetch import Failure, PollError, fetch, open_session
+from infercanary.client.wire import CPU_SECONDS
 from infercanary.contract.report import Run
 from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 _MAX_BACKOFF_SECONDS = 60.0
 _BOOTS = 1024  # as many as a probe in a crash loop finds runs in its journal
 _QUICK_RETRIES = 3
+# Of one CPU, for the answers of one probe: one that takes more of it is asked more rarely. An honest one takes a tenth.
+_CPU_SHARE = 0.01
 _COMPARE_SECONDS = 1.0  # probes that report other CPUs each time must not cost more
 
 
@@ -221,7 +224,7 @@ class Collector:
         Raises:
             PollError: It is no valid report.
         """
-        received, lines, summaries = await asyncio.get_running_loop().run_in_executor(
+        received, lines, summaries, probe.cpu_seconds = await asyncio.get_running_loop().run_in_executor(
             self._reader, prepared, body, probe.identity, self.config.limits, self._reserved
         )
         report, accepted = received.report, received.accepted
@@ -276,13 +279,14 @@ class Collector:
         loop = asyncio.get_running_loop()
         next_poll = loop.time() + delay
         failed = 0
-        async with open_session(url) as session:
+        async with open_session(url, self.config.limits.report_bytes) as session:
             # aiohttp may turn a cancellation into a timeout that comes with it: so it also checks which task polls now.
             while self._tasks.get(probe.key) is asyncio.current_task():
                 await asyncio.sleep(next_poll - loop.time())
                 await self._poll(probe, session, url)
                 failed = 0 if probe.up else failed + 1
-                next_poll = max(next_poll + backoff(failed, self.config.poll_seconds), loop.time())
+                rest = max(backoff(failed, self.config.poll_seconds), probe.cpu_seconds / _CPU_SHARE)
+                next_poll = max(next_poll + rest, loop.time())
 
     async def _poll(self, probe: PolledProbe, session: aiohttp.ClientSession, url: str) -> None:
         config = self.config
@@ -291,6 +295,8 @@ class Collector:
             body = await fetch(session, url, probe.cursor, config.timeout_seconds, config.limits.report_bytes)
             await self.absorb(probe, body)
         except PollError as error:
+            if error.reason == "too_costly":
+                probe.cpu_seconds = CPU_SECONDS
             self._failed(probe, error.reason, str(error))
         except Exception as error:
             # A fault of ours: until it is fixed it must cost this probe only.

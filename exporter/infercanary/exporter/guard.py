@@ -22,10 +22,12 @@ from aiohttp import BasicAuth, hdrs, web
 from aiohttp.typedefs import Handler, Middleware
 
 from infercanary.command.settings import UsageError, load
+from infercanary.exporter.caller import address_of
 
 log = structlog.get_logger(__name__)
 
 _REMEMBERED = 100
+_MOST_WAITING = 64  # passwords of one address
 _MOST_PASSWORD_BYTES = 72  # bcrypt ignores the rest
 _MOST_COST = 14  # about a second
 _REALM = {hdrs.WWW_AUTHENTICATE: 'Basic realm="infercanary"'}
@@ -123,39 +125,86 @@ def tls(config: Tls, path: Path) -> ssl.SSLContext:
     return context
 
 
+class Passwords:
+    """Checks passwords by bcrypt, which is slow on purpose: in a thread, one at a time, with good ones remembered.
+
+    Addresses get their turns one after the other, and each the last that it asked for first: who tries many passwords
+    delays nobody else, and himself most. What is tried takes as long for a user who is not there as for one who is: one
+    hash of each cost that occurs is computed for each.
+
+    Args:
+        users: Name → bcrypt hash of the password.
+    """
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+        self._salt = secrets.token_bytes(16)
+        costs = sorted({_cost(hashed) for hashed in users.values()})
+        self._nobodys = {cost: bcrypt.hashpw(b"", bcrypt.gensalt(cost)).decode() for cost in costs}
+        self._good: dict[bytes, None] = {}
+        self._waiting: dict[str, list[tuple[str, bytes, asyncio.Future[bool | None]]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def is_good(self, address: str, user: str, password: bytes) -> bool | None:
+        """Whether this is the user's password.
+
+        Args:
+            address: Of whom asks.
+            user: Any name.
+            password: At most 72 bytes.
+
+        Returns:
+            None where the address has tried so many that this one gave way to later ones.
+        """
+        key = hashlib.blake2b(b"\0".join((user.encode(), password)), key=self._salt).digest()
+        if user in self._users and key in self._good:
+            return True
+        answer: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        waiting = self._waiting.setdefault(address, [])
+        waiting.append((user, password, answer))
+        if len(waiting) > _MOST_WAITING:
+            waiting.pop(0)[-1].set_result(None)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._check())
+        if good := await answer:
+            self._good[key] = None
+            while len(self._good) > _REMEMBERED:
+                del self._good[next(iter(self._good))]
+        return good
+
+    async def _check(self) -> None:
+        """One after the other, until none waits."""
+        while self._waiting:
+            address, waiting = next(iter(self._waiting.items()))
+            del self._waiting[address]
+            user, password, answer = waiting.pop()
+            if waiting:
+                self._waiting[address] = waiting  # after all others
+            if not answer.done():
+                good = await asyncio.to_thread(self._matches, user, password)
+                if not answer.done():
+                    answer.set_result(good)
+
+    def _matches(self, user: str, password: bytes) -> bool:
+        hashed = self._users.get(user)
+        own = _cost(hashed) if hashed is not None else None
+        found = [
+            _is_hash_of(hashed if hashed is not None and cost == own else nobodys, password)
+            for cost, nobodys in self._nobodys.items()
+        ]
+        return own is not None and found[[*self._nobodys].index(own)]
+
+
 def basic_auth(users: Mapping[str, str]) -> Middleware:
     """A middleware that admits these users.
-
-    bcrypt is slow on purpose: it runs in a thread, once at a time, and good passwords are remembered as salted hashes.
-    An unknown user takes as long as a wrong password.
 
     Args:
         users: Name → bcrypt hash of the password.
 
     Returns:
-        A middleware; it answers 401 to all others.
+        A middleware; it answers 401 to all others, and 429 to who tries too many passwords.
     """
-    salt = secrets.token_bytes(16)
-    unknown_user = bcrypt.hashpw(b"", bcrypt.gensalt(10)).decode()
-    good: dict[bytes, None] = {}
-    one_at_a_time = asyncio.Lock()
-
-    async def is_good(user: str, password: bytes) -> bool:
-        hashed = users.get(user)
-        key = hashlib.blake2b(b"\0".join((user.encode(), password)), key=salt).digest()
-        if hashed is not None and key in good:
-            return True
-        async with one_at_a_time:
-            try:
-                matches = await asyncio.to_thread(bcrypt.checkpw, password, (hashed or unknown_user).encode())
-            except ValueError:  # some versions of bcrypt know passwords that cannot be
-                matches = False
-        if hashed is None or not matches:
-            return False
-        good[key] = None
-        while len(good) > _REMEMBERED:
-            del good[next(iter(good))]
-        return True
+    passwords = Passwords(users)
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -164,11 +213,30 @@ def basic_auth(users: Mapping[str, str]) -> Middleware:
         except ValueError:
             return web.Response(status=401, text="a user and a password are needed\n", headers=_REALM)
         password = given.password.encode()
-        if len(password) > _MOST_PASSWORD_BYTES or not await is_good(given.login, password):
+        good: bool | None = False
+        if len(password) <= _MOST_PASSWORD_BYTES:
+            peer = request.transport.get_extra_info("peername") if request.transport is not None else None
+            good = await passwords.is_good(address_of(peer), given.login, password)
+        if good is None:
+            return web.Response(
+                status=429, text="too many passwords are tried\n", headers={"Retry-After": "1"}
+            )
+        if not good:
             return web.Response(status=401, text="wrong user or password\n", headers=_REALM)
         return await handler(request)
 
     return middleware
+
+
+def _cost(hashed: str) -> int:
+    return int(hashed.split("$")[2])
+
+
+def _is_hash_of(hashed: str, password: bytes) -> bool:
+    try:
+        return bcrypt.checkpw(password, hashed.encode())
+    except ValueError:  # some versions of bcrypt know passwords that cannot be
+        return False
 
 
 def _context(config: Tls, path: Path) -> ssl.SSLContext:

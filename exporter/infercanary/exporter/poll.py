@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 
 from infercanary.client.fetch import Received, read
@@ -15,7 +16,7 @@ def prepared(
     identity: Mapping[str, str],
     limits: Limits,
     reserved: Collection[str],
-) -> tuple[Received, list[Lines], list[RunSummary]]:
+) -> tuple[Received, list[Lines], list[RunSummary], float]:
     """Do all that takes time with one answer of a probe, off the event loop.
 
     Args:
@@ -25,12 +26,14 @@ def prepared(
         reserved: Base names of the exporter's own families.
 
     Returns:
-        The checked report, its families as lines, and its accepted runs in short.
+        The checked report, its families as lines, its accepted runs in short, and the CPU seconds that this took.
 
     Raises:
         PollError: It is no valid report.
     """
+    begin = time.thread_time()
     received = read(body, limits, reserved)
     families, runs = received.accepted.families, received.accepted.runs
     lines = [write(family, identity) for family in families]
-    return received, lines, [summarise(run) for run in runs]
+    summaries = [summarise(run) for run in runs]
+    return received, lines, summaries, time.thread_time() - begin

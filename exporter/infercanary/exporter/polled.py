@@ -60,9 +60,9 @@ POLL_FAILURES = Metric(
     "Polls that gave no valid report, by reason.",
     ("reason",),
     reading="`unreachable`: not started, or no common network; `timeout`: starved or hung; `too_large` and "
-    "`malformed`: not a probe, or a limit; `no_address`: no network that the exporter is in too; `server_gone`: the "
-    "server that a sidecar watches does not run; `internal`: a fault of the exporter, whose log has it. For alerts "
-    "use `infercanary_failed_polls_total`.",
+    "`malformed`: not a probe, or a limit; `too_costly`: HTTP in odd pieces; `no_address`: no network that the "
+    "exporter is in too; `server_gone`: the server that a sidecar watches does not run; `internal`: a fault of the "
+    "exporter, whose log has it. For alerts use `infercanary_failed_polls_total`.",
 )
 # Each reason's series begins with its first failure, which for Prometheus is no increase: it sees one in a series that
 # was there before. One for each reason of each container would be nine times as many, nearly all of them 0 for ever.
@@ -143,6 +143,8 @@ class PolledProbe:
         self.environment: dict[str, str] = {}
         self.history = History()
         self.duration: float | None = None
+        self.cpu_seconds = 0.0
+        """That the last report took, to be checked and written as lines."""
         self.failures: Counter[Failure] = Counter()
         self.rejected: Counter[Reason] = Counter()
         self.runs_collected = 0

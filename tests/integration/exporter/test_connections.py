@@ -108,7 +108,7 @@ async def test_a_newcomer_takes_the_place_of_the_slowest_and_never_of_a_scrape_i
             writer.close()
 
 
-async def test_answers_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_answers_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "MOST_ANSWERS", 2)
     named = b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n"
     async with served() as (found, port):

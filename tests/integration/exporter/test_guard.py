@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import shutil
@@ -166,3 +167,45 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
         check=True, capture_output=True,
     )  # fmt: skip
     return lambda: folder
+
+
+async def test_many_wrong_passwords_delay_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 of one address: the next login there waits for one of them, and so does one of another address."""
+    checked: list[bytes] = []
+
+    def slowly(password: bytes, hashed: bytes) -> bool:
+        checked.append(password)
+        return password == b"canary"
+
+    monkeypatch.setattr(bcrypt, "checkpw", slowly)
+    passwords = guard.Passwords({"prometheus": HASH})
+    tries = [asyncio.create_task(passwords.is_good("a", "prometheus", b"%d" % n)) for n in range(64)]
+    await asyncio.sleep(0)
+    assert await passwords.is_good("a", "prometheus", b"canary")
+    assert len(checked) <= 3
+    assert await passwords.is_good("b", "prometheus", b"canary"), "remembered"
+    assert await passwords.is_good("b", "prometheus", b"x") is False
+    assert len(checked) <= 6
+    found = await asyncio.gather(*tries)
+    assert found.count(None) == 1, "one too many waited, and gave way"
+    assert found.count(False) == 63
+
+
+async def test_a_user_who_is_not_there_takes_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same costs are computed for each name, also where users have hashes of several costs."""
+    other = bcrypt.hashpw(b"other", bcrypt.gensalt(5)).decode()
+    costs: list[int] = []
+    real = bcrypt.checkpw
+
+    def noted(password: bytes, hashed: bytes) -> bool:
+        costs.append(int(hashed.split(b"$")[2]))
+        return real(password, hashed)
+
+    passwords = guard.Passwords({"prometheus": HASH, "other": other})
+    monkeypatch.setattr(bcrypt, "checkpw", noted)
+    for user in ("prometheus", "other", "nobody"):
+        costs.clear()
+        assert await passwords.is_good("a", user, b"wrong") is False
+        assert costs == [4, 5], user
+    assert await passwords.is_good("a", "other", b"other")
+    assert await passwords.is_good("a", "prometheus", b"other") is False

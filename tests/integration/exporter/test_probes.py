@@ -16,6 +16,7 @@ from infercanary.client.fetch import PollError
 from infercanary.client.limits import Limits
 from infercanary.contract.report import LADDER, LATENCY, Family, HistogramValue, Point, Run, encode
 from infercanary.exporter import collect
+from infercanary.exporter.poll import prepared
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
@@ -61,12 +62,23 @@ async def endless_headers(_reader: asyncio.StreamReader, writer: asyncio.StreamW
     await write_for_ever(writer, (b"X-More: " + b"x" * 4000 + b"\r\n") * 50, 0)
 
 
+async def one_byte_chunks(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(OK + b"Transfer-Encoding: chunked\r\n\r\n")
+    await write_for_ever(writer, b"1\r\n \r\n" * 2_000, 0.001)
+
+
+async def interim_answers(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await write_for_ever(writer, b"HTTP/1.1 100 Continue\r\n\r\n" * 500, 0.001)
+
+
 HOSTILE: dict[str, tuple[Handler, str]] = {
     "hanging": (hang, "timeout"),
     "dripping": (drip, "timeout"),
     "endless": (endless, "too_large"),
     "huge": (whole(b" " * 300_000), "too_large"),
-    "endless-headers": (endless_headers, "malformed"),
+    "one-byte-chunks": (one_byte_chunks, "too_costly"),
+    "interim-answers": (interim_answers, "too_costly"),
+    "endless-headers": (endless_headers, "too_costly"),
     "closing-at-once": (raw(), "closed_early"),
     "closing-in-the-body": (raw(OK, b"Content-Length: 100\r\n\r\n{"), "closed_early"),
     "understating-its-length": (raw(OK, b"Content-Length: 1\r\n\r\n{}"), "malformed"),
@@ -332,3 +344,19 @@ async def test_every_series_of_the_exporter_is_reserved(
 
 async def at_least(value: Awaitable[float | None], expected: float) -> bool:
     return (await value or 0) >= expected
+
+
+async def test_a_probe_that_costs_much_is_asked_more_rarely(
+    exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One hundredth of a CPU is a probe's: here each report takes 0.1 s of it, so it is asked after ten."""
+
+    def costly(*arguments: Any) -> Any:
+        *found, _ = prepared(*arguments)
+        return (*found, 0.1)
+
+    monkeypatch.setattr(collect, "prepared", costly)
+    async with exporter(config(("costly", await serve(good_probe.app())))) as run:
+        await eventually(lambda: run.value("infercanary_up", container="costly"))
+        await asyncio.sleep(0.5)
+        assert good_probe.polls == 1

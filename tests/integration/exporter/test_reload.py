@@ -94,3 +94,20 @@ async def test_a_probe_that_stays_keeps_its_counts_over_a_reload(
         await eventually(lambda: run.value("infercanary_up", container="refusing"))
         assert await run.value("infercanary_poll_failures_total", container="refusing") >= 1
         assert good_probe.cursors.count("") <= 2, "the one that stayed was not asked from the start again"
+
+
+async def test_another_sites_page_may_not_ask_for_a_reload(exporter: Any, tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    async with exporter(path=path) as run:
+
+        async def asked(**headers: str) -> int:
+            async with run.session.post(f"{run.url}/-/reload", headers=headers) as response:
+                return int(response.status)
+
+        assert await asked() == 200
+        assert await asked(Origin=run.url) == 200
+        assert await asked(**{"Sec-Fetch-Site": "same-origin"}) == 200
+        assert await asked(Origin="https://elsewhere.example") == 403
+        assert await asked(Origin="null") == 403
+        assert await asked(**{"Sec-Fetch-Site": "cross-site"}) == 403
