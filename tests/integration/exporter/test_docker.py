@@ -61,10 +61,12 @@ class FakeDocker:
                 request.transport.abort()
         await asyncio.sleep(0)
 
-    async def event(self) -> None:
-        for _, stream in list(self._streams):
+    async def event(self, action: str = "start") -> None:
+        for request, stream in list(self._streams):
+            if action not in json.loads(request.query["filters"])["event"]:
+                continue
             with suppress(ConnectionError):  # the exporter is between two streams, and lists before it waits
-                await stream.write(b'{"Type":"container","Action":"start"}\n')
+                await stream.write(b'{"Type":"container","Action":"%s"}\n' % action.encode())
 
     async def ends(self, number: int, *actions: str) -> None:
         """Docker's events of a container, as 20.10 gives them after `docker run -m` on a kernel with cgroup v1."""
@@ -268,6 +270,24 @@ async def test_what_the_kernel_ended_is_counted_also_where_the_container_is_gone
 
         await eventually(twice)
         assert '<p class="trouble">the kernel ended it for memory 2 times, last' in (await run.get("/"))[1]
+
+
+@pytest.mark.parametrize("action", ["die", "died", "destroy", "remove"])
+async def test_a_container_that_ends_goes_by_dockers_word_and_by_podmans(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, action: str
+) -> None:
+    docker.listing = [entry(1, port) | {"Image": "localhost/app:dev"}]
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        [labels] = await run.labels("infercanary_container_info")
+        assert labels["image"] == "app:dev", "localhost/ is no registry"
+        docker.listing = []
+
+        async def gone() -> bool:
+            await docker.event(action)
+            return await run.value("infercanary_up") is None
+
+        await eventually(gone)
 
 
 async def test_a_proxy_that_forbids_past_events_costs_these_counts_alone(

@@ -131,6 +131,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
+@pytest.mark.root
 def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk: Path) -> None:
     path = small_disk / "store.db"
     ballast = small_disk / "ballast"
@@ -165,6 +166,7 @@ def test_a_full_disk_costs_nothing_and_it_goes_on_when_there_is_room(small_disk:
     store.close()
 
 
+@pytest.mark.root
 def test_a_full_disk_while_it_is_opened(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
@@ -389,6 +391,7 @@ def test_an_exporter_that_is_just_ending_is_waited_for(tmp_path: Path) -> None:
     ending.communicate(timeout=30)
 
 
+@pytest.mark.root
 def test_a_folder_that_cannot_be_written(small_disk: Path) -> None:
     path = small_disk / "store.db"
     make_small = SqliteStore.open(path)

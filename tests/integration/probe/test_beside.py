@@ -177,6 +177,7 @@ def test_no_such_server_is_one_line(beside: Beside, url: str) -> None:
     )
 
 
+@pytest.mark.root
 def test_orphans_are_reaped_where_it_is_process_1(beside: Beside, url: str) -> None:
     """A process namespace, as a container has: what the server orphans becomes its child."""
     if os.geteuid() != 0:

@@ -164,6 +164,7 @@ def cgroup() -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.mark.root
 @pytest.mark.parametrize("is_beside", [True, False], ids=["in its container", "outside"])
 def test_the_memory_of_a_server_in_the_same_container(tmp_path: Path, cgroup: Path, is_beside: bool) -> None:
     def memory_of(held: int) -> list[float | None]:

@@ -119,6 +119,7 @@ class Limited:
         assert self._process.wait(60) == 0 and self.group.kills() == 0
 
 
+@pytest.mark.root
 def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Path, tmp_path: Path) -> None:
     canaries = (
         f"  big: {{target: onnx, options: {{model: {model}, inputs: [{{shape: [4, 3, 4000, 4000]}}]}}}}\n"
@@ -141,6 +142,7 @@ def test_an_input_that_is_too_large_costs_nobody_memory(group: Group, model: Pat
     ), why
 
 
+@pytest.mark.root
 @pytest.mark.campaign
 def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_path: Path) -> None:
     """A sample is 3 MiB, and as much comes out: 8 of them fit; of 40 the inputs would, and the outputs would not."""
@@ -160,6 +162,7 @@ def test_a_sweep_stops_before_the_kernel_has_to(group: Group, model: Path, tmp_p
     ), probe.log.read_text()
 
 
+@pytest.mark.root
 def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group: Group, tmp_path: Path) -> None:
     """The process starts anew without it, under the same pid, and says why; it is not tried again soon."""
     canaries = (
@@ -184,6 +187,7 @@ def test_what_grows_slowly_is_ended_before_the_kernel_has_to(group: Group, tmp_p
     assert found is not None and 100 < int(found[1]) < 240, logged
 
 
+@pytest.mark.root
 def test_where_the_kernel_ended_the_probe_the_entrypoint_says_it_and_waits_long(
     group: Group, tmp_path: Path
 ) -> None:
@@ -240,6 +244,7 @@ class Tenant:
         self._process.communicate()
 
 
+@pytest.mark.root
 def test_what_a_server_takes_later_is_given_to_it(group: Group, tmp_path: Path) -> None:
     """The largest canary makes room; the smaller one goes on."""
     canaries = (

@@ -74,6 +74,11 @@ def test_the_identity_of_a_container() -> None:
         ("sha256:1234", ["<none>@<none>"], ""),
         ("redis:7", ["redis@sha256:r"], "sha256:r"),
         ("docker.io/library/redis:7", ["mirror/redis@sha256:m", "redis@sha256:r"], "sha256:r"),
+        (
+            "redis:7",
+            ["mirror/redis@sha256:m", "docker.io/library/redis@sha256:r"],
+            "sha256:r",
+        ),  # as Podman says it
         ("team/app@sha256:pinned", ["team/app@sha256:pinned"], "sha256:pinned"),
         (IMAGE, ["team/app@sha256:first", "team/b@sha256:second"], "sha256:first"),  # retagged since
         ("built-here:latest", [], ""),
@@ -83,6 +88,12 @@ def test_the_identity_of_a_container() -> None:
 def test_the_digest_is_of_the_references_repository(reference: str, digests: list[str], digest: str) -> None:
     [container] = seen({**listed(), "Image": reference}, digests=digests)
     assert (container.image, container.image_digest) == (reference, digest)
+
+
+def test_what_podman_has_from_no_registry_has_the_name_that_docker_gives_it() -> None:
+    digests = ["other@sha256:b", "localhost/app@sha256:a"]
+    [container] = seen({**listed(), "Image": "localhost/app:dev"}, digests=digests)
+    assert (container.image, container.image_digest) == ("app:dev", "sha256:a")
 
 
 def test_only_labelled_containers_and_names_in_order() -> None:

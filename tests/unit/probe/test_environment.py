@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from infercanary.probe import environment
 from infercanary.probe.environment import fingerprint
+from infercanary.probe.targets import matmul, onnx
 
 
 def test_the_components() -> None:
@@ -37,3 +41,43 @@ def test_values_are_short_and_printable(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(found["long"]) == 200
     assert found["wide"] == "模" * 66, "the exporter counts bytes"
     assert found["none"] == "None"
+
+
+# The first two of the 72 CPUs of a Grace, whose kernel names no model.
+GRACE = "".join(
+    f"processor\t: {cpu}\nBogoMIPS\t: 2000.00\n"
+    "Features\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid sve sve2 svebf16 i8mm bf16 dgh\n"
+    "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x0\nCPU part\t: 0xd4f\nCPU revision\t: 0\n\n"
+    for cpu in range(2)
+)
+BIG_AND_LITTLE = GRACE + "CPU implementer\t: 0x41\nCPU part\t: 0xd03\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "model"),
+    [
+        (GRACE, "Neoverse-V2"),
+        (BIG_AND_LITTLE, "Neoverse-V2, implementer 0x41, part 0xd03"),
+        ("vendor_id\t: GenuineIntel\nmodel\t\t: 143\nmodel name\t: Xeon 8480\n", "Xeon 8480"),
+        ("processor\t: 0\nhart\t\t: 0\nisa\t\t: rv64imafdc\n", "unknown"),
+        ("", "unknown"),
+    ],
+)
+def test_the_cpu_has_a_name_on_each_architecture(tmp_path: Path, cpuinfo: str, model: str) -> None:
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert environment._cpu_model(tmp_path / "cpuinfo") == model
+
+
+def test_the_cpus_of_a_grace_compute_in_bfloat16_and_are_72_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpuinfo").write_text(GRACE)
+    torch = SimpleNamespace(backends=SimpleNamespace(mkldnn=SimpleNamespace(is_available=lambda: True)))
+    assert matmul.has_native_bfloat16(torch, {}, tmp_path / "cpuinfo")
+    for cpu in range(72):
+        folder = tmp_path / f"cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "physical_package_id").write_text("0\n")
+        (folder / "core_id").write_text(f"{cpu}\n")
+    monkeypatch.setattr(onnx, "_TOPOLOGY", tmp_path)
+    assert onnx._physical_cores() == 72

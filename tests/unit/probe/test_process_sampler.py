@@ -110,6 +110,7 @@ def test_an_id_that_is_used_again_is_another_process(monkeypatch: pytest.MonkeyP
     assert totals == [3.0, 5.0, 6.0, 6.5]
 
 
+@pytest.mark.root
 def test_in_a_container_the_others_are_those_of_the_container() -> None:
     """In a PID namespace as a container has one: process 1, and a worker."""
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]

@@ -53,6 +53,7 @@ def test_outside_of_a_container_it_is_since_the_process_started() -> None:
     assert 0 < seconds < time.monotonic() - begin + 0.02
 
 
+@pytest.mark.root
 def test_in_a_container_it_is_since_its_first_process_started() -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], capture_output=True).returncode:

@@ -28,7 +28,7 @@ import structlog
 from infercanary.contract.report import Family
 from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
 from infercanary.exporter.discovery.base import FOUND, UP, Container, DiscoveryKind, register
-from infercanary.exporter.discovery.docker_ends import Ends
+from infercanary.exporter.discovery.docker_ends import DIED, Ends
 from infercanary.exporter.discovery.docker_listing import (
     ListedContainer,
     ListedImage,
@@ -42,7 +42,8 @@ from infercanary.exporter.discovery.kills import MemoryKill
 log = structlog.get_logger(__name__)
 
 # Not each exec_* of a health check, which comes every few seconds from every container.
-_EVENTS = ["create", "start", "die", "destroy", "pause", "unpause", "rename", "update"]
+# Podman says `died` and `remove` where Docker says `die` and `destroy`.
+_EVENTS = ["create", "start", *DIED, "destroy", "remove", "pause", "unpause", "rename", "update"]
 _CALL_SECONDS = 10
 _SETTLE_SECONDS = 0.5  # a burst of events costs one listing
 _STOP_SECONDS = 2.0
@@ -186,7 +187,7 @@ class DockerDiscovery:
 
         A plain GET with an end, which is answered immediately."""
         since, until = self._ends.since, time.time()
-        filters = docker.utils.convert_filters({"type": "container", "event": ["oom", "die"], **labelled})
+        filters = docker.utils.convert_filters({"type": "container", "event": ["oom", *DIED], **labelled})
         try:
             with client.get(
                 f"{client.base_url}/v{client.api_version}/events",

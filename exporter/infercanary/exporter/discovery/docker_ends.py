@@ -14,6 +14,10 @@ _TOGETHER_SECONDS = 10.0
 milliseconds. A worker that is killed while its server goes on has no `die`."""
 
 
+DIED = ("die", "died")
+"""That a container ended: Docker's word and Podman's."""
+
+
 class _Actor(msgspec.Struct):
     id: str = msgspec.field(default="", name="ID")
     attributes: dict[str, str] = msgspec.field(default_factory=dict, name="Attributes")
@@ -77,7 +81,10 @@ class Ends:
         kills = []
         for event in events:
             at = event.nanoseconds / 1e9
-            ended = event.action == "die" and event.actor.attributes.get("exitCode", "0") != "0"
+            code = event.actor.attributes.get("exitCode") or event.actor.attributes.get(
+                "containerExitCode", "0"
+            )
+            ended = event.action in DIED and code != "0"
             if not (ended or event.action == "oom"):
                 continue
             mine, other = (self._dies, self._ooms) if ended else (self._ooms, self._dies)

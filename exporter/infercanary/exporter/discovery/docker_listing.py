@@ -26,6 +26,8 @@ _COMPOSE_HASH = "com.docker.compose.config-hash"
 """Compose gives it to each container that it starts, and to no image that it builds."""
 _OFF = ("", "false", "no", "off", "0")
 _PREFIX = "infercanary."
+_LOCAL = "localhost/"
+"""Before the names of images that Podman has from no registry; Docker names them without."""
 _MOST_NOTES = 8
 _LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL)
 
@@ -109,7 +111,7 @@ def containers(
                 notes=(*_unknown(labels), *(notes if not labels.get(SERVICE_LABEL) else ())),
                 name=name,
                 id=listed.id,
-                image=described.image,
+                image=described.image.removeprefix(_LOCAL),
                 image_id=described.image_id,
                 image_digest=_digest(described.image, (image.repo_digests if image else None) or []),
                 # A container's own labels are those of its image and more: what was given when it was started.
@@ -205,13 +207,20 @@ def _digest(reference: str, digests: Sequence[str]) -> str:
     repository = _repository(reference)
     # An image without a name has `<none>@<none>`.
     parts = (d.partition("@") for d in digests)
-    known = [(repo == repository, digest) for repo, at, digest in parts if at and digest != "<none>"]
+    known = [
+        (_repository(repo) == repository, digest) for repo, at, digest in parts if at and digest != "<none>"
+    ]
     return max(known, key=lambda entry: entry[0], default=(False, ""))[1]
 
 
 def _repository(reference: str) -> str:
     path, slash, last = reference.partition("@")[0].rpartition("/")
-    return (path + slash + last.partition(":")[0]).removeprefix("docker.io/").removeprefix("library/")
+    return (
+        (path + slash + last.partition(":")[0])
+        .removeprefix(_LOCAL)
+        .removeprefix("docker.io/")
+        .removeprefix("library/")
+    )
 
 
 def _url(
