@@ -29,6 +29,7 @@ import requests
 from infercanary.ab.conditions import Conditions, Mount
 from infercanary.ab.interruption import Interruption
 from infercanary.ab.turn import StartFailed
+from infercanary.client.docker_api import DirectClient
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import DEFAULT_PORT
 from infercanary.contract.started import started
@@ -307,7 +308,7 @@ def client() -> docker.APIClient:
     Returns:
         A client that the caller closes.
     """
-    return docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
+    return DirectClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
 
 
 def remove(

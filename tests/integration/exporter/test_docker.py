@@ -10,12 +10,14 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.discovery import docker as docker_discovery
 from infercanary.exporter.discovery.docker import DockerSettings
 
 # docker-py leaves the socket of a refused connection to the garbage collector.
@@ -46,6 +48,10 @@ class FakeDocker:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.UnixSite(self._runner, str(self.path)).start()
+        beside = web.TCPSite(self._runner, "127.0.0.1", 0)  # as a socket proxy
+        await beside.start()
+        assert beside._server is not None
+        self.port = beside._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """As when the daemon dies: connections break, the socket refuses."""
@@ -70,15 +76,14 @@ class FakeDocker:
 
     async def ends(self, number: int, *actions: str) -> None:
         """Docker's events of a container, as 20.10 gives them after `docker run -m` on a kernel with cgroup v1."""
+        at = int(docker_discovery.time.time() * 1e9)
         for action in actions:
             name, _, code = action.partition(" ")
             actor = {
                 "ID": f"{number:064x}",
                 "Attributes": {"image": "x"} | ({"exitCode": code} if code else {}),
             }
-            self.past.append(
-                {"Type": "container", "Action": name, "Actor": actor, "timeNano": time.time_ns()}
-            )
+            self.past.append({"Type": "container", "Action": name, "Actor": actor, "timeNano": at})
         await self.event()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -89,6 +94,8 @@ class FakeDocker:
             await asyncio.sleep(60)
         if match[2] == "events" and "until" in request.query:
             span = float(request.query["since"]), float(request.query["until"])
+            if span[0] > span[1]:
+                return web.json_response({"message": "`since` cannot be after `until`"}, status=400)
             lines = [json.dumps(e) for e in self.past if span[0] <= e["timeNano"] / 1e9 <= span[1]]
             return web.Response(text="\n".join(lines), status=self.past_status)
         if match[2] == "events":
@@ -288,6 +295,37 @@ async def test_a_container_that_ends_goes_by_dockers_word_and_by_podmans(
             return await run.value("infercanary_up") is None
 
         await eventually(gone)
+
+
+@pytest.mark.parametrize("scheme", ["unix", "tcp"])
+async def test_neither_docker_nor_a_probe_is_asked_through_a_proxy(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, monkeypatch: Any, scheme: str
+) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    docker.listing = [entry(1, port)]
+    url = f"tcp://127.0.0.1:{docker.port}" if scheme == "tcp" else f"unix://{docker.path}"
+    async with exporter(config(docker=DockerSettings(url=url))) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        assert await run.value("infercanary_discovery_up") == 1
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_clock_that_steps_loses_no_end(
+    docker: FakeDocker, port: int, exporter: Any, config: Any, eventually: Any, monkeypatch: Any, hours: int
+) -> None:
+    docker.listing = [entry(1, port)]
+    async with exporter(config(docker=settings(docker))) as run:
+        await eventually(lambda: run.value("infercanary_up"))
+        await docker.event()
+        stepped = SimpleNamespace(time=lambda: time.time() + 3600 * hours, monotonic=time.monotonic)
+        monkeypatch.setattr(docker_discovery, "time", stepped)
+        await docker.ends(1, "oom", "die 137")
+        await eventually(lambda: run.value("infercanary_container_oom_kills_total"))
+        age = await run.value("infercanary_report_age_seconds")
+        assert 0 <= age < 30
 
 
 async def test_a_proxy_that_forbids_past_events_costs_these_counts_alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -374,3 +375,44 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
         list(CgroupSampler(tmp_path, tmp_path / "proc").sample())
     assert granted_cpus(tmp_path, tmp_path / "proc") is None
     assert limits(tmp_path, tmp_path / "proc") == {}
+
+
+GOLDEN = Path(__file__).parents[2] / "golden/cgroup_v2"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.json")))
+def test_files_of_a_real_host_say_what_another_reader_of_them_says(tmp_path: Path, name: str) -> None:
+    """Debian 12, systemd, kernel 6.1; written by tests/host, which reads the same files by code of its own."""
+    recorded = json.loads((GOLDEN / f"{name}.json").read_text())
+    root = tmp_path / "sys"
+    for folder, files in recorded["files"].items():
+        tree(root / folder, files)
+    tree(tmp_path, {"proc/cgroup": recorded["own"] + "\n"})
+    expected = {
+        " ".join(key.replace("_total", "", 1).split()): value for key, value in recorded["values"].items()
+    }
+    assert found(root, tmp_path / "proc") == expected
+
+
+def test_a_host_without_cgroups_has_none_of_it(tmp_path: Path) -> None:
+    tree(tmp_path, {"proc/cgroup": "0::/\n"})
+    with pytest.raises(Unavailable, match="no cgroup is mounted"):
+        list(CgroupSampler(tmp_path / "none", tmp_path / "proc").sample())
+    assert limits(tmp_path / "none", tmp_path / "proc") == {}
+    assert granted_cpus(tmp_path / "none", tmp_path / "proc") is None
+    assert ContainerCpu(tmp_path / "none", tmp_path / "proc").seconds() is None
+
+
+def test_a_kernel_without_psi_leaves_pressure_out_and_nothing_else(tmp_path: Path) -> None:
+    without = {name: text for name, text in V2.items() if not name.endswith(".pressure")}
+    tree(tmp_path / "sys", {"cgroup.controllers": "cpu memory\n", **without})
+    tree(tmp_path, {"proc/cgroup": "0::/\n"})
+    left = {name: value for name, value in FOUND_V2.items() if not name.startswith("pressure")}
+    assert found(tmp_path / "sys", tmp_path / "proc") == left
+
+
+def test_more_than_1024_cpus(tmp_path: Path) -> None:
+    tree(tmp_path / "sys", {"cgroup.controllers": "cpu\n", **V2, "cpuset.cpus.effective": "0-1151,2000\n"})
+    tree(tmp_path, {"proc/cgroup": "0::/\n"})
+    seen = found(tmp_path / "sys", tmp_path / "proc")
+    assert (seen["cpuset_cpus"], seen["cpuset_info 0-1151,2000"]) == (1153, 1)

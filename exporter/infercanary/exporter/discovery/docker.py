@@ -25,6 +25,7 @@ import msgspec
 import requests
 import structlog
 
+from infercanary.client.docker_api import DirectClient
 from infercanary.contract.report import Family
 from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
 from infercanary.exporter.discovery.base import FOUND, UP, Container, DiscoveryKind, register
@@ -83,6 +84,7 @@ class DockerDiscovery:
         self._images_missing = False
         self._several: dict[str, list[str]] = {}
         self._ends = Ends(time.time())
+        self._ends_read_at = time.monotonic()
         self._ends_missing = False
         self._kills: list[MemoryKill] = []
         self._thread = threading.Thread(target=self._run, name="docker", daemon=True)
@@ -130,8 +132,8 @@ class DockerDiscovery:
     def _client(self) -> docker.APIClient:
         """A client that has asked for the daemon's version."""
         if self._settings.url:
-            return docker.APIClient(base_url=self._settings.url, version="auto", timeout=_CALL_SECONDS)
-        return docker.APIClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
+            return DirectClient(base_url=self._settings.url, version="auto", timeout=_CALL_SECONDS)
+        return DirectClient(**docker.utils.kwargs_from_env(), version="auto", timeout=_CALL_SECONDS)
 
     def _round(self, client: docker.APIClient) -> None:
         """List the containers, then wait for the next event or the time to list again.
@@ -186,7 +188,8 @@ class DockerDiscovery:
         loses one.
 
         A plain GET with an end, which is answered immediately."""
-        since, until = self._ends.since, time.time()
+        until, now = time.time(), time.monotonic()
+        since = min(self._ends.since, until - (now - self._ends_read_at))  # the clock may have been set back
         filters = docker.utils.convert_filters({"type": "container", "event": ["oom", *DIED], **labelled})
         try:
             with client.get(
@@ -203,7 +206,7 @@ class DockerDiscovery:
                 )
             self._ends_missing = True
             return []
-        self._ends_missing = False
+        self._ends_missing, self._ends_read_at = False, now
         for kill in kills:
             log.warning(
                 "the kernel ended a container for memory",
