@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import docker
@@ -15,15 +14,18 @@ class DirectClient(docker.APIClient):
     class, which asks for the daemon's version at once.
     """
 
-    def merge_environment_settings(self, *arguments: Any, **options: Any) -> Mapping[str, Any]:
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
         """See :meth:`requests.Session.merge_environment_settings`.
 
         Args:
-            arguments: As there.
-            options: As there.
+            url: As there.
+            proxies: As there; it has no effect.
+            stream: As there.
+            verify: As there.
+            cert: As there.
 
         Returns:
             The settings, without proxies.
         """
-        settings: Mapping[str, Any] = super().merge_environment_settings(*arguments, **options)
+        settings = super().merge_environment_settings(url, {}, stream, verify, cert)
         return {**settings, "proxies": {}}

@@ -35,6 +35,7 @@ class FakeDocker:
         self.images: list[dict[str, Any]] = []
         self.forbidden: list[str] = []
         self.listings = 0
+        self.ahead = 0.0
         self.hang = False
         self.past: list[dict[str, Any]] = []
         self.past_status = 200
@@ -48,10 +49,8 @@ class FakeDocker:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await web.UnixSite(self._runner, str(self.path)).start()
-        beside = web.TCPSite(self._runner, "127.0.0.1", 0)  # as a socket proxy
-        await beside.start()
-        assert beside._server is not None
-        self.port = beside._server.sockets[0].getsockname()[1]
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()  # as a socket proxy
+        self.port = int(self._runner.addresses[-1][1])
 
     async def stop(self) -> None:
         """As when the daemon dies: connections break, the socket refuses."""
@@ -76,14 +75,20 @@ class FakeDocker:
 
     async def ends(self, number: int, *actions: str) -> None:
         """Docker's events of a container, as 20.10 gives them after `docker run -m` on a kernel with cgroup v1."""
-        at = int(docker_discovery.time.time() * 1e9)
         for action in actions:
             name, _, code = action.partition(" ")
             actor = {
                 "ID": f"{number:064x}",
                 "Attributes": {"image": "x"} | ({"exitCode": code} if code else {}),
             }
-            self.past.append({"Type": "container", "Action": name, "Actor": actor, "timeNano": at})
+            self.past.append(
+                {
+                    "Type": "container",
+                    "Action": name,
+                    "Actor": actor,
+                    "timeNano": time.time_ns() + int(self.ahead * 1e9),
+                }
+            )
         await self.event()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -320,7 +325,8 @@ async def test_a_clock_that_steps_loses_no_end(
     async with exporter(config(docker=settings(docker))) as run:
         await eventually(lambda: run.value("infercanary_up"))
         await docker.event()
-        stepped = SimpleNamespace(time=lambda: time.time() + 3600 * hours, monotonic=time.monotonic)
+        docker.ahead = 3600.0 * hours
+        stepped = SimpleNamespace(time=lambda: time.time() + docker.ahead, monotonic=time.monotonic)
         monkeypatch.setattr(docker_discovery, "time", stepped)
         await docker.ends(1, "oom", "die 137")
         await eventually(lambda: run.value("infercanary_container_oom_kills_total"))
