@@ -1,7 +1,7 @@
 """Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name.
 
-``python tests/tools/operator_trials.py JOURNAL`` records a side of the trial of vector instructions, which torch
-chooses when it is imported.
+``python tests/tools/operator_trials.py TRIAL JOURNAL…`` records what needs a process of its own: ``vectors_off`` one
+side, since torch chooses vector instructions when it is imported; ``provider`` both, with another build of ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _onnx(folder: Path, optimization: Literal["all", "disabled"]) -> Side:
 
 
 def _written_out_gelu() -> onnx.ModelProto:
-    make, shape = onnx.helper.make_node, [128, 512]
+    make = onnx.helper.make_node
     numbers = {"root": 2.0**0.5, "one": 1.0, "half": 0.5}
     weights = [onnx.numpy_helper.from_array(np.array(x, np.float32), name) for name, x in numbers.items()]
     nodes = [
@@ -133,8 +133,15 @@ def _written_out_gelu() -> onnx.ModelProto:
         make("Mul", ["x", "shifted"], ["twice"]),
         make("Mul", ["twice", "half"], ["y"]),
     ]
-    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name in ("x", "y")]
-    graph = onnx.helper.make_graph(nodes, "gelu", ends[:1], ends[1:], weights)
+    return _model(nodes, weights)
+
+
+def _model(nodes: list[onnx.NodeProto], weights: Sequence[onnx.TensorProto] = ()) -> onnx.ModelProto:
+    """From `x` to `y`, both of 128 by 512."""
+    ends = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [128, 512]) for name in ("x", "y")
+    ]
+    graph = onnx.helper.make_graph(nodes, "model", ends[:1], ends[1:], weights)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -181,10 +188,45 @@ def trials(folder: Path) -> Mapping[str, Trial]:
     }
 
 
+def of_provider(folder: Path) -> Trial:
+    """OpenVINO, which makes one node of all, gives way to ONNX Runtime's own provider.
+
+    Args:
+        folder: Where the model is written.
+    """
+    path = folder / "chain.onnx"
+    if not path.exists():
+        onnx.save(_chain("Tanh", "Sigmoid", "Exp", "Erf", "Softplus", "Sqrt"), path)
+
+    def side(provider: str) -> Side:
+        return Side(lambda: OnnxTarget(str(path), providers=[provider], intra_op_threads=1))
+
+    return Trial(
+        side("OpenVINOExecutionProvider"),
+        side("cpu"),
+        "Softplus, Erf and 4 more",
+        "moved",
+        detail="OpenVINO → cpu",
+    )
+
+
+def _chain(*operators: str) -> onnx.ModelProto:
+    names = ["x", *(f"x{i}" for i in range(1, len(operators))), "y"]
+    nodes = [
+        onnx.helper.make_node(operator, [names[i]], [names[i + 1]]) for i, operator in enumerate(operators)
+    ]
+    return _model(nodes)
+
+
 def main(arguments: Sequence[str]) -> None:
-    """Record a side of the trial of vector instructions."""
+    """Record one side of the trial of vector instructions, or both of the provider's."""
+    trial, *paths = arguments
+    journals = [Path(path) for path in paths]
     torch.set_num_threads(1)
-    record([Path(arguments[0])], [Trial.of_vectors().before])
+    if trial == "vectors_off":
+        record(journals, [Trial.of_vectors().before])
+    else:
+        record(journals, of_provider(journals[0].parent)[:2])
 
 
 if __name__ == "__main__":

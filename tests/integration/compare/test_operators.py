@@ -21,13 +21,15 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
 import torch
-from operator_trials import Trial, trials
+from operator_trials import Trial, of_provider, trials
+from real_servers import environment
 from recorder import record
 
 from infercanary.compare.commands.compare import command
 from infercanary.judge.operators import short_name
 
 TOOLS = Path(__file__).parents[2] / "tools"
+ROOTS = os.pathsep.join(str(Path(__file__).parents[3] / tree) for tree in ("probe", "exporter"))
 NAMES = ["onednn_off", "hook", "unfused", "float64", "tokeniser", "unoptimised"]
 TRIALS = 20
 ATTEMPTS = 3
@@ -103,7 +105,7 @@ def vectors_off(folder: Path) -> dict[str, Any]:
     old, new = folder / "old", folder / "new"
     record([old], [Trial.of_vectors().before])
     subprocess.run(
-        [sys.executable, str(TOOLS / "operator_trials.py"), str(new)],
+        [sys.executable, str(TOOLS / "operator_trials.py"), "vectors_off", str(new)],
         env={**os.environ, "ATEN_CPU_CAPABILITY": "default"}, check=True, timeout=120,
     )  # fmt: skip
     return compared(old, new)
@@ -119,12 +121,29 @@ def test_without_vector_instructions_the_operator_and_the_instruction_set_are_na
     attempted(lambda place: check_vectors(vectors_off(place)), tmp_path)
 
 
+def other_provider(folder: Path) -> dict[str, Any]:
+    journals = folder / "old", folder / "new"
+    python = str(environment("openvino") / "bin/python")
+    subprocess.run(
+        [python, str(TOOLS / "operator_trials.py"), "provider", *map(str, journals)],
+        check=True, timeout=120, env={**os.environ, "PYTHONPATH": ROOTS},
+    )  # fmt: skip
+    return compared(*journals)
+
+
+@pytest.mark.quiet
+def test_operators_that_another_provider_runs_have_moved(tmp_path: Path) -> None:
+    attempted(lambda place: check(other_provider(place), of_provider(place)), tmp_path)
+
+
 @pytest.mark.campaign
 @pytest.mark.quiet
-@pytest.mark.parametrize("name", [*NAMES, "vectors_off"])
+@pytest.mark.parametrize("name", [*NAMES, "vectors_off", "provider"])
 @pytest.mark.parametrize("number", range(TRIALS))
 def test_the_operator_is_named_each_time(name: str, number: int, tmp_path: Path) -> None:
     if name == "vectors_off":
         check_vectors(vectors_off(tmp_path))
+    elif name == "provider":
+        check(other_provider(tmp_path), of_provider(tmp_path))
     else:
         check(run_trial(name, tmp_path), trials(tmp_path)[name])

@@ -1,4 +1,4 @@
-"""Real inference servers, each in a virtual environment of its own: what they need does not go together.
+"""Real inference servers and engines, each in a virtual environment of its own: what they need does not go together.
 
 An environment is made once, beside the packages of the interpreter that runs the tests; a test is skipped, with the
 reason, where it cannot be had. ``python tests/integration/probe/modules/real_servers.py`` makes all of them: CI does
@@ -39,6 +39,7 @@ ENVIRONMENTS = {
     "mlserver": _Wanted(["mlserver==1.7.1"]),
     "triton": _Wanted(["nvidia-pytriton==0.7.0", "numpy==1.26.4"], dependencies=False),
     "transformers": _Wanted(["transformers[serving]==5.23.0"], beside=True),
+    "openvino": _Wanted(["onnxruntime-openvino==1.24.1"], beside=True),  # has ONNX Runtime's own name
 }
 
 
