@@ -1,7 +1,8 @@
 """Changes of a model whose operator is known, each as two sides to record: what a comparison's sentence must name.
 
 ``python tests/tools/operator_trials.py TRIAL JOURNAL…`` records what needs a process of its own: ``vectors_off`` one
-side, since torch chooses vector instructions when it is imported; ``provider`` both, with another build of ONNX Runtime.
+side, since torch chooses vector instructions when it is imported; ``provider`` both, with a build of ONNX Runtime of
+its own.
 """
 
 from __future__ import annotations
