@@ -21,6 +21,7 @@ STAND_INS = Path(__file__).parent / "stand_ins"
 
 PRELUDE = """
 import json, sys
+from pathlib import Path
 from device_work import held, library
 from infercanary.probe.deadline import one_line
 from infercanary.command.settings import UsageError
@@ -182,6 +183,48 @@ def test_a_tensorrt_engine(run: Run) -> None:
         "tensorrt_auxiliary_streams": "0",
     }  # fmt: skip
     assert [what for what, _ in found["dropped"]] == ["context", "engine", "runtime"]
+
+
+PROFILED = """
+say(*lines)
+target = kind(path)
+target.open()
+repeats(target, 5)
+before = alive()
+def profile():
+    made = target.profiled(3)
+    rows = [[row.kind, row.device, row.calls, row.seconds] for row in made.rows]
+    found["profile"] = [made.engine, made.state, rows, made.wall, made.outside]
+found["raised"] = raised(profile)
+found["as it was"] = alive() == before and target._context.profiler is None
+found["traced"] = raised(lambda: target.profiled(3, Path("trace.json")))
+repeats(target, 1)
+target.close()
+found["after"] = alive()
+found["dropped"] = dropped
+"""
+LAYERS = {"/conv1/Conv + /relu/Relu": 0.25, "/fc/Gemm": 0.1}
+
+
+@needs_cc
+def test_an_engines_layers_are_profiled_in_a_context_of_their_own(run: Run) -> None:
+    """With the stand-in of TensorRT, which reports the layers that its engine declares."""
+    found = run(TENSORRT + PROFILED, plan(X, Y, layers=LAYERS), lines=LINES)
+    assert found["raised"] == "nothing"
+    engine, state, rows, walls, outside = found["profile"]
+    assert (engine, state) == ("tensorrt", "ok")
+    assert rows == [[name, "cuda:0", 1.0, [ms / 1e3] * 3] for name, ms in LAYERS.items()]
+    assert outside == [pytest.approx(wall - 0.35e-3, abs=1e-6) for wall in walls]
+    assert found["as it was"] and found["after"] == {}
+    assert all(current == 1 for _, current in found["dropped"])
+    assert "TensorRT's profiler writes no trace" in found["traced"]
+
+
+@needs_cc
+def test_an_engine_that_makes_one_context_alone_is_not_profiled(run: Run) -> None:
+    found = run(TENSORRT + PROFILED, plan(X, Y, layers=LAYERS, contexts=1), lines=LINES)
+    assert "TensorRT makes no second execution context: " in found["raised"]
+    assert found["as it was"] and found["after"] == {}
 
 
 @needs_cc

@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from infercanary.command.settings import UsageError
+from infercanary.contract.profile import Profile
 from infercanary.contract.text import printable
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
-from infercanary.probe.targets import Need, NoCuda, register
-from infercanary.probe.targets.engines import needs
+from infercanary.probe.targets import Need, NoCuda, Unprofiled, register
+from infercanary.probe.targets.engines import needs, tensorrt_profile
 from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTensor, staged_run
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, places, specs
 from infercanary.probe.targets.libraries import imported
-from infercanary.probe.timing import Clock, HostClock, Phase
+from infercanary.probe.timing import Clock, HostClock, Phase, inferences
 
 log = logging.getLogger("infercanary.probe")
 
@@ -45,6 +46,8 @@ class TensorRtTarget:
     ``h2d``, ``compute`` and ``d2h`` are between CUDA events on that stream; the copies are from and to pinned memory.
     A repeat is as many inferences as take 100 µs on the device: events resolve about 0.5 µs.
     """
+
+    profile_loads = False
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class TensorRtTarget:
         self._gpu: Device | None = None
         self._inputs: list[StagedTensor] = []
         self._outputs: list[StagedTensor] = []
+        self._bound: dict[str, StagedTensor] = {}
         self._drop()
 
     def open(self) -> None:
@@ -175,9 +179,45 @@ class TensorRtTarget:
         if isinstance(self.clock, StagedClock):
             self.clock.calibrate(self.run)
 
+    def profiled(self, repeats: int, trace: Path | None = None) -> Profile:
+        """Profile some repeats with TensorRT's own profiler, in an execution context of its own.
+
+        A profiler stays with its context, and makes each enqueue wait.
+
+        Raises:
+            Unprofiled: There is no second context, or a trace was asked for: TensorRT's profiler writes none.
+        """
+        if trace is not None:
+            raise Unprofiled("TensorRT's profiler writes no trace; leave --trace out, or use `nsys`")
+        gpu = self._gpu
+        assert gpu is not None, "open() comes first"
+        self.ask_for_memory([self._activations()])
+        batch = inferences(self.clock)
+        contexts: list[Any] = []
+
+        def repeat() -> float:
+            def run(phase: Phase) -> None:
+                enqueue = functools.partial(self._enqueue, contexts[0])
+                staged_run(phase, batch, self._inputs, enqueue, self._outputs)
+
+            return self.clock.measure(run)[0].wall * batch
+
+        try:
+            with gpu.current():
+                contexts.append(self._another_context(gpu))
+            return tensorrt_profile.profiled(
+                self._trt, contexts[0], repeat, repeats, batch, f"cuda:{self._ordinal}"
+            )
+        except BaseException as error:
+            clear_frames(error)
+            raise
+        finally:
+            with gpu.current():
+                contexts.clear()
+
     def close(self) -> None:
         """Release the engine and its memory."""
-        self._inputs, self._outputs = [], []
+        self._inputs, self._outputs, self._bound = [], [], {}
         self.clock = HostClock()
         gpu, self._gpu = self._gpu, None
         if gpu is not None:
@@ -220,6 +260,21 @@ class TensorRtTarget:
             gpu.driver.call("cuStreamSynchronize", gpu.stream)
         self._bind(gpu)
 
+    def _another_context(self, gpu: Device) -> Any:
+        """With the same shapes and memory as the one that is timed."""
+        context = self._engine.create_execution_context()
+        is_bound = context is not None and (
+            not self._profile or context.set_optimization_profile_async(self._profile, gpu.stream.value)
+        )
+        is_input = self._trt.TensorIOMode.INPUT
+        for name, tensor in self._bound.items():
+            if is_bound and self._engine.get_tensor_mode(name) == is_input:
+                is_bound = context.set_input_shape(name, tensor.memory.shape)
+            is_bound = is_bound and context.set_tensor_address(name, tensor.address)
+        if not is_bound:
+            raise Unprofiled(f"TensorRT makes no second execution context: {self._complaint()}")
+        return context
+
     def _bind(self, gpu: Device) -> None:
         engine, context, mode = self._engine, self._context, self._trt.TensorIOMode
         names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
@@ -236,7 +291,7 @@ class TensorRtTarget:
             raise RuntimeError(f"TensorRT misses {', '.join(missing)}")
         asked = [needs.of_input(each.place, each.shape, each.dtype) for each in inputs]
         self.ask_for_memory([*asked, *needs.on_device(asked)])
-        self._inputs, self._outputs = [], []
+        self._inputs, self._outputs, self._bound = [], [], {}
         for i, wanted in enumerate(inputs):
             tensor = StagedTensor(gpu, wanted.shape, wanted.dtype)
             drawn(wanted, self._seed, i, tensor.memory)
@@ -306,10 +361,11 @@ class TensorRtTarget:
     def _set_address(self, name: str, tensor: StagedTensor) -> None:
         if not self._context.set_tensor_address(name, tensor.address):
             raise RuntimeError(f"TensorRT refuses the memory of {name}: {self._complaint()}")
+        self._bound[name] = tensor
 
-    def _enqueue(self) -> None:
+    def _enqueue(self, context: Any = None) -> None:
         gpu = self._gpu
-        if gpu is None or not self._context.execute_async_v3(gpu.stream.value):
+        if gpu is None or not (context or self._context).execute_async_v3(gpu.stream.value):
             raise RuntimeError(f"TensorRT cannot enqueue the engine: {self._complaint()}")
 
     def _built_for(self) -> str:

@@ -1,0 +1,54 @@
+"""Profiles repeats with TensorRT's own profiler: layers by name, by the device's time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from infercanary.contract.profile import Profile
+from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assembled
+
+_WARM_UPS = 3  # of a context that has not run yet
+
+
+def profiled(
+    trt: Any, context: Any, work: Callable[[], float], repeats: int, inferences: int, device: str
+) -> Profile:
+    """Profile some repeats, after a few that are not counted.
+
+    Args:
+        trt: The module.
+        context: An execution context that nothing else runs: with a profiler, each enqueue waits for its layers.
+        work: Makes one repeat in it, and returns the wall seconds of all of it.
+        repeats: How many, 1 or more.
+        inferences: In one repeat.
+        device: Such as ``cuda:0``.
+
+    Returns:
+        The profile. Copies to the device and back are outside of layers.
+    """
+    layers = context.profiler = _layers(trt)
+    taken_at = time.time()
+    found = []
+    for number in range(_WARM_UPS + repeats):
+        layers.spent = {}
+        wall = work()
+        if number >= _WARM_UPS:
+            operators = {Operator(name, device): spent for name, spent in layers.spent.items()}
+            found.append(ProfiledRepeat(wall, wall, operators, inferences))
+    return assembled(found, "tensorrt", taken_at)
+
+
+def _layers(trt: Any) -> Any:
+    """An ``IProfiler``, which TensorRT calls for each layer of each inference."""
+
+    class Layers(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.spent: dict[str, Spent] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.spent.setdefault(layer_name, Spent()).add(ms / 1e3, {layer_name: ms / 1e3})
+
+    return Layers()
