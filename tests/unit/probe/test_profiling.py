@@ -42,6 +42,7 @@ class Scripted:
         self.error = error
         self.asked: list[int] = []
         self.threads: list[str] = []
+        self.ran = 0
         self.is_waited_for = False
         self.hang: threading.Event | None = None
 
@@ -49,6 +50,7 @@ class Scripted:
         pass
 
     def run(self, phase: Phase) -> None:
+        self.ran += 1
         with phase("compute"):
             pass
 
@@ -152,6 +154,17 @@ def test_what_it_found_is_given_once_and_what_failed_is_counted(caplog: pytest.L
     assert bench.count(MISSING, "raised") == 1 and "no such event" in caplog.text
     assert bench.profiling.step(NOW + 1000) > 0, "it may go well next time"
     assert caplog.text.count("no such event") == 1
+
+
+def test_the_first_repeat_after_a_profile_is_not_a_timed_one() -> None:
+    """What the profiler took is given back to the kernel, and with it what a repeat needs."""
+    target = Scripted()
+    bench = Bench(target)
+    assert bench.profiling.step(NOW) > 0 and target.ran == 1
+    of_server = Scripted()
+    guest = Bench(of_server)
+    guest.profiling.is_guest = True
+    assert guest.profiling.step(NOW) > 0 and of_server.ran == 0, "nothing is given back there"
 
 
 def test_an_engine_without_a_profiler_is_asked_once() -> None:
