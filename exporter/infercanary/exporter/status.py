@@ -27,6 +27,7 @@ from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
 from infercanary.judge.model import Judgement, ServiceKey
+from infercanary.judge.operators import Operators
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
@@ -265,14 +266,14 @@ def _verdict(judgement: Judgement, sentence: str) -> str:
         images = f"<small>{'; '.join(filter(None, (names, origin, progress(judgement))))}</small>"
     return (
         f'<div class="verdict {judgement.state}"><p>{_text(sentence, 1000)}</p>{images}'
-        f"{before_and_after(*judgement.medians)}{_operators(judgement)}</div>"
+        f"{before_and_after(*judgement.medians)}"
+        f"{_operators(judgement.causes.operators if judgement.state in CHANGED else None)}</div>"
     )
 
 
-def _operators(judgement: Judgement) -> str:
+def _operators(found: Operators | None) -> str:
     """Which operators a change went to, folded; the sentence has the first of them."""
-    found = judgement.causes.operators
-    if judgement.state not in CHANGED or found is None:
+    if found is None:
         return ""
     lines = "".join(f"<li>{_text(operator_words.line(shift), 600)}</li>" for shift in found.shifts)
     words = _text(operator_words.summary(found), 300)
@@ -319,7 +320,8 @@ def _drift(drift: Drift) -> str:
     changes = f"; since that day: {_text(listed(drift.changes), SENTENCE_BYTES)}" if drift.changes else ""
     return (
         f'<div class="verdict {state}"><p>drifted {percent(drift.shift)} from the first day of this image{host}; '
-        f"since {_age(max(0.0, time.time() - drift.onset))} ago, with no upgrade{changes}</p></div>"
+        f"since {_age(max(0.0, time.time() - drift.onset))} ago, with no upgrade{changes}</p>"
+        f"{_operators(drift.operators)}</div>"
     )
 
 

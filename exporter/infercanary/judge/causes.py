@@ -113,7 +113,7 @@ def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Poli
     sides = [[start for pair in compared for start in getattr(pair, side)] for side in ("before", "after")]
     boots = [{start.boot for start in side} for side in sides]
     if not boots[0].isdisjoint(boots[1]):
-        return None  # of one start that drifted, it is not known which profiles are of which time
+        return None  # of one start that drifted: drift.py takes its profiles by their times
     levels = [[s.median for start in side for s in start.samples if s.median] for side in sides]
     if not all(levels):
         return None

@@ -18,8 +18,10 @@ from infercanary.judge.causes import explain
 from infercanary.judge.changepoints import scan
 from infercanary.judge.evidence import NO_RESTART
 from infercanary.judge.model import Change, Pair, Part, Sample, Start, merge
+from infercanary.judge.operators import Operators, compare_operators
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.pooling import pool
+from infercanary.judge.profiles import unpacked
 from infercanary.judge.shift import CHANGED, Restarts
 from infercanary.judge.statistics import assess
 
@@ -42,6 +44,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     """Recorded so far."""
     changes: tuple[Change, ...] = ()
     """Components of the environment that the container had otherwise on the first day: its limits, its variables."""
+    operators: Operators | None = None
+    """What profiles of the first day and of the time since the onset say; None where one of both has none."""
 
 
 def blocks(samples: Sequence[Sample], policy: Policy = LIVE) -> list[Block]:
@@ -133,7 +137,24 @@ def detect(
         host=causes.host if causes.cause != "unknown" else None,
         blocks=len(series),
         changes=causes.changes,
+        operators=_operators(starts, canary, (baseline, recent), onset, policy),
     )
+
+
+def _operators(
+    starts: Sequence[Start],
+    canary: str,
+    sides: tuple[Sequence[Block], Sequence[Block]],
+    onset: float,
+    policy: Policy,
+) -> Operators | None:
+    """By the times of profiles: the start may be one and the same."""
+    baseline, recent = sides
+    first_day_ends = min(onset, baseline[-1][-1].started_at)
+    profiles = [p for start in starts for p in unpacked(start.generation.profiles.get(canary, ()))]
+    before = [p for p in profiles if p.taken_at < first_day_ends]
+    after = [p for p in profiles if p.taken_at >= onset]
+    return compare_operators(before, after, (median(_medians(baseline)), median(_medians(recent))), policy)
 
 
 def _first_day(series: Sequence[Block], policy: Policy) -> int:

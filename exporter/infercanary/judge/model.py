@@ -80,7 +80,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = NOWHERE
     """Words of the image's own labels: they decide nothing."""
     profiles: Packed = {}
-    """Of each canary, the last few profiles, as :func:`~infercanary.judge.profiles.pack` makes them."""
+    """Of each canary, the first and last profiles, as :func:`~infercanary.judge.profiles.pack` makes them."""
     memory_kills: tuple[float, ...] = ()
     """When the kernel ended its server for memory, as the exporter learned."""
     ended_at: float = 0.0

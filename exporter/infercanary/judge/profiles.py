@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -14,10 +15,13 @@ from infercanary.contract.report import Run
 KEPT: Final = 4
 """Of a canary of a start, the last: 1.5 KB each."""
 
+FIRST: Final = 2
+"""Those of its first minutes stay as well: a drift is compared with them."""
+
 _CANARIES = 32  # of a start: a probe that invents names must not fill the disk
 
 Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
-"""Canary → its last profiles, in the order in which they came."""
+"""Canary → its first and last profiles, in order of time."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Profile)
@@ -72,9 +76,21 @@ def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes
         new: What came later.
 
     Returns:
-        Of the first canaries their last profiles.
+        Of the first canaries their first and last profiles.
     """
     found = dict(known)
     for canary, profiles in new.items():
-        found[canary] = tuple(dict.fromkeys((*found.get(canary, ()), *profiles)))[-KEPT:]
+        own = found.get(canary, ())
+        if more := [profile for profile in profiles if profile not in own]:
+            # Sorted, since an exporter that was started later takes another one for the first.
+            all_ = sorted(dict.fromkeys((*own, *more)), key=_taken_at)
+            found[canary] = tuple(all_ if len(all_) <= FIRST + KEPT else (*all_[:FIRST], *all_[-KEPT:]))
     return dict(list(found.items())[:_CANARIES])
+
+
+def _taken_at(packed: bytes) -> float:
+    """Of a profile that is not read: its first field, an array's first byte and the one of a number before it."""
+    try:
+        return float(struct.unpack(">d", zlib.decompressobj().decompress(packed, 10)[2:])[0])
+    except (zlib.error, struct.error):
+        return 0.0

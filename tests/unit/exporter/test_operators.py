@@ -11,10 +11,11 @@ from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.operator_metrics import SECONDS
 from infercanary.exporter.judging.thread import Judging
-from infercanary.exporter.status import _verdict
+from infercanary.exporter.status import _drift, _verdict
+from infercanary.judge.drift import Drift
 from infercanary.judge.model import Causes, Generation, Judgement, ServiceKey
 from infercanary.judge.operators import MOST, Operators, OperatorShift
-from infercanary.judge.profiles import KEPT, merged, of_runs, pack, unpacked
+from infercanary.judge.profiles import FIRST, KEPT, merged, of_runs, pack, unpacked
 
 S = ServiceKey("", "s")
 
@@ -109,10 +110,26 @@ def test_a_service_has_ten_of_them_at_most_with_short_names() -> None:
     assert all(len(text.encode()) <= 120 for point in family.points for text in point.labels)
 
 
-def test_profiles_are_kept_once_the_last_few_and_packed() -> None:
-    packed = [pack(profile(0.02, float(i))) for i in range(KEPT + 2)]
-    found = merged({"c": tuple(packed[:3])}, {"c": tuple(packed[1:])})
-    assert [p.taken_at for p in unpacked(found["c"])] == [float(i) for i in range(2, KEPT + 2)]
-    assert list(unpacked([b"torn", packed[0]])) == [profile(0.02, 0.0)]
+def test_profiles_are_kept_once_the_first_and_the_last_ones_and_packed() -> None:
+    packed = [pack(profile(0.02, 1.7e9 + 600.0 * i)) for i in range(10)]
+    kept = [*packed[:FIRST], *packed[-KEPT:]]
+    assert merged({"c": tuple(packed[:3])}, {"c": tuple(packed[1:])}) == {"c": tuple(kept)}
+    later = merged({}, {"c": tuple(packed[4:])})  # of an exporter that was started later
+    assert merged({"c": tuple(packed[:5])}, later) == {"c": tuple(kept)}
+    assert list(unpacked([b"torn", packed[0]])) == [profile(0.02, 1.7e9)]
+    assert merged({"c": (b"torn",)}, {"c": (packed[0],)}) == {"c": (b"torn", packed[0])}
     many = {f"c{i}": (packed[0],) for i in range(100)}
     assert len(merged({}, many)) == 32
+
+
+def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
+    shift = OperatorShift("aten::conv2d", "grew", 0.01, 0.02, 0.009, 0.011, 1.0)
+    drift = Drift(shift=0.5, low=0.4, high=0.6, onset=1.0, operators=Operators("explained", (5, 5), (shift,)))
+    [family] = [
+        each
+        for each in metrics.families(Findings(drifts={("a", "c"): drift}), "a")
+        if each.name == metrics.DRIFT_INFO.name
+    ]
+    [point] = family.points
+    assert point.labels == ("c", "conv2d 10 → 20 ms (100 % of the change)")
+    assert "aten::conv2d: slower, 10 → 20 ms" in _drift(drift)

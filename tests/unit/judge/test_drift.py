@@ -6,9 +6,13 @@ import random
 import msgspec
 import pytest
 
+from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.judge.drift import Drift, blocks, detect
 from infercanary.judge.model import Generation, Sample, ServiceKey, Start, merge
+from infercanary.judge.operator_words import part
+from infercanary.judge.operators import Operators
 from infercanary.judge.policy import LIVE
+from infercanary.judge.profiles import pack
 from infercanary.judge.restarts import restarts_before
 from infercanary.judge.statistics import prior
 from infercanary.store.sqlite import SqliteStore
@@ -188,3 +192,24 @@ def test_a_restart_does_not_excuse_what_drifts_before_or_after_it() -> None:
     assert shift(None, creeping, slower) == pytest.approx(0.3, abs=0.03)
     wild = [lambda _, level=level: level for level in (1, 1.15, 0.9, 1.1)]
     assert shift(*wild) == 0, "restarts do as much"
+
+
+def test_a_drifts_operators_are_those_that_grew_since_the_first_day() -> None:
+    """Of one start: profiles are of the first day or of the time since the onset by when they were taken."""
+
+    def taken(at: float, seconds: float) -> bytes:
+        row = ProfileRow("aten::conv2d", "aten::conv2d", "cpu", "", 1.0, (seconds - 0.002,) * 5)
+        return pack(Profile(at, "torch", "ok", (seconds,) * 5, (0.002,) * 5, (0.0,) * 5, (row,)))
+
+    before = (taken(60.0, 0.02), taken(660.0, 0.02))
+    after = (taken(2.5 * DAY, 0.026), taken(2.6 * DAY, 0.026))
+    slowed = start(series(3, lambda day: 1.3 if day > 2 else 1.0))
+
+    def found(*profiles: bytes) -> Operators | None:
+        generation = msgspec.structs.replace(slowed.generation, profiles={"c": profiles})
+        return seen(Start(generation, slowed.samples)).operators
+
+    operators = found(*before, *after)
+    assert operators is not None and operators.state == "explained"
+    assert part(operators) == "conv2d 18 → 24 ms (100 % of the change)"
+    assert found(*before) is None and found(*after) is None

@@ -10,7 +10,7 @@ from postgres import Postgres
 
 from infercanary.contract.profile import Profile
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.judge.profiles import KEPT, Packed, pack, unpacked
+from infercanary.judge.profiles import FIRST, KEPT, Packed, pack, unpacked
 from infercanary.store.base import Store
 from infercanary.store.postgres import PostgresStore
 from infercanary.store.postgres_session import Location
@@ -56,12 +56,12 @@ def times(store: Store) -> list[float]:
     return [profile.taken_at for profile in unpacked(start.profiles.get("resnet18", ()))]
 
 
-def test_the_last_profiles_of_a_start_stay(store: Store) -> None:
+def test_the_first_and_the_last_profiles_of_a_start_stay(store: Store) -> None:
     take(store, 1, packed(1.0))
     take(store, 2, packed(1.0, 2.0))
     assert times(store) == [1.0, 2.0]
     take(store, 3, {})  # as of an exporter that was started since
     take(store, 4, packed(3.0))
     assert times(store) == [1.0, 2.0, 3.0]
-    take(store, 5, packed(4.0, 5.0))
-    assert times(store) == [2.0, 3.0, 4.0, 5.0] and KEPT == 4
+    take(store, 5, packed(4.0, 5.0, 6.0, 7.0))
+    assert times(store) == [1.0, 2.0, 4.0, 5.0, 6.0, 7.0] and (FIRST, KEPT) == (2, 4)

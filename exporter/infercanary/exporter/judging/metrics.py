@@ -10,6 +10,7 @@ from infercanary.contract.text import REPLACEMENT, printable
 from infercanary.contract.vocabulary import CAUSES
 from infercanary.exporter.judging import measure_metrics, operator_metrics
 from infercanary.exporter.judging.findings import Findings
+from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import STATES, Judgement
 from infercanary.judge.policy import LIVE
@@ -248,10 +249,11 @@ DRIFT_ONSET = Metric(
 DRIFT_INFO = Metric(
     "infercanary_drift_info",
     "gauge",
-    "Always 1; of a container that drifted: what its environment had otherwise on the image's first day.",
+    "Always 1; of a container that drifted: what its environment had otherwise on the image's first day, and which "
+    "operators take longer by profiles of both times.",
     ("canary", "changes"),
     reading="Limits and variables that somebody changed without another image (CPU quota 4 → 2), another host's "
-    "kernel. Present only while there is a drift, and something is other than it was.",
+    "kernel; `conv2d 9.8 → 31.2 ms (84 % of the change)`. Present only while there is a drift, and something is known.",
 )
 TRIED = Metric(
     "infercanary_judge_aa_tests",
@@ -370,7 +372,7 @@ def families(found: Findings, container: str, *, publishes: bool = True) -> list
             for metric, value_of in _DRIFT.items()
         ),
         DRIFT_INFO.family(
-            {(c, label_text(listed(d.changes))): 1.0 for c, d in drifts.items() if d.shift and d.changes}
+            {(c, label_text(words)): 1.0 for c, d in drifts.items() if d.shift and (words := _known(d))}
         ),
         TRIED.family({(c,): float(len(tried)) for c, tried in found.trials.items()}),
         ALARMS.family(
@@ -396,3 +398,9 @@ def label_text(text: str, most_bytes: int = SENTENCE_BYTES) -> str:
         errors="ignore"
     )  # a character cut in two is left out
     return cut + "…"
+
+
+def _known(drift: Drift) -> str:
+    """What is other than it was on the first day."""
+    operators = operator_words.part(drift.operators) if drift.operators is not None else ""
+    return "; ".join(filter(None, (listed(drift.changes), operators)))
