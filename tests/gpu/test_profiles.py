@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from infercanary.contract.profile import is_sound
+from infercanary.judge.matching import matches
+from infercanary.judge.operators import compare_operators
 from infercanary.probe import TorchTarget
 
 torch = pytest.importorskip("torch")
@@ -53,13 +60,58 @@ def test_a_graphs_kernels_are_shown_without_operators() -> None:
     assert is_sound(profile) and sum(row.calls for row in profile.rows if row.device.startswith("cuda")) >= 4
 
 
-def test_tf32_off_is_another_kernel_of_the_same_operator() -> None:
-    names = []
-    for allowed in (True, False):
-        torch.backends.cudnn.allow_tf32 = allowed
-        profile = opened().profiled(5)
+@pytest.mark.parametrize(("switch", "before"), [("allow_tf32", False), ("enabled", True)])
+def test_tf32_on_and_cudnn_off_are_another_kernel_of_the_same_operator(switch: str, before: bool) -> None:
+    found = []
+    for on in (before, not before):
+        with torch.backends.cudnn.flags(**{"enabled": True, "allow_tf32": False, switch: on}):
+            profile = opened().profiled(5)
         if profile.state == "no_cupti":
             pytest.skip("CUPTI is refused here: no kernel was timed")
-        names.append({row.name for row in profile.rows if row.kind == "aten::conv2d"})
-    torch.backends.cudnn.allow_tf32 = True
-    assert names[0] != names[1]
+        found.append(profile)
+    walls = [statistics.median(profile.wall) for profile in found]
+    operators = compare_operators(found[:1], found[1:], (walls[0], walls[1]))
+    assert operators is not None
+    [conv] = [shift for shift in operators.shifts if shift.operator == "aten::conv2d"]
+    assert conv.change == "kernel" and " → " in conv.detail, operators
+
+
+def test_eager_in_place_of_a_graph_has_the_same_kernels_by_their_operators() -> None:
+    graph, eager = opened("graph").profiled(5), opened().profiled(5)
+    if "no_cupti" in (graph.state, eager.state):
+        pytest.skip("CUPTI is refused here: no kernel was timed")
+    on_device = [[row for row in p.rows if row.device.startswith("cuda")] for p in (graph, eager)]
+    calls = [sum(row.calls for row in rows) for rows in on_device]
+    seconds = [sum(statistics.median(row.seconds) for row in rows) for rows in on_device]
+    assert calls[0] == pytest.approx(calls[1], abs=1)
+    assert seconds[0] == pytest.approx(seconds[1], rel=0.2)
+    assert "aten::conv2d" in {match.after[0] for match in matches([graph], [eager]) if match.before}
+
+
+REFUSING = """
+#define REFUSED 35 /* CUPTI_ERROR_INSUFFICIENT_PRIVILEGES */
+int cuptiActivityEnable(int kind) { return REFUSED; }
+int cuptiActivityRegisterCallbacks(void *requested, void *completed) { return REFUSED; }
+int cuptiSubscribe(void **subscriber, void *callback, void *data) { return REFUSED; }
+"""
+
+
+def test_where_cupti_refuses_operators_are_shown_and_the_state_says_so(tmp_path: Path) -> None:
+    """CUPTI's own functions refuse, as where the driver lets only an administrator profile."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: the library that refuses cannot be built")
+    (tmp_path / "refusing.c").write_text(REFUSING)
+    library = tmp_path / "refusing.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "refusing.c"], check=True)
+    script = (
+        "import torch\nfrom infercanary.probe import TorchTarget\n"
+        "target = TorchTarget(torch.nn.Linear(256, 256).cuda(), [{'shape': [8, 256]}], device='cuda')\n"
+        "target.open()\nprofile = target.profiled(3)\n"
+        "print(profile.state, *{row.device for row in profile.rows}, profile.rows[0].kind)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "LD_PRELOAD": str(library)}, capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    assert done.stdout.split() == ["no_cupti", "cpu", "aten::linear"]
