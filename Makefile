@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files pin chart images servers bench clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files pin chart images servers bench gpu clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,10 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/judging.py
 	.venv/bin/python benchmarks/drift.py
 	.venv/bin/python benchmarks/fleet.py
+
+gpu: ## the claims about GPUs, on this machine, by PYTHON as it is: resumable, all in STATE; DEVICE=cpu for the logic alone, STEP=name
+	PYTHONPATH=probe:exporter:benchmarks $(PYTHON) -m gpu_claims --state $(or $(STATE),gpu.json) \
+		$(if $(DEVICE),--device $(DEVICE)) $(if $(STEP),--step $(STEP)) $(if $(SCALE),--scale $(SCALE)) $(ARGS)
 
 clean: ## remove what was installed and cached here
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

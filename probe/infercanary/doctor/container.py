@@ -13,7 +13,6 @@ from infercanary.probe.samplers.cgroup import limits
 from infercanary.probe.samplers.cgroup.hierarchy import V2, own_cgroup
 
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-_CAP_SYS_ADMIN, _CAP_PERFMON = 21, 38  # include/uapi/linux/capability.h
 _OWN_OOM_SCORE = "oom_score_adj"
 
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
@@ -27,6 +26,11 @@ _ATTRIBUTES = 64  # PERF_ATTR_SIZE_VER0
 @check("container", "cgroup")
 def _cgroup(machine: Machine) -> Ability:
     cgroup = own_cgroup(machine.cgroups, machine.proc / "self")
+    if not any(machine.cgroups.glob("*")):
+        return refused(
+            f"nothing is mounted at {machine.cgroups}: quota, throttling and memory of the container are not known",
+            "mount it in the container, read-only; Docker does so unless something else is mounted over /sys",
+        )
     version = 2 if isinstance(cgroup, V2) else 1
     given = ", ".join(
         f"{name} {value}" for name, value in limits(machine.cgroups, machine.proc / "self").items()
@@ -107,12 +111,8 @@ def _capabilities(machine: Machine) -> Ability:
     )
 
 
-_NAMED = {
-    "CAP_SYS_ADMIN": _CAP_SYS_ADMIN,
-    "CAP_PERFMON": _CAP_PERFMON,
-    "CAP_SYS_PTRACE": 19,
-    "CAP_SYS_NICE": 23,
-}
+# include/uapi/linux/capability.h
+_NAMED = {"CAP_SYS_ADMIN": 21, "CAP_PERFMON": 38, "CAP_SYS_PTRACE": 19, "CAP_SYS_NICE": 23}
 
 
 def _effective(status: Path) -> int:
@@ -134,20 +134,17 @@ def _perf(machine: Machine) -> Ability:
         _perf_error(number, *event) for event in ((_SOFTWARE, _TASK_CLOCK), (_HARDWARE, _INSTRUCTIONS))
     )
     unneeded = "the probe needs none of it; profilers such as perf do"
-    if software in (_EPERM, _EACCES):
-        held = _effective(machine.proc / "self/status")
-        is_capable = bool(held >> _CAP_SYS_ADMIN & 1 or held >> _CAP_PERFMON & 1)
+    if software == _EPERM:
         return refused(
-            f"{level}, and this process may not open a counter of its own ({os.strerror(software)}): "
-            + (
-                "the container's seccomp profile or the kernel forbids it"
-                if software == _EPERM
-                else "the level"
-            )
-            + f"; {unneeded}",
-            "a seccomp profile that has perf_event_open"
-            if is_capable
-            else "--cap-add PERFMON, where you profile; or on the host sysctl kernel.perf_event_paranoid=2",
+            f"{level}, and a filter of system calls refuses a counter of its own (EPERM), as Docker's default does; "
+            f"{unneeded}",
+            "where you profile: a seccomp profile that has perf_event_open; Docker's own has it with "
+            "--cap-add SYS_ADMIN, in newer releases with --cap-add PERFMON",
+        )
+    if software == _EACCES:
+        return refused(
+            f"{level}, which refuses a counter of its own without CAP_PERFMON (EACCES); {unneeded}",
+            "where you profile: --cap-add PERFMON; or on the host sysctl kernel.perf_event_paranoid=2",
         )
     if software or hardware:
         lacking = os.strerror(hardware or software)

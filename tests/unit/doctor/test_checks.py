@@ -66,6 +66,7 @@ V2 = {
             "does not count.*task_delayacct=1",
         ),
         ("container", "cgroup", {}, "absent", "proc/self/cgroup cannot be read"),
+        ("container", "cgroup", {"proc/self/cgroup": "3:cpu,cpuacct:/x\n"}, "refused", "nothing is mounted"),
         ("container", "cgroup", V2, "OK", "version 2: cpu_quota 0.5, memory_limit 256 MiB, cpuset_cpus 4"),
         ("container", "cgroup files", V2, "limited", "4 of 9 files; without cpu.stat, memory.stat, memory.events"),
         ("container", "pressure (PSI)", V2, "refused", "psi=1"),
@@ -159,8 +160,8 @@ def test_a_slow_clock_names_the_others(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("error", "perf", "state", "words"),
     [
-        (1, 1, "refused", "seccomp.*--cap-add PERFMON"),
-        (13, 13, "refused", "the level.*perf_event_paranoid=2"),
+        (1, 1, "refused", "EPERM.*a seccomp profile"),
+        (13, 13, "refused", "EACCES.*--cap-add PERFMON.*perf_event_paranoid=2"),
         (0, 2, "limited", "hardware counters do not"),
         (0, 0, "OK", "own time and instructions"),
     ],

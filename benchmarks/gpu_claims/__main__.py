@@ -1,0 +1,220 @@
+"""Run the steps that are not done yet, keep the state after each, and write the table of claims.
+
+    make gpu PYTHON=python3 STATE=gpu.json             # on a GPU
+    make gpu PYTHON=python3 STATE=gpu.json DEVICE=cpu  # the steps' logic on the CPU: no claim is decided
+    make gpu PYTHON=python3 STATE=gpu.json STEP=tenant # one step, again if it was done
+
+Exit status: 0 also where steps were not run, 1 where a claim is refuted or a step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from gpu import why_not
+from gpu_claims import state as states
+from gpu_claims.claim import from_json, row
+from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, steps
+
+RESULTS = ROOT / "benchmarks/results"
+_MARK = "claims: "
+
+
+def device_name(device: str) -> str:
+    """What results are named after, such as ``h100_80gb_hbm3``; golden files of NVML have the same name."""
+    if device == "cpu":
+        return "cpu"
+    from infercanary.probe.gpu.cuda_driver import Device
+
+    found = Device(int(device.partition(":")[2] or 0))
+    name = found.name
+    found.close()
+    return re.sub(r"\W+", "_", name.lower()).removeprefix("nvidia_")
+
+
+def versions(device: str) -> str:
+    """One line on the machine, without a name of it."""
+    words = [f"Python {platform.python_version()}"]
+    try:
+        import torch
+
+        words.append(f"torch {torch.__version__}, CUDA {torch.version.cuda}")
+    except ImportError:
+        words.append("no torch")
+    if device != "cpu":
+        from infercanary.probe.targets.engines.cuda_versions import driver_version
+
+        words.append(f"driver {driver_version() or 'unknown'}")
+    return ", ".join([*words, f"{os.cpu_count()} cores, {platform.machine()}"])
+
+
+def perform(name: str, device: str, scale: float) -> None:
+    """One step in this process: its outcome is the last line that it prints."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            rows = steps()[name].function(Place(device, scale, Path(folder)))
+            outcome: dict[str, Any] = {"outcome": "done", "claims": [each.as_json() for each in rows]}
+        except NotRun as error:
+            outcome = {"outcome": "not run", "why": str(error)}
+        except Exception as error:
+            traceback.print_exc()
+            outcome = {"outcome": "failed", "why": f"{type(error).__name__}: {str(error)[:400]}"}
+    print(_MARK + json.dumps(outcome), flush=True)
+    sys.stdout.flush()
+    os._exit(0)  # threads of an engine may not end
+
+
+def launched(each: Step, device: str, scale: float, limit: float) -> dict[str, Any]:
+    """The outcome of a step in a process of its own, which is ended with all that it started at the limit."""
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_claims",
+        "--perform",
+        each.name,
+        "--device",
+        device,
+        "--scale",
+        str(scale),
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return {"outcome": "failed", "why": f"it took more than {limit:g} s"}
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    last = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), None)
+    if last is None:
+        return {"outcome": "failed", "why": f"ended with {process.returncode}: {output.strip()[-300:]}"}
+    found: dict[str, Any] = json.loads(last.removeprefix(_MARK))
+    if found["outcome"] == "failed":
+        print(output.rpartition(_MARK)[0], file=sys.stderr)
+    return found
+
+
+def table(device: str, run: dict[str, Any], names: list[str]) -> str:
+    """The results of one device, in Markdown."""
+    rows, missing = [], []
+    for name in names:
+        done = run["steps"].get(name)
+        if done is None:
+            missing.append(f"| {name} | not reached |")
+        elif done["outcome"] != "done":
+            missing.append(f"| {name} | {done['outcome']}: {done['why']} |".replace("\n", " "))
+        else:
+            rows += [row(from_json(each), name) for each in done["claims"]]
+    on_cpu = device == "cpu"
+    lines = [
+        f"# Claims on {device}",
+        "",
+        f"By `make gpu`. {run['versions']}.",
+        "",
+        *(
+            ["This is no GPU: the steps' logic ran, and no claim about GPUs is decided.", ""]
+            if on_cpu
+            else []
+        ),
+        "| claim | bound | measured [95 % interval] | verdict | step | note |",
+        "|---|---|---|---|---|---|",
+        *rows,
+        "",
+        "## Not run",
+        "",
+        "| step | why |",
+        "|---|---|",
+        *missing,
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """See the module."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--state", type=Path, default=Path("gpu.json"), help="the one file to carry (default: %(default)s)"
+    )
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu for the steps' logic")
+    parser.add_argument("--step", action="append", default=[], help="only this one, again; may be repeated")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of repeats and seconds (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="the folder of the table (default: benchmarks/results on a GPU)"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_SECONDS, help="seconds a step (default: %(default)s)"
+    )
+    parser.add_argument("--list", action="store_true", help="print the steps")
+    parser.add_argument("--perform", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.perform:
+        perform(given.perform, given.device, given.scale)
+    table_of_steps = steps()
+    if given.list:
+        print("\n".join(f"{each.name:<32} {each.about}" for each in table_of_steps.values()))
+        return 0
+    if unknown := [name for name in given.step if name not in table_of_steps]:
+        raise SystemExit(f"no step {', '.join(unknown)}; there are {', '.join(table_of_steps)}")
+    why = "" if given.device == "cpu" else why_not()
+    device = "none" if why else device_name(given.device)
+    state = states.read(given.state)
+    run = state["devices"].setdefault(
+        device, {"versions": versions("cpu" if why else given.device), "steps": {}}
+    )
+    for name, each in table_of_steps.items():
+        if name in given.step or (not given.step and name not in run["steps"]):
+            begin = time.monotonic()
+            if each.needs_gpu and given.device == "cpu":
+                outcome: dict[str, Any] = {"outcome": "not run", "why": "needs a GPU"}
+            elif why and not each.stand_in:
+                outcome = {"outcome": "not run", "why": f"no CUDA device: {why}"}
+            else:
+                outcome = launched(each, given.device, given.scale, given.limit)
+            run["steps"][name] = {**outcome, "seconds": round(time.monotonic() - begin, 1)}
+            states.write(given.state, state)
+            verdicts = ", ".join(from_json(c).verdict for c in outcome.get("claims", []))
+            print(
+                f"{name}: {outcome['outcome']}{'; ' + verdicts if verdicts else ''} {outcome.get('why', '')}",
+                flush=True,
+            )
+        else:
+            print(f"{name}: {run['steps'].get(name, {}).get('outcome', 'left out')} before", flush=True)
+    folder = given.results or (RESULTS if device not in ("none", "cpu") else given.state.resolve().parent)
+    results = folder / f"gpu-{device}.md"
+    results.write_text(table(device, run, list(table_of_steps)))
+    claims = [from_json(c) for done in run["steps"].values() for c in done.get("claims", [])]
+    counts = {
+        verdict: sum(c.verdict == verdict for c in claims) for verdict in ("held", "refuted", "not shown")
+    }
+    failed = [name for name, done in run["steps"].items() if done["outcome"] == "failed"]
+    idle = sum(done["outcome"] == "not run" for done in run["steps"].values())
+    print(
+        f"{results}: "
+        + ", ".join(f"{n} {v}" for v, n in counts.items())
+        + f"; {idle} steps not run, {len(failed)} failed"
+    )
+    return int(bool(failed or counts["refuted"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""A claim, what was measured of it, and whether it holds. Pure."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+Verdict = Literal["held", "refuted", "not shown"]
+
+# Student's t, 97.5 %, by degrees of freedom; beyond the table the normal distribution's 1.96 is near enough.
+_T = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+    2.11,
+    2.10,
+    2.09,
+)
+_RESAMPLES = 1000
+
+
+class Measured(NamedTuple):
+    """One row of the table: a claim, its bound, and the value with its 95 % interval."""
+
+    claim: str
+    bound: str
+    """In words, such as ``≤ 1.005``."""
+    value: float
+    low: float
+    high: float
+    least: float = -math.inf
+    """What the bound demands at least, in the value's unit."""
+    most: float = math.inf
+    """What it allows at most."""
+    unit: str = ""
+    note: str = ""
+    decided: bool = True
+    """False where it ran on something else than what the claim is about (a CPU, a stand-in): never held nor refuted."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Held where the whole interval keeps the bound, refuted where none of it does."""
+        if not self.decided or math.isnan(self.value):
+            return "not shown"
+        if self.least <= self.low and self.high <= self.most:
+            return "held"
+        if self.high < self.least or self.low > self.most:
+            return "refuted"
+        return "not shown"
+
+    def as_json(self) -> dict[str, Any]:
+        """For the state file, in which numbers are finite or text."""
+        return {
+            name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
+            for name, value in self._asdict().items()
+        }
+
+
+def from_json(found: dict[str, Any]) -> Measured:
+    """What :meth:`Measured.as_json` wrote."""
+    numbers = ("value", "low", "high", "least", "most")
+    values: dict[str, Any] = {name: float(v) if name in numbers else v for name, v in found.items()}
+    return Measured(**values)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean of independent values and its 95 % interval, by Student's t; of one value the interval is infinite."""
+    middle = statistics.fmean(values)
+    if len(values) < 2:
+        return middle, -math.inf, math.inf
+    freedom = len(values) - 1
+    t = _T[freedom - 1] if freedom <= len(_T) else 1.96
+    error = t * statistics.stdev(values) / math.sqrt(len(values))
+    return middle, middle - error, middle + error
+
+
+def share(successes: int, trials: int) -> tuple[float, float, float]:
+    """A share and its 95 % interval by Wilson; of 0 trials nothing is known."""
+    if not trials:
+        return math.nan, 0.0, 1.0
+    z, p = 1.96, successes / trials
+    middle = (p + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(p * (1 - p) / trials + z * z / (4 * trials * trials))
+    return p, max(0.0, middle - half), min(1.0, middle + half)
+
+
+def paired_ratio(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
+    of: Callable[[Sequence[float]], float],
+    seed: int = 1,
+) -> tuple[float, float, float]:
+    """A statistic of all first sides over that of all second ones; pairs are resampled whole, as blocks of time."""
+
+    def ratio(chosen: Sequence[tuple[Sequence[float], Sequence[float]]]) -> float:
+        first, second = ([value for pair in chosen for value in pair[side]] for side in (0, 1))
+        return of(first) / of(second)
+
+    rng = random.Random(seed)
+    drawn = sorted(ratio(rng.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
+    return ratio(pairs), drawn[int(0.025 * _RESAMPLES)], drawn[int(0.975 * _RESAMPLES)]
+
+
+def quantile(values: Sequence[float], percent: int) -> float:
+    """Of a sample, by linear interpolation."""
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def row(measured: Measured, step: str) -> str:
+    """A line of the table."""
+    numbers = f"{measured.value:.4g}{measured.unit} [{measured.low:.4g}, {measured.high:.4g}]"
+    cells = (measured.claim, measured.bound, numbers, measured.verdict, step, measured.note)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"

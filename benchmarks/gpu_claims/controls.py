@@ -1,0 +1,185 @@
+"""Controls: they repeat, and they recognise a power cap, a memory hog and a neighbour, made by load of our own."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from gpu_claims.claim import Measured, interval
+from gpu_claims.step import Busy, NotRun, Place, run_median, step, torch_module
+from infercanary.probe import TorchTarget
+from infercanary.probe.targets.controls import Control, available_controls, working_seconds
+
+_ROUNDS, _REPEATS = 10, 40
+
+
+@contextmanager
+def opened(place: Place) -> Iterator[Mapping[str, Control]]:
+    """The device's controls; those that time a launch alone are left out of what has to repeat."""
+    found = available_controls(place.device)
+    if not found:
+        raise NotRun(f"no controls of {place.device} here")
+    with ExitStack() as held:
+        for control in found.values():
+            control.open()
+            held.callback(control.close)
+        for control in found.values():
+            for _ in range(20):
+                control.clock.measure(control.run)
+        yield found
+
+
+def seconds(control: Control, repeats: int = _REPEATS) -> float:
+    """The median of one execution."""
+    return statistics.median(working_seconds(control.clock.measure(control.run)[0]) for _ in range(repeats))
+
+
+@step("controls-repeat", "each control repeats within 1 %")
+def repeat(place: Place) -> list[Measured]:
+    """The scatter of rounds of 40 repeats, of each control that is bound by the device."""
+    rows = []
+    with opened(place) as controls:
+        for name, control in controls.items():
+            if control.bottleneck == "scheduling":
+                continue
+            rounds = [seconds(control) for _ in range(place.times(2 * _ROUNDS))]
+            middle = statistics.median(rounds)
+            away = [abs(each / middle - 1) for each in rounds]
+            rows.append(
+                Measured(
+                    f"{name} repeats",
+                    "≤ 1 % from its median",
+                    *interval(away),
+                    most=0.01,
+                    decided=place.on_gpu,
+                    note=f"{len(rounds)} rounds, the farthest {max(away):.2%}",
+                )
+            )
+    return rows
+
+
+def _under(place: Place, kind: str, count: int = 1) -> dict[str, list[float]]:
+    """Control → ratios of loaded over unloaded, in turns, so that drift falls out."""
+    ratios: dict[str, list[float]] = {}
+    with opened(place) as controls:
+        for _ in range(place.times(5)):
+            before = {name: seconds(control, 15) for name, control in controls.items()}
+            with Busy(place, kind, count):
+                during = {name: seconds(control, 15) for name, control in controls.items()}
+            for name in controls:
+                ratios.setdefault(name, []).append(during[name] / before[name])
+    return ratios
+
+
+def _of(ratios: Mapping[str, list[float]], bottleneck: str, place: Place) -> tuple[str, list[float]]:
+    kinds = {name: control.bottleneck for name, control in available_controls(place.device).items()}
+    name = next(name for name in ratios if kinds[name] == bottleneck)
+    return name, ratios[name]
+
+
+@step("controls-memory-hog", "a process that copies memory shows in the control of memory")
+def memory_hog(place: Place) -> list[Measured]:
+    """Load by copies of gigabytes."""
+    torch_module(place)
+    name, ratios = _of(_under(place, "memory", 1 if place.on_gpu else 2), "memory", place)
+    return [
+        Measured(
+            f"{name} grows beside a process that copies memory",
+            "≥ 1.1 times",
+            *interval(ratios),
+            least=1.1,
+            decided=place.on_gpu,
+        )
+    ]
+
+
+@step("controls-neighbour", "a neighbour moves controls and canary; a changed image moves the canary alone")
+def neighbour(place: Place) -> list[Measured]:
+    """The ratio of a canary's shift over the control's, once by a neighbour and once by twice the work."""
+    torch = torch_module(place)
+    width = 4096 if place.on_gpu else 512
+    matrix = torch.randn(width, width, device=place.device)
+    once = TorchTarget(lambda x: x @ matrix, [{"shape": [width, width]}], device=place.device)
+    twice = TorchTarget(lambda x: x @ matrix @ matrix, [{"shape": [width, width]}], device=place.device)
+    by_neighbour, by_image, of_control = [], [], []
+    for target in (once, twice):
+        target.open()
+    with opened(place) as controls:
+        control = next(each for each in controls.values() if each.bottleneck == "compute")
+        for _ in range(place.times(6)):
+            alone, before = run_median(once), seconds(control, 15)
+            by_image.append(run_median(twice) / alone / (seconds(control, 15) / before))
+            with Busy(place, "compute", 1 if place.on_gpu else 4):
+                by_neighbour.append(run_median(once) / alone)
+                of_control.append(seconds(control, 15) / before)
+    for target in (once, twice):
+        target.close()
+    return [
+        Measured(
+            "a neighbour moves the control of arithmetic",
+            "≥ 1.1 times",
+            *interval(of_control),
+            least=1.1,
+            decided=place.on_gpu,
+            note=f"the canary {statistics.median(by_neighbour):.2f} times",
+        ),
+        Measured(
+            "a changed image moves the canary and not the control",
+            "≥ 1.5 times",
+            *interval(by_image),
+            least=1.5,
+            decided=place.on_gpu,
+        ),
+    ]
+
+
+@step("controls-power-cap", "a power cap by load of our own processes is recognised", needs_gpu=True)
+def power_cap(place: Place) -> list[Measured]:
+    """NVML's seconds of `sw_power_cap`, and the SM clock, while matrix products in half precision run."""
+    from infercanary.probe.gpu.cuda_driver import pci_bus_id
+    from infercanary.probe.samplers.nvml import NvmlSampler
+    from infercanary.probe.tags import gpus_at, values
+
+    torch_module(place)
+    sampler, clocks, capped = NvmlSampler(), [], 0.0
+    with opened(place) as controls:
+        control = next(each for each in controls.values() if each.bottleneck == "compute")
+        alone = [seconds(control) for _ in range(3)]
+        (label,) = gpus_at(pci_bus_id(0), values(sampler.sample())) or ("0",)
+
+        def held_back() -> tuple[float, float]:
+            found = values(sampler.sample())
+            reasons = found["infercanary_gpu_clock_event_seconds_total"]
+            total = sum(
+                value for (gpu, why), value in reasons.items() if gpu == label and why == "sw_power_cap"
+            )
+            return total, found["infercanary_gpu_sm_clock_hertz"][(label,)]
+
+        begin, top = held_back()
+        with Busy(place, "compute", 2):
+            time.sleep(3)
+            loaded = []
+            for _ in range(place.times(6)):
+                loaded.append(seconds(control, 10) / statistics.median(alone))
+                clocks.append(held_back()[1] / top)
+                time.sleep(2)
+            capped = held_back()[0] - begin
+    sampler.close()
+    if capped <= 0:
+        raise NotRun(
+            f"the load did not reach the power limit (clock at {statistics.fmean(clocks):.2f} of its start)"
+        )
+    return [
+        Measured(
+            "load caps the power, and the sampler counts the seconds",
+            "> 0 s",
+            capped,
+            capped,
+            capped,
+            least=1e-6,
+            unit=" s",
+        ),
+        Measured("the control of arithmetic slows with it", "≥ 1.05 times", *interval(loaded), least=1.05),
+    ]

@@ -1,0 +1,36 @@
+"""The one file that a run is carried away and back in: which steps are done, with which outcome, on which device."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+VERSION = 1
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The state; an empty one where there is no file. Raises SystemExit with one line where it is none."""
+    if not path.exists():
+        return {"version": VERSION, "devices": {}}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        if found["version"] != VERSION or not isinstance(found["devices"], dict):
+            raise ValueError(f"version {found['version']}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SystemExit(
+            f"{path}: no state of `make gpu` ({error}); name another file: STATE=gpu.json"
+        ) from None
+    return found
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """Whole or not at all: a kill in the middle leaves the state before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    with beside.open("w") as file:
+        json.dump(state, file, indent=1, sort_keys=True)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

@@ -1,0 +1,196 @@
+"""What a step is: a function that measures, within 8 minutes, and can be run alone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpu_claims.claim import Measured
+
+ROOT = Path(__file__).parents[2]
+LIMIT_SECONDS = 480.0
+MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "engines", "tests")
+
+
+class NotRun(Exception):
+    """The step cannot be run here: why, and what it needs."""
+
+
+class Place(NamedTuple):
+    """Where a step measures."""
+
+    device: str
+    """``cuda`` or ``cpu``: on the CPU a step's logic runs, and decides no claim."""
+    scale: float
+    """Of repeats and seconds: 1 on a GPU, less to see the logic run."""
+    folder: Path
+    """For files; it ends with the step."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether claims are decided."""
+        return self.device.startswith("cuda")
+
+    def times(self, number: int, least: int = 3) -> int:
+        """So many repeats."""
+        return max(least, round(number * self.scale))
+
+
+class Step(NamedTuple):
+    """One step."""
+
+    name: str
+    about: str
+    function: Callable[[Place], list[Measured]]
+    needs_gpu: bool
+    """False where its logic runs on a CPU too, or a stand-in is all there is."""
+    stand_in: bool
+    """It runs over a stand-in and never needs a device."""
+
+
+_steps: dict[str, Step] = {}
+
+F = Callable[[Place], list[Measured]]
+
+
+def step(name: str, about: str, *, needs_gpu: bool = False, stand_in: bool = False) -> Callable[[F], F]:
+    """Register a step."""
+
+    def registering(function: F) -> F:
+        _steps[name] = Step(name, about, function, needs_gpu, stand_in)
+        return function
+
+    return registering
+
+
+def steps() -> dict[str, Step]:
+    """All, in order."""
+    for module in MODULES:
+        importlib.import_module(f"gpu_claims.{module}")
+    return dict(_steps)
+
+
+def need(*modules: str) -> None:
+    """Raise :class:`NotRun` where one is not installed."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotRun(f"needs {', '.join(missing)} in {sys.executable}")
+
+
+def torch_module(place: Place) -> Any:
+    """torch, with the device that is asked for."""
+    need("torch")
+    import torch
+
+    if place.on_gpu and not torch.cuda.is_available():
+        raise NotRun(
+            f"torch {torch.__version__} sees no CUDA device; install a torch with CUDA for this driver"
+        )
+    return torch
+
+
+def synchronized(torch: Any, place: Place) -> None:
+    """Wait for the device."""
+    if place.on_gpu:
+        torch.cuda.synchronize()
+
+
+def run_median(target: Any, repeats: int = 5) -> float:
+    """Wall seconds: what a run of a probe is judged by."""
+    walls: list[float] = [target.clock.measure(target.run)[0].wall for _ in range(repeats)]
+    return statistics.median(walls)
+
+
+def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> str:
+    """What a process of its own prints: nothing that it takes is left here."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, place.device, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"a child ended with {done.returncode}: {done.stderr.strip()[-600:]}")
+    return done.stdout
+
+
+class Busy:
+    """Processes of our own that keep the device busy: ``compute`` (matrix products) or ``memory`` (copies)."""
+
+    def __init__(self, place: Place, kind: str, count: int = 1) -> None:
+        self._place, self._kind, self._count = place, kind, count
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Busy:
+        for _ in range(self._count):
+            process = subprocess.Popen(
+                [sys.executable, "-c", _LOAD, self._place.device, self._kind],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            self._processes.append(process)
+        for process in self._processes:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "ready":
+                self.__exit__()
+                raise RuntimeError("a load of our own did not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+_LOAD = """
+import sys, torch
+device, kind = sys.argv[1:3]
+on_gpu = device != "cpu"
+if kind == "compute":
+    size = 8192 if on_gpu else 512
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16 if on_gpu else torch.float32)
+    work = lambda: a @ a
+else:
+    a = torch.empty((2 << 30 if on_gpu else 256 << 20) // 4, device=device)
+    b = torch.empty_like(a)
+    work = lambda: b.copy_(a)
+work()
+print("ready", flush=True)
+while True:
+    for _ in range(20):
+        work()
+    if on_gpu:
+        torch.cuda.synchronize()
+"""
+
+
+def run_pytest(paths: Sequence[str], *options: str) -> tuple[int, int, int, str]:
+    """Passed, failed and skipped tests, and the last lines, of a session in this interpreter."""
+    need("pytest")
+    command = [sys.executable, "-m", "pytest", "-q", "-rs", *paths, *options]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS - 20
+    )
+    lines = done.stdout.strip().splitlines()
+    last = lines[-1] if lines else done.stderr.strip()[-200:]
+    counts = dict.fromkeys(("passed", "failed", "skipped", "error"), 0)
+    for part in last.split(","):
+        words = part.split()
+        for number, word in pairwise(words):
+            key = word.removesuffix("s") if word == "errors" else word
+            if number.isdecimal() and key in counts:
+                counts[key] = int(number)
+    if done.returncode not in (0, 1, 5):
+        raise RuntimeError(f"pytest ended with {done.returncode}: {last}")
+    skips = "; ".join(line.partition("] ")[2] for line in lines if line.startswith("SKIPPED"))
+    return counts["passed"], counts["failed"] + counts["error"], counts["skipped"], skips or last

@@ -1,0 +1,91 @@
+"""What the probe costs a tenant: it is switched on and off every 2 s inside one server process, in random order."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from gpu_claims.claim import Measured, paired_ratio, quantile
+from gpu_claims.step import Place, step, synchronized, torch_module
+from gpu_claims.timing import model
+from infercanary.probe import Probe, TorchTarget
+
+BLOCK_SECONDS = 2.0
+SETTLE_SECONDS = 0.2
+"""Of a block that do not count: a repeat that had begun ends."""
+_PAIRS = 90
+P50, P99 = 1.005, 1.01
+
+
+class Gate(Executor):
+    """The server's pool as the probe sees it: while it is shut the probe waits, and takes no turn."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self.open = threading.Event()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """As the pool does, once the gate is open."""
+        self.open.wait()
+        return self._pool.submit(function, *arguments, **named)
+
+
+@step("tenant", "a server's p50 and p99 with the probe over without it, blocks of 2 s as pairs")
+def tenant(place: Place) -> list[Measured]:
+    """Requests back to back: the hardest load. A run each second, ten times as often as by default."""
+    torch = torch_module(place)
+    network, shape = model(place)
+    shape = [1, *shape[1:]]
+    image = torch.zeros(shape)
+    pool = ThreadPoolExecutor(1)
+    gate = Gate(pool)
+
+    def infer() -> int:
+        with torch.inference_mode():
+            return int(network(image.to(place.device)).argmax())
+
+    def block(seconds: float, settle: float) -> list[float]:
+        found, begin = [], time.perf_counter()
+        while (now := time.perf_counter()) < begin + seconds:
+            pool.submit(infer).result()
+            if now > begin + settle:
+                found.append(time.perf_counter() - now)
+        return found
+
+    target = TorchTarget(network, [{"shape": shape}], device=place.device)
+    probe = Probe(
+        {"canary": target}, listen="127.0.0.1:0", interval_seconds=1.0, duty_cap=0.01, executor=gate
+    )
+    gate.open.set()
+    probe.start()
+    block_seconds = BLOCK_SECONDS * (1 if place.on_gpu else max(place.scale, 0.25))
+    block(5 * block_seconds, 0)  # it opens and warms up
+    rng, pairs = random.Random(7), []
+    for _ in range(place.times(_PAIRS)):
+        sides: dict[bool, list[float]] = {}
+        for is_on in rng.sample((True, False), 2):
+            (gate.open.set if is_on else gate.open.clear)()
+            sides[is_on] = block(block_seconds, SETTLE_SECONDS)
+        pairs.append((sides[True], sides[False]))
+    gate.open.set()
+    runs = probe.report("").count(b'"outcome":"ok"')
+    probe.stop()
+    synchronized(torch, place)
+    pool.shutdown()
+    note = f"{len(pairs)} pairs, {sum(len(a) + len(b) for a, b in pairs)} requests, {runs} runs in the report"
+    return [
+        Measured(
+            f"a tenant's p{percent} with the probe over without it",
+            f"≤ {most}",
+            *paired_ratio(pairs, partial(quantile, percent=percent)),
+            most=most,
+            note=note,
+            decided=place.on_gpu,
+        )
+        for percent, most in ((50, P50), (99, P99))
+    ]

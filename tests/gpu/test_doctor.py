@@ -1,0 +1,26 @@
+"""The doctor on a real GPU. Run with: .venv/bin/python -m pytest tests/gpu/test_doctor.py -rP"""
+
+from __future__ import annotations
+
+import pytest
+
+from gpu import why_not
+from infercanary.doctor.ability import Machine, checks
+from infercanary.doctor.asking import ask
+from infercanary.doctor.rendering import lines
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(reason := why_not()), reason=f"no CUDA device: {reason}"),
+]
+
+
+def test_every_line_is_an_answer_and_the_clocks_agree() -> None:
+    found = list(ask(checks(), Machine()))
+    print("\n".join(lines(found, 120)))
+    assert not [each for each in found if "could not be checked" in each.why or "no answer" in each.why]
+    by_name = {(each.section, each.name): each for each in found}
+    for name in ("context", "events", "events against the wall clock", "stream priority", "graph capture"):
+        assert by_name["CUDA", name].state == "OK", by_name["CUDA", name]
+    assert by_name["NVML", "nvmlInit"].state == "OK"
+    assert not [each.name for each in found if each.section == "NVML" and each.state == "refused"]

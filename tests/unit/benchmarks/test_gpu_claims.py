@@ -1,0 +1,153 @@
+"""`make gpu`: what is held, refuted and not shown; a run goes on where it was killed, and ends well without a GPU."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_claims import __main__ as runner
+from gpu_claims import state as states
+from gpu_claims.changes import CHANGES, Seen
+from gpu_claims.claim import Measured, from_json, interval, paired_ratio, quantile, row, share
+from gpu_claims.step import steps
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.99, 1.004, "held"),
+        (1.006, 1.02, "refuted"),
+        (1.0, 1.02, "not shown"),
+        (-math.inf, math.inf, "not shown"),
+    ],
+)
+def test_a_claim_is_held_only_by_its_whole_interval(low: float, high: float, verdict: str) -> None:
+    found = Measured("p50", "≤ 1.005", 1.002, low, high, most=1.005)
+    assert found.verdict == verdict
+    assert found._replace(decided=False).verdict == "not shown", "a CPU or a stand-in decides nothing"
+    assert from_json(json.loads(json.dumps(found.as_json()))) == found
+    assert f"| {verdict} | tenant |" in row(found, "tenant")
+
+
+def test_intervals() -> None:
+    assert interval([1.0]) == (1.0, -math.inf, math.inf)
+    middle, low, high = interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert middle == 3.0 and high - 3.0 == pytest.approx(2.78 * math.sqrt(2.5 / 5)) == pytest.approx(
+        3.0 - low
+    )
+    assert share(0, 10)[0] == 0 and share(0, 10)[2] == pytest.approx(0.278, abs=0.001)
+    assert math.isnan(share(0, 0)[0])
+
+
+def test_a_ratio_of_pairs_knows_a_slower_side() -> None:
+    pairs = [([1.1 + i / 1e3, 1.1], [1.0 + i / 1e3, 1.0]) for i in range(20)]
+    value, low, high = paired_ratio(pairs, lambda values: quantile(values, 50))
+    assert 1.08 < low <= value <= high < 1.12
+    same = [(b, a) if i % 2 else (a, b) for i, (a, b) in enumerate(pairs)]
+    _, low, high = paired_ratio(same, lambda values: quantile(values, 50))
+    assert low <= 1 <= high
+
+
+def test_a_state_is_whole_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    assert states.read(path) == {"version": 1, "devices": {}}
+    states.write(path, {"version": 1, "devices": {"h100": {"steps": {}}}})
+    assert states.read(path)["devices"] == {"h100": {"steps": {}}}
+    path.write_text('{"version": 2}')
+    with pytest.raises(SystemExit, match=r"no state of `make gpu` .*STATE=gpu.json"):
+        states.read(path)
+
+
+def test_every_step_of_the_list_is_there() -> None:
+    names = [*steps()]
+    for wanted in (
+        "timing-eager", "timing-compile", "timing-max-autotune", "timing-graph", "timing-torchscript",
+        "controls-repeat", "controls-power-cap", "controls-memory-hog", "controls-neighbour", "tenant", "memory",
+        "tensor-cores", "restarts", "nvml-lost", "mig-labels", "tensorrt-stand-in", "engine-onnxruntime",
+        "engine-modes", "engine-streaming",
+    ):  # fmt: skip
+        assert wanted in names
+    assert len([name for name in names if name.startswith("change-")]) == len(CHANGES) == 10
+    in_tests = {path.stem.removeprefix("test_") for path in (ROOT / "tests/gpu").glob("test_*.py")}
+    assert {f"tests-{name}" for name in in_tests} <= {*names}
+
+
+def test_a_change_without_its_cause_is_not_named() -> None:
+    nothing = Seen("regressed", 0.5, {"launch": 0.0, "compute": 0.0}, {}, 1.0, 0.0)
+    assert [change.name for change in CHANGES if change.is_named(nothing)] == []
+
+
+def started(state: Path, *options: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "gpu_claims",
+        "--state",
+        str(state),
+        "--device",
+        "cpu",
+        "--scale",
+        "0.05",
+        *options,
+    ]
+    environment = {**os.environ, "PYTHONPATH": "probe:exporter:benchmarks"}
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_a_run_that_was_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "gpu.json"
+    with started(state) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("timing-eager: done")
+        os.killpg(process.pid, 9)
+    kept = states.read(state)["devices"]["cpu"]["steps"]
+    assert [*kept] == ["timing-eager"]
+
+    def performed(each: object, *_: object) -> dict[str, object]:
+        done.append(each)
+        return {"outcome": "not run", "why": "of this test"}
+
+    done: list[object] = []
+    monkeypatch.setattr(runner, "launched", performed)
+    monkeypatch.setattr(sys, "argv", ["gpu_claims", "--state", str(state), "--device", "cpu"])
+    assert runner.main() == 0
+    now = states.read(state)["devices"]["cpu"]["steps"]
+    assert now["timing-eager"] == kept["timing-eager"] and now.keys() == steps().keys()
+    assert "timing-eager" not in [getattr(each, "name", "") for each in done]
+    page = (tmp_path / "gpu-cpu.md").read_text()
+    assert "no claim about GPUs is decided" in page and "| tenant | not run: of this test |" in page
+    assert re.search(r"\| eager: the wall time .* \| not shown \| timing-eager \|", page)
+
+
+def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    with started(tmp_path / "gpu.json", "--step", "timing-eager", "--limit", "0.2") as process:
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1 and "timing-eager: failed it took more than 0.2 s" in output.replace(
+        "  ", " "
+    )
+    assert time.monotonic() - begin < 60
+
+
+def test_without_a_gpu_it_ends_well_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "why_not", lambda: "no libcuda.so.1 here")
+    monkeypatch.setattr(runner, "launched", lambda *_: {"outcome": "done", "claims": []})
+    monkeypatch.setattr(sys, "argv", ["gpu_claims", "--state", str(tmp_path / "gpu.json")])
+    assert runner.main() == 0
+    shown = capsys.readouterr().out
+    assert "tenant: not run no CUDA device: no libcuda.so.1 here" in shown and "nvml-lost: done" in shown
+    assert "| tenant | not run: no CUDA device" in (tmp_path / "gpu-none.md").read_text()

@@ -1,0 +1,44 @@
+"""docs/gpu.md names every step and device that was seen; devices show metrics of the same names and kinds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpu_claims.step import steps
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests/golden"
+PAGE = ROOT / "docs/gpu.md"
+
+
+def kinds(text: str) -> dict[str, str]:
+    """Metric → its kind; units are parts of names."""
+    return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.MULTILINE))
+
+
+def devices() -> dict[str, list[Path]]:
+    """Device → its golden files; the scripted GPUs have none of their own name."""
+    found: dict[str, list[Path]] = {}
+    for path in GOLDEN.glob("nvml_*_*.metrics"):
+        found.setdefault(re.sub(r"^nvml_|_(idle|loaded)$", "", path.stem), []).append(path)
+    return found
+
+
+def test_devices_show_metrics_of_the_same_names_and_kinds() -> None:
+    scripted = kinds("".join((GOLDEN / f"nvml_{state}.metrics").read_text() for state in ("idle", "loaded")))
+    assert len(scripted) > 25 and devices()
+    for device, paths in devices().items():
+        assert len(paths) == 2, f"{device}: idle and loaded"
+        for path in paths:
+            ours = kinds(path.read_text())
+            assert len(ours) > 20 and ours.items() <= scripted.items(), (device, set(ours) - set(scripted))
+
+
+def test_the_page_has_each_device_and_each_step() -> None:
+    page = PAGE.read_text()
+    for device in devices():
+        assert f"`{device}`" in page
+    assert [name for name in steps() if f"`{name}`" not in page] == []
+    for path in (ROOT / "benchmarks/results").glob("gpu-*.md"):
+        assert path.name in page, "the table of a device that was seen is linked"
