@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files pin chart images servers bench gpu clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files pin chart images servers bench gpu clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ campaign: .venv/dev ## what takes longer than CI may; goes on where it stopped: 
 
 causes: .venv/dev ## each cause made ten times with real processes, and named: benchmarks/results/causes.md
 	.venv/bin/python tests/tools/campaign.py --causes $(ARGS)
+
+hostile: .venv/dev ## each attack on the exporter's connections for ten minutes, in containers; goes on where it stopped
+	.venv/bin/python tests/tools/campaign.py -k hostile $(ARGS)
+
+fuzz: .venv/dev ## each door with inputs that are drawn, for SECONDS=60 each; what breaks one is kept in tests/fuzz/corpus
+	.venv/bin/python tests/fuzz/fuzz.py --seconds $(or $(SECONDS),60) $(ARGS)
 
 coverage: .venv/dev ## branch coverage of both suites and of the processes that they start, by package
 	.venv/bin/python tests/tools/coverage_by_package.py run $(ARGS)

@@ -34,6 +34,11 @@ class Watch:
         self._ended.set()
         self._thread.join()
 
+    def clear(self) -> None:
+        """Forget what was seen so far."""
+        self.seconds.clear()
+        self.faults.clear()
+
     @property
     def p99(self) -> float:
         """Seconds."""

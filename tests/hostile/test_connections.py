@@ -1,7 +1,7 @@
 """The exporter is attacked by connections, as a process: what an honest scraper and honest probes see meanwhile.
 
-The same attacks run for 30 s against the image in its memory limit (test_containers.py), and for ten minutes by
-``make hostile``.
+The same attacks run for 30 s against the image in its memory limit (tests/stack/alone/test_hostile.py), and for ten
+minutes by ``make hostile``.
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ def until_up(watch: Watch) -> None:
         assert time.monotonic() < deadline, watch.faults[-3:]
         time.sleep(0.05)
     time.sleep(0.3)
-    watch.faults.clear()
-    watch.seconds.clear()
+    watch.clear()
 
 
 def attack(found: Attacked, name: str, seconds: float) -> None:

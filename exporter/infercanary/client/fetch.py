@@ -12,8 +12,10 @@ import aiohttp
 import msgspec
 
 from infercanary.client.accept import Accepted, accept
+from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.client.limits import Limits
 from infercanary.client.wire import Metered, TooCostly
+from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH, SCHEMA_VERSION, Report, decode
 
 Failure = Literal[
@@ -126,7 +128,12 @@ def open_session(url: str, limit: int) -> aiohttp.ClientSession:
 
 
 async def fetch(
-    session: aiohttp.ClientSession, url: str, cursor: str, timeout_seconds: float, limit: int
+    session: aiohttp.ClientSession,
+    url: str,
+    cursor: str,
+    timeout_seconds: float,
+    limit: int,
+    access: ProbeAccess = NO_ACCESS,
 ) -> bytes:
     """The body of one answer of a probe.
 
@@ -136,6 +143,7 @@ async def fetch(
         cursor: Up to where its runs are known; empty at first.
         timeout_seconds: For the whole answer.
         limit: Bytes of it at most.
+        access: What is shown to the probe.
 
     Raises:
         PollError: There is no whole answer.
@@ -146,9 +154,12 @@ async def fetch(
             params={"since": cursor} if cursor else None,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_seconds),
+            **access.request(url),
         ) as response:
             if 300 <= response.status < 400:
                 raise PollError("redirect", f"HTTP {response.status}: a probe does not redirect")
+            if response.status == 401:
+                raise PollError("http_status", "HTTP 401: the probe wants its token; set probe_token_file")
             if response.status != 200:
                 raise PollError("http_status", f"HTTP {response.status}")
             body = bytearray()
@@ -157,6 +168,8 @@ async def fetch(
                 if len(body) > limit:
                     raise PollError("too_large", f"the report is over {limit} bytes (limits.report_bytes)")
             return bytes(body)
+    except UsageError as error:  # a file of ours that was renewed half
+        raise PollError("unreachable", str(error)) from None
     except asyncio.TimeoutError:
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except aiohttp.ClientConnectorError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import platform
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import structlog
 from aiohttp import web
 from prometheus_client import ProcessCollector
@@ -26,6 +28,7 @@ from infercanary.exporter.connections import Connections
 from infercanary.exporter.discovery import base, kills
 from infercanary.exporter.discovery.base import Discovery, Reloadable, registered
 from infercanary.exporter.discovery.kills import KillSource
+from infercanary.exporter.discovery.static import STATIC
 from infercanary.exporter.expose import Exposition, Pieces
 from infercanary.exporter.judging import store_metrics
 from infercanary.exporter.judging.findings import NOTHING
@@ -79,6 +82,7 @@ VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # the keys of the exporter's own series begin so: they have no service and no container
 _TICK_SECONDS = 0.1
+_REFRESH_SECONDS = 0.02  # many scrapes at a time, as of an attack, share what is the same for all
 _TICKS = 300
 
 _SECURITY_HEADERS = {
@@ -120,6 +124,7 @@ class Exporter:
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._process = ProcessCollector(registry=None)
         self._own = Signals(OWN)
+        self._refreshed_at = -math.inf
         self._ready = False
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
@@ -157,11 +162,14 @@ class Exporter:
         Yields:
             Parts of the exposition; the last one is of the exporter's own process.
         """
-        self.collector.refresh_ages()
-        own = self._families()
-        self._own.take(own, time.monotonic())
-        for family in own:
-            self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
+        now = time.monotonic()
+        if now - self._refreshed_at >= _REFRESH_SECONDS:
+            self._refreshed_at = now
+            self.collector.refresh_ages()
+            own = self._families()
+            self._own.take(own, now)
+            for family in own:
+                self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
         last = expose.text(self._process.collect(), in_openmetrics=in_openmetrics).encode()
         if in_openmetrics:
             last += b"# EOF\n"
@@ -235,7 +243,13 @@ class Exporter:
             if isinstance(discovery, KillSource):
                 for kill in discovery.new_kills():
                     self.collector.note_end(kill)
-        found = (container for discovery in self.discoveries.values() for container in discovery.containers)
+        found = (
+            container
+            if container.url is None or key == STATIC
+            else msgspec.structs.replace(container, url=config.probe_access.url(container.url))
+            for key, discovery in self.discoveries.items()
+            for container in discovery.containers
+        )
         wanted = {container.key: container for container in found}
         if len(wanted) > config.limits.probes:
             log.warning(

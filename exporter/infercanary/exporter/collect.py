@@ -292,7 +292,14 @@ class Collector:
         config = self.config
         started = time.monotonic()
         try:
-            body = await fetch(session, url, probe.cursor, config.timeout_seconds, config.limits.report_bytes)
+            body = await fetch(
+                session,
+                url,
+                probe.cursor,
+                config.timeout_seconds,
+                config.limits.report_bytes,
+                config.probe_access,
+            )
             await self.absorb(probe, body)
         except PollError as error:
             if error.reason == "too_costly":

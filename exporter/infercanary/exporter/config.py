@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar, cast
 
 import msgspec
 
+from infercanary.client.access import ProbeAccess, ProbeTls
 from infercanary.client.limits import Limits
 from infercanary.command import settings
 from infercanary.command.settings import UsageError
@@ -66,6 +67,15 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     judge: JudgeSettings = JudgeSettings()
     links: Links = Links()
     limits: Limits = Limits()
+    probe_tls: ProbeTls | None = None
+    """Probes that a discovery finds are asked over TLS; those of the list as their URL says."""
+    probe_token_file: str | None = None
+    """Whose text is shown to probes (their ``token_file``)."""
+
+    @property
+    def probe_access(self) -> ProbeAccess:
+        """What is shown to probes."""
+        return ProbeAccess(self.probe_tls, self.probe_token_file)
 
     @property
     def host_name(self) -> str:
@@ -126,6 +136,10 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     for name, url in msgspec.structs.asdict(config.links).items():
         if url and (mistake := url_mistake(url, schemes=("http", "https"))):
             raise UsageError(f"{path}: links.{name}: {mistake}")
+    try:
+        config.probe_access.check()
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
     try:
         stores.check(config.store)
     except stores.StoreError as error:

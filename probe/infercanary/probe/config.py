@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from infercanary.command.settings import UsageError, load
+from infercanary.probe.access import ServerTls
 from infercanary.probe.arguments import address
 from infercanary.probe.loop import Probe
 from infercanary.probe.pace import bursts, pace
@@ -34,6 +35,10 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     canaries: Annotated[dict[str, CanaryConfig], Meta(min_length=1)]
     listen: str | int = "0.0.0.0:9798"
+    tls: ServerTls | None = None
+    """Certificate and key to answer with; without, plain HTTP."""
+    token_file: str | None = None
+    """Whose text the exporter must show (its ``probe_token_file``); without, everybody may ask."""
     interval_seconds: Annotated[float, Meta(ge=0.1)] = 10.0
     duty_cap: Annotated[float, Meta(gt=0, le=1)] = 0.01
     burst: bool | None = None
@@ -80,6 +85,8 @@ def read(path: str | os.PathLike[str]) -> Probe:
         return Probe(
             targets,
             listen=config.listen,
+            tls=config.tls,
+            token_file=config.token_file,
             interval_seconds=config.interval_seconds,
             duty_cap=config.duty_cap,
             burst=config.burst,

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
 from infercanary.contract.report import PATH, Report, decode
+from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.anew import Carried
 from infercanary.probe.arguments import address, check, check_callables, check_reserves, checked
 from infercanary.probe.canary import Canary
@@ -71,6 +72,8 @@ class Probe:
         targets: Mapping[str, Target],
         *,
         listen: str | int = "0.0.0.0:9798",
+        tls: ServerTls | None = None,
+        token_file: str | None = None,
         interval_seconds: float = 10.0,
         duty_cap: float = 0.01,
         burst: bool | None = None,
@@ -93,6 +96,8 @@ class Probe:
             targets: Name → what to execute and time; the names become the label ``canary``.
             listen: ``host:port``, a port alone for every address, or ``unix:///path`` on a volume shared with the
                 exporter.
+            tls: Certificate and key to answer with; None for plain HTTP.
+            token_file: Whose text the exporter must show; None for everybody.
             interval_seconds: Between runs, with a jitter of ±20 %; longer where the duty cap needs it.
             duty_cap: The largest share of the time that runs may take (0.01 = 1 %).
             burst: Whether runs may come more often in the first 15 minutes, from the duty of the first hour. By default
@@ -125,6 +130,7 @@ class Probe:
             log.info("by the environment: a run every %g s, a duty of %g at most", interval_seconds, duty_cap)
         self._targets = targets
         self._listen = address(listen)
+        self._access = Access(tls, token_file)
         self._interval = interval_seconds
         self._duty_cap = duty_cap
         self._burst = bursts(burst if executor is None else bool(burst))
@@ -254,7 +260,7 @@ class Probe:
     def serve(self) -> None:
         """Listen: the first of the three steps of :meth:`start`. Raises :class:`UsageError` where it cannot."""
         self._account()
-        self._publisher.serve(self._listen)
+        self._publisher.serve(self._listen, self._access)
 
     def open(self) -> None:
         """Load and warm up every canary, one after another: side by side they would disturb one another's warm-up.

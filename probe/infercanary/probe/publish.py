@@ -12,6 +12,7 @@ from pathlib import Path
 from infercanary.command.paths import unwritable
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Report, Run, encode
+from infercanary.probe.access import Access
 from infercanary.probe.canary import Canary
 from infercanary.probe.environment import ENVIRONMENT, fingerprint
 from infercanary.probe.histogram import Tally
@@ -107,18 +108,19 @@ class Publisher:
         """
         return sum(self._started_at - last <= seconds for last in self._last_of.values())
 
-    def serve(self, listen: str) -> None:
+    def serve(self, listen: str, access: Access) -> None:
         """Answer on ``listen`` from now on.
 
         Args:
             listen: ``host:port``, or ``unix:///path``.
+            access: Who may ask, and over what.
 
         Raises:
             UsageError: It cannot listen there.
         """
         self._cpu_before = time.thread_time()
         self.publish()
-        self._server = ReportServer(listen, self.report)
+        self._server = ReportServer(listen, self.report, access)
         self.address = self._server.address
         if (seconds := since_start()) is not None:
             self._tally.set(TIME_TO_REPORT, seconds)

@@ -1,8 +1,9 @@
 """The probe's HTTP server: one GET on a TCP port or a UNIX socket. It never calls out.
 
 It is the standard library's server, in a daemon thread: the probe runs in other people's processes, with any event loop
-or none. What a caller controls is bounded: how long a connection lasts, how many there are (the oldest is closed, since
-a proper caller needs milliseconds), and, by ``http.server``, the sizes of lines and headers.
+or none. What a caller controls is bounded: how long a connection lasts, how many there are (one of whoever has most is
+closed, the oldest that has not asked: a proper caller needs milliseconds), the CPU time that answers to one address
+take, and, by ``http.server``, the sizes of lines and headers.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import contextlib
 import os
 import socket
 import socketserver
+import ssl
 import stat
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -22,8 +25,14 @@ from urllib.parse import parse_qs, urlsplit
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import PATH
+from infercanary.probe.access import Access
+from infercanary.probe.callers import Callers
 
 _MAX_CONNECTIONS = 8
+_BACKLOG = 128
+_REFUSED_SECONDS = (
+    0.002  # of not accepting, after each connection that is refused: the process has other work
+)
 _SECONDS = 5.0
 _POLL_SECONDS = 0.25
 
@@ -37,18 +46,20 @@ class ReportServer:
     Port 0 takes a free one; ``address`` shows which.
     """
 
-    def __init__(self, listen: str, answer: Answering) -> None:
+    def __init__(self, listen: str, answer: Answering, access: Access | None = None) -> None:
         """Listen.
 
         Args:
             listen: ``host:port`` or ``unix:///path``.
             answer: Gives the report.
+            access: Who may ask, and over what; None for everybody over plain HTTP.
 
         Raises:
             UsageError: It cannot listen there.
         """
         self._path: Path | None = None
-        handler = type("Handler", (_Handler,), {"answer": staticmethod(answer)})
+        access = access or Access()
+        handler = type("Handler", (_Handler,), {"answer": staticmethod(answer), "access": access})
         try:
             where = parse(listen)
             if isinstance(where, Path):
@@ -61,7 +72,8 @@ class ReportServer:
             else:
                 host, port = where
                 self._server = (_Ipv6Server if ":" in host else _Server)((host, port), handler)
-                self.address = f"http://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
+                scheme = "http" if access.context() is None else "https"
+                self.address = f"{scheme}://{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
         except OSError as error:
             reason = error.strerror or str(error)
             remedy = (
@@ -70,6 +82,7 @@ class ReportServer:
                 else "free it or choose another"
             )
             raise UsageError(f"listen: cannot listen on {listen} ({reason}); {remedy}") from None
+        self._server.access = access
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             kwargs={"poll_interval": _POLL_SECONDS},
@@ -124,38 +137,72 @@ def _clear_stale(path: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+class _Open:
+    def __init__(self, address: str, since: float) -> None:
+        self.address, self.since, self.asked = address, since, False
+
+
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 32
+    request_queue_size = _BACKLOG
+    access: Access
 
     def __init__(self, *args: Any) -> None:
         self.cpu_seconds = 0.0
-        self._open: dict[Any, float] = {}  # connection → since when, the oldest first
+        self._open: dict[Any, _Open] = {}  # by its socket, the oldest first
+        self._callers = Callers()
         self._lock = threading.Lock()
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        address, now = str(client_address[0]), time.monotonic()
         with self._lock:
-            self._open[request] = time.monotonic()
+            admitted = self._callers.admits(address, now)
+        if not admitted:
+            self.shutdown_request(request)
+            time.sleep(_REFUSED_SECONDS)
+            return
+        if (context := self.access.context()) is not None:
+            request.settimeout(_SECONDS)
+            request = context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+        with self._lock:
+            self._open[request] = _Open(address, now)
             if len(self._open) > _MAX_CONNECTIONS:
-                self._end(next(iter(self._open)))
+                self._end(self._least())
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
+            if isinstance(request, ssl.SSLSocket):
+                with contextlib.suppress(OSError):
+                    request.do_handshake()
             super().process_request_thread(request, client_address)
         finally:
             with self._lock:
                 self._open.pop(request, None)
-                self.cpu_seconds += time.thread_time()
+                self.cpu_seconds += (cpu := time.thread_time())
+                self._callers.charge(str(client_address[0]), cpu, time.monotonic())
+
+    def asked(self, request: Any) -> None:
+        """Note that its header is whole."""
+        with self._lock:
+            if request in self._open:
+                self._open[request].asked = True
+
+    def _least(self) -> Any:
+        """The one that gives way: of the address that has most, the oldest that has not asked, else the oldest."""
+        counts = Counter(found.address for found in self._open.values())
+        most = max(counts, key=lambda address: counts[address])
+        of_most = [request for request, found in self._open.items() if found.address == most]
+        return min(of_most, key=lambda request: (self._open[request].asked, self._open[request].since))
 
     def service_actions(self) -> None:
         """Called between polls: a time-out on each read would let a caller drip bytes for ever."""
         now = time.monotonic()
         with self._lock:
-            for request in [r for r, since in self._open.items() if now - since > _SECONDS]:
+            for request in [r for r, found in self._open.items() if now - found.since > _SECONDS]:
                 self._end(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -182,13 +229,19 @@ class _UnixServer(_Server):
 
 class _Handler(BaseHTTPRequestHandler):
     answer: Answering
+    access: Access
+    server: _Server
     timeout = _SECONDS
     server_version = "infercanary-probe"
     sys_version = ""
 
     def do_GET(self) -> None:
+        self.server.asked(self.request)
         url = urlsplit(self.path)
         if url.path == PATH:
+            if not self.access.allows(self.headers.get("Authorization", "")):
+                self._send(401, "text/plain", b"a token is needed: Authorization: Bearer ...\n")
+                return
             since = parse_qs(url.query).get("since", [""])[-1]
             self._send(200, "application/json", type(self).answer(since))
         elif url.path == "/-/healthy":

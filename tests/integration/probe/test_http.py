@@ -14,7 +14,7 @@ import pytest
 from watching import until
 
 from infercanary.command.settings import UsageError
-from infercanary.probe import serve
+from infercanary.probe import callers, serve
 from infercanary.probe.serve import ReportServer
 
 
@@ -174,3 +174,48 @@ def test_the_port_is_free_again_after_close(server: ReportServer) -> None:
     get(server)
     server.close()
     ReportServer(server.address.removeprefix("http://"), lambda since: b"").close()
+
+
+def test_one_address_leaves_others_their_turn(server: ReportServer) -> None:
+    """64 idle connections of another address, again and again: an honest caller is never the one that gives way."""
+    idle = []
+    for _ in range(64):
+        client = socket.socket()
+        client.bind(("127.0.0.2", 0))
+        client.connect(("127.0.0.1", int(server.address.rpartition(":")[2])))
+        idle.append(client)
+    honest = connect(server)
+    for client in idle[:20]:
+        client.close()
+    honest.sendall(b"GET /report HTTP/1.1\r\n\r\n")
+    assert b" 200 " in honest.makefile("rb").readline()
+    honest.close()
+    for client in idle:
+        client.close()
+
+
+def test_a_caller_takes_a_bounded_share_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of 20 ms each: after the burst most are refused, and another address is answered."""
+    monkeypatch.setattr(callers, "BURST_SECONDS", 0.1)
+
+    def answer(since: str) -> bytes:
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+        return b"ok"
+
+    server = ReportServer("127.0.0.1:0", answer)
+    try:
+        answered = 0
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                get(server)
+                answered += 1
+        assert 1 <= answered < 25
+        with socket.socket() as other:
+            other.bind(("127.0.0.3", 0))
+            other.connect(("127.0.0.1", int(server.address.rpartition(":")[2])))
+            other.sendall(b"GET /report HTTP/1.1\r\n\r\n")
+            assert b" 200 " in other.makefile("rb").readline()
+    finally:
+        server.close()

@@ -57,7 +57,7 @@ EXPECTED = {
     "interval_negative": ": interval_seconds: expected a number >= 0.1",
     "interval_text": ": interval_seconds: expected a number, got text; leave its unit out: 10 for 10 s, 0.05 for 5 %",
     "interval_zero": ": interval_seconds: expected a number >= 0.1",
-    "key_of_two_lines": ": unknown key `two lines`; known keys: canaries, listen, interval_seconds, duty_cap, burst, timeout_seconds, "
+    "key_of_two_lines": ": unknown key `two lines`; known keys: canaries, listen, tls, token_file, interval_seconds, duty_cap, burst, timeout_seconds, "
     "open_timeout_seconds, controls, samplers, journal, journal_bytes, profile, memory_reserve, device_memory_reserve",
     "graph_on_cpu": ": canaries.c.options: mode: `graph` is a CUDA graph; it needs `device: cuda`",
     "journal_nowhere": ": journal: no folder `/nowhere`; make it, or mount a volume there",
@@ -115,7 +115,7 @@ EXPECTED = {
     "undefined_alias": ":2:9: not YAML: found undefined alias 'nowhere'",
     "unknown_canary_key": ": canaries.c: unknown key `modell`; known keys: target, options, sweep",
     "unknown_input_key": ": canaries.c.options: inputs[0]: unknown key `type`; known keys: shape, dtype, high",
-    "unknown_key": ": unknown key `interval`; known keys: canaries, listen, interval_seconds, duty_cap, burst, timeout_seconds, open_timeout_seconds, controls, samplers, journal, journal_bytes, profile, memory_reserve, device_memory_reserve",
+    "unknown_key": ": unknown key `interval`; known keys: canaries, listen, tls, token_file, interval_seconds, duty_cap, burst, timeout_seconds, open_timeout_seconds, controls, samplers, journal, journal_bytes, profile, memory_reserve, device_memory_reserve",
     "unknown_option": ": canaries.c.options: unknown key `input`; known keys: model, inputs, device, mode, compile_mode, autocast, seed, cpu_fallback",
     "unknown_target": ": canaries.c.target: no target `onnxx`; built in: <built in>; or package.module:attribute",
     "http_body_file": ": canaries.c: body_file: `no/such/body` cannot be read (No such file or directory); check the path (it starts at <cwd>)",

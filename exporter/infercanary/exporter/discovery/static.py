@@ -15,6 +15,10 @@ from infercanary.exporter.discovery.base import Container, DiscoveryKind, regist
 log = structlog.get_logger(__name__)
 
 
+STATIC = "probes"
+"""Its section of the settings."""
+
+
 class StaticProbe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One entry of ``probes:``: where a probe answers, and what to call it."""
 
@@ -89,7 +93,7 @@ def check(probes: tuple[StaticProbe, ...], limits: Limits, place: str) -> None:
 
 register(
     DiscoveryKind(
-        key="probes",
+        key=STATIC,
         settings=tuple[StaticProbe, ...],
         default=(),
         create=StaticDiscovery,
