@@ -1,0 +1,193 @@
+"""Doors that take what others wrote, with inputs that are drawn: ``python fuzz.py --seconds 60 [--only report]``.
+
+Each target reads one input, and may refuse it in the one way that its callers expect; any other exception is a find.
+Inputs are the seeds in ``corpus/TARGET``, changed at random places, or bytes that hypothesis draws. A find is shrunk by
+hypothesis, written to ``corpus/TARGET`` and so tried first from then on, and by ``make test``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import hashlib
+import logging
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import structlog
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from infercanary.client.fetch import PollError, fetch, open_session, read
+from infercanary.client.limits import Limits
+from infercanary.command.settings import UsageError
+from infercanary.compare import journal
+from infercanary.exporter import expose, guard
+from infercanary.exporter.config import check
+from infercanary.store.base import StoreError
+from infercanary.store.sqlite import SqliteStore
+
+CORPUS = Path(__file__).parent / "corpus"
+_AT_ONCE = 200
+
+
+def report(data: bytes) -> None:
+    """A probe's answer."""
+    with suppress(PollError):
+        for family in read(data, Limits()).accepted.families:
+            expose.write(family, {"service": "s", "container": "c"})
+
+
+def journals(data: bytes) -> None:
+    """A probe's journal, as `compare` reads it."""
+    with suppress(UsageError):
+        journal.is_journal(data)
+        journal.recording(["journal"], journal.entries("journal", data, []), [])
+
+
+def exporter_settings(data: bytes) -> None:
+    """exporter.yaml."""
+    _settings(data, check)
+
+
+def web_config(data: bytes) -> None:
+    """web.yml."""
+    _settings(data, guard.Secured.read)
+
+
+def _settings(data: bytes, load: Callable[[Path], object]) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file, suppress(UsageError):
+        Path(file.name).write_bytes(data)
+        load(Path(file.name))
+
+
+def store(data: bytes) -> None:
+    """The store's file: what is in it must be read, or refused as a store that is damaged."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "judge.sqlite"
+        path.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+        with suppress(StoreError):
+            found = SqliteStore.open(path)
+            try:
+                for service, canary in found.canaries():
+                    found.generations(service, canary)
+                    found.starts(service)
+                    found.history(service, canary, "finding")
+            finally:
+                found.close()
+
+
+def http_answer(data: bytes) -> None:
+    """What a probe sends over HTTP."""
+
+    async def answer() -> None:
+        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with open_session(url, 1 << 20) as session:
+                with suppress(PollError):
+                    await fetch(session, url, "", 5.0, 1 << 20)
+
+    asyncio.run(answer())
+
+
+TARGETS: dict[str, Callable[[bytes], None]] = {
+    "report": report,
+    "journal": journals,
+    "settings": exporter_settings,
+    "web_config": web_config,
+    "http": http_answer,
+    "store": store,
+}
+
+
+def seeds(name: str) -> list[bytes]:
+    """The corpus of a target, in order of the names."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
+
+
+@st.composite
+def changed(draw: st.DrawFn, name: str) -> bytes:
+    """A seed with pieces cut, doubled, or put in from another one or from nowhere."""
+    known = seeds(name)
+    data = bytearray(draw(st.sampled_from(known)))
+    if data.startswith(b"\x1f\x8b"):
+        data = bytearray(gzip.decompress(bytes(data)))
+    for _ in range(draw(st.integers(0, 6))):
+        at = draw(st.integers(0, len(data)))
+        length = draw(st.integers(0, 64))
+        piece = draw(
+            st.one_of(
+                st.binary(max_size=16),
+                st.sampled_from(
+                    [b"-1", b"1e309", b"NaN", b"null", b"[]", b"{}", b'""', b"\xff", b"\0" * 8, b"9" * 40]
+                ),
+                st.just(bytes(data[at : at + length])),
+            )
+        )
+        data[at : at + draw(st.sampled_from([0, len(piece), length]))] = piece
+    return bytes(data)
+
+
+def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
+    """Try a target for so long.
+
+    Args:
+        name: Of the target.
+        seconds: Of the clock.
+
+    Returns:
+        How many inputs were tried, and what broke it; the input is in the corpus then.
+    """
+    target = TARGETS[name]
+    tried = 0
+    last = b""
+
+    @settings(max_examples=_AT_ONCE, deadline=None, database=None, suppress_health_check=[*HealthCheck],
+              phases=[Phase.generate, Phase.shrink])  # fmt: skip
+    @given(st.one_of(changed(name), changed(name), changed(name), st.binary(max_size=512)))
+    def one(data: bytes) -> None:
+        nonlocal tried, last
+        tried += 1
+        last = data
+        target(data)
+
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            one()
+        except Exception as error:
+            (CORPUS / name / f"find-{hashlib.sha256(last).hexdigest()[:12]}").write_bytes(last)
+            return tried, error
+    return tried, None
+
+
+def main() -> int:
+    """Try all of them; 1 where one broke."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="for each target")
+    parser.add_argument("--only", choices=[*TARGETS], help="this one alone")
+    arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    broken = 0
+    for name in [arguments.only] if arguments.only else TARGETS:
+        tried, error = fuzz(name, arguments.seconds)
+        ended = f"broken: {error!r}" if error else "none broke it"
+        print(f"{name}: {tried:,} inputs in {arguments.seconds:g} s, {ended}", flush=True)
+        broken += error is not None
+    return int(broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

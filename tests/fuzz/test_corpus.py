@@ -1,0 +1,23 @@
+"""What is in the corpus breaks nothing any more; ``make fuzz`` looks for more."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuzz import TARGETS, fuzz, seeds
+
+
+@pytest.mark.parametrize("name", [*TARGETS])
+def test_the_corpus(name: str) -> None:
+    found = seeds(name)
+    assert found, "a target has seeds"
+    for data in found:
+        TARGETS[name](data)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", [*TARGETS])
+def test_five_minutes(name: str) -> None:
+    tried, error = fuzz(name, 300)
+    print(f"{name}: {tried:,} inputs")
+    assert error is None
