@@ -23,10 +23,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpu import why_not
-from gpu_claims import state as states
-from gpu_claims.claim import from_json, row
-from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, steps
+try:
+    from gpu import why_not
+    from gpu_claims import state as states
+    from gpu_claims.claim import from_json, row
+    from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, steps
+except ModuleNotFoundError as error:
+    needs = "click msgspec nvidia-ml-py psutil PyYAML"
+    raise SystemExit(f"{sys.executable} has no module `{error.name}`; the probe needs {needs}") from None
 
 RESULTS = ROOT / "benchmarks/results"
 _MARK = "claims: "

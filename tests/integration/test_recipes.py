@@ -90,7 +90,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in ROOT.iterdir():
         if file.is_file() and file.name != ".git":  # in a worktree it leads back to this one
             shutil.copy(file, tree)
-    if (known := ROOT / ".mypy_cache").is_dir():  # after `make lint`: only what a recipe writes is checked anew
+    if (
+        known := ROOT / ".mypy_cache"
+    ).is_dir():  # after `make lint`: only what a recipe writes is checked anew
         shutil.copytree(known, tree / known.name)
     (tree / ".venv/bin").mkdir(parents=True)
     for name, module in {"python": "", "infercanary": " -m infercanary", "ruff": " -m ruff"}.items():

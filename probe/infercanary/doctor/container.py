@@ -84,7 +84,7 @@ def _cgroup_files(machine: Machine) -> Ability:
     return ok(f"all {len(names)} files")
 
 
-@check("container", "pressure (PSI)")
+@check("container", "pressure (PSI)", needs="cgroup")
 def _pressure(machine: Machine) -> Ability:
     cgroup = own_cgroup(machine.cgroups, machine.proc / "self")
     if sorted(resource for of in cgroup.pressure().values() for (resource,) in of):

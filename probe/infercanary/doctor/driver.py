@@ -66,7 +66,12 @@ def _device_files(machine: Machine) -> Ability:
     ]
     found = ", ".join(gpus) or "no GPU's"
     if closed:
-        return refused(f"{', '.join(closed)} may not be opened by uid {os.geteuid()}", _TOOLKIT, found)
+        return refused(
+            f"{', '.join(closed)} may not be opened by uid {os.geteuid()}: by its mode, or since the container "
+            "lost it, as after `systemctl daemon-reload` on the host",
+            f"recreate the container; {_TOOLKIT}",
+            found,
+        )
     if missing or not gpus:
         lacking = ", ".join([*missing, *([] if gpus else ["nvidia0"])])
         return limited(found, f"without {lacking} in {machine.devices}: CUDA may not start", _TOOLKIT)
@@ -74,8 +79,12 @@ def _device_files(machine: Machine) -> Ability:
 
 
 def _may_open(path: Path) -> bool:
-    """By the file's mode. The cgroup's list of devices shows only when a library opens it: see the section NVML."""
-    return os.access(path, os.R_OK | os.W_OK)
+    """By opening it, as NVML and CUDA do: its mode says nothing of the cgroup's list of devices."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 @check("driver", "CUDA library", needs="NVIDIA driver")

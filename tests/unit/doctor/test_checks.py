@@ -99,6 +99,13 @@ V2 = {
             "OK",
             "nvidia0, nvidia1, with",
         ),
+        (
+            "driver",
+            "device files",
+            {"dev/nvidia0/folder": "", "dev/nvidiactl": "", "dev/nvidia-uvm": ""},  # a folder cannot be opened so
+            "refused",
+            "nvidia0 may not be opened.*recreate the container",
+        ),
         ("driver", "counters of kernels", {}, "limited", "is not known"),
         (
             "driver",
