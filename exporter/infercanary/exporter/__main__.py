@@ -86,8 +86,10 @@ def listen_on(host: str, port: int, place: str) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=128)
-    except OSError as error:
-        reason = str(error.strerror).partition(" (")[0]  # Python appends the address
+    except (OSError, ValueError) as error:  # ValueError: a host without IPv6 cannot listen on both at `::`
+        reason = str(getattr(error, "strerror", None) or error).partition(" (")[
+            0
+        ]  # Python appends the address
         raise UsageError(
             f"{place}: cannot listen on {host}:{port} ({reason}); stop what uses it, "
             "or choose another address with --listen"

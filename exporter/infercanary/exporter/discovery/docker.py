@@ -80,6 +80,7 @@ class DockerDiscovery:
         self._stopping = threading.Event()
         self._events: docker.types.CancellableStream[bytes] | None = None
         self._watching = False
+        self._is_podman = False
         self._images: list[ListedImage] = []
         self._images_missing = False
         self._several: dict[str, list[str]] = {}
@@ -118,6 +119,7 @@ class DockerDiscovery:
         while not self._stopping.is_set():
             try:
                 with closing(self._client()) as client:
+                    self._is_podman = "Podman" in str(client.version().get("Components"))
                     while not self._stopping.is_set():
                         self._round(client)
                         failures = 0
@@ -141,8 +143,9 @@ class DockerDiscovery:
         The stream opens first, so that what happens while listing is not missed. ``client.events()`` cannot have a
         time-out, so the stream is a plain GET.
         """
-        # What is watched need not be labelled: then every container's events count.
-        labelled = {} if self._watching else {"label": ENABLE_LABEL}
+        # What is watched need not be labelled: then every container's events count. Podman finds no event by the name
+        # of a label without its value, and the value may be written in several ways.
+        labelled = {} if self._watching or self._is_podman else {"label": ENABLE_LABEL}
         filters = docker.utils.convert_filters({"type": "container", "event": _EVENTS, **labelled})
         with client.get(
             f"{client.base_url}/v{client.api_version}/events",

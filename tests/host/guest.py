@@ -1,0 +1,458 @@
+#!/usr/bin/env python3
+"""What tests/host does on a host with cgroup v2: run there by `.ci/host` as root, prints a JSON object a line.
+
+The kernel's files are read here by code of their own, before and after each report that they are laid beside.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import urllib.request
+
+HERE = pathlib.Path("/opt/in")
+PROBES = pathlib.Path("/run/probes")
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+PREFIX = "infercanary_cgroup_"
+RESOURCES = ("cpu", "io", "memory")
+FILES = (
+    "cgroup.controllers", "cgroup.events", "cpu.max", "cpu.pressure", "cpu.stat", "cpu.weight", "cpuset.cpus.effective",
+    "io.pressure", "memory.current", "memory.events", "memory.events.local", "memory.max", "memory.peak",
+    "memory.pressure", "memory.stat", "memory.swap.current", "pids.current", "pids.max",
+)  # fmt: skip
+CONFIG = """
+canaries: {{work: {{target: "work:Work"}}}}
+listen: unix://{socket}
+interval_seconds: 1
+duty_cap: 1
+burst: false
+controls: false
+profile: false
+memory_reserve: 0
+samplers: {{nvml: false}}
+"""
+WORK = """
+from infercanary.probe.timing import HostClock
+class Work:
+    clock = HostClock()
+    def open(self): pass
+    def run(self, phase):
+        with phase("compute"):
+            return sum(range(1000))
+    def values(self, result): return [float(result)]
+    def environment(self): return {}
+    def close(self): pass
+"""
+HOG = """
+open("/proc/self/oom_score_adj", "w").write("1000")
+kept = []
+while True:
+    kept.append(b"x" * (8 << 20))
+"""
+SLICE = "[Slice]\nMemoryMax=200M\nCPUQuota=30%\nTasksMax=300\n"
+
+
+def say(**fields):
+    print(json.dumps(fields), flush=True)
+
+
+def run(*command, check=True, **options):
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if check and done.returncode:
+        raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
+class Unix(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("probe", timeout=60)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self.path))
+
+
+def report(path, since=""):
+    connection = Unix(path)
+    try:
+        connection.request("GET", f"/report?since={since}")
+        return json.loads(connection.getresponse().read())
+    finally:
+        connection.close()
+
+
+def ours(answer):
+    """Name, with its label's value, → value."""
+    found = {}
+    for family in answer["families"]:
+        if family["name"].startswith(PREFIX):
+            for labels, value in family["points"]:
+                found[" ".join((family["name"].removeprefix(PREFIX), *labels))] = value
+    return found
+
+
+def until(condition, seconds=240, pause=0.3):
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if found := condition():
+                return found
+        except (OSError, http.client.HTTPException, ValueError):
+            pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds} s")
+        time.sleep(pause)
+
+
+def newer(path, begin):
+    """A report with a run that began after ``begin``; both of its samples are younger too."""
+
+    def look():
+        answer = report(path)
+        return any(each["started_at"] > begin for each in answer["runs"]) and answer
+
+    return until(look)
+
+
+def files(folder):
+    return {name: (folder / name).read_text() for name in FILES if (folder / name).exists()}
+
+
+def keyed(text):
+    return {key: int(value) for key, value in (line.split() for line in text.splitlines())}
+
+
+def kernel(text):
+    """What one cgroup's files say, by the names of our families."""
+    cpu, pages, events = keyed(text["cpu.stat"]), keyed(text["memory.stat"]), keyed(text["memory.events"])
+    quota, period = text["cpu.max"].split()
+    whole = {
+        name: int(text[name]) for name in ("cpu.weight", "memory.current", "memory.peak", "pids.current")
+    }
+    found = {
+        "cpu_weight_ratio": whole["cpu.weight"] / 100,
+        "cpu_periods_total": cpu["nr_periods"],
+        "cpu_throttled_periods_total": cpu["nr_throttled"],
+        "cpu_throttled_seconds_total": cpu["throttled_usec"] / 1e6,
+        "cpu_seconds_total": cpu["usage_usec"] / 1e6,
+        "memory_bytes": whole["memory.current"],
+        "memory_working_set_bytes": whole["memory.current"] - pages["inactive_file"],
+        "memory_peak_bytes": whole["memory.peak"],
+        "memory_limit_hits_total": events["max"],
+        "oom_kills_total": events["oom_kill"],
+        "major_page_faults_total": pages["pgmajfault"],
+        "pids": whole["pids.current"],
+    }
+    if "memory.swap.current" in text:
+        found["swap_bytes"] = int(text["memory.swap.current"])
+    if quota != "max":
+        found["cpu_quota_cores"] = int(quota) / int(period)
+    for name, file in (("memory_limit_bytes", "memory.max"), ("pids_limit", "pids.max")):
+        if text[file].strip() != "max":
+            found[name] = int(text[file])
+    if cpus := text.get("cpuset.cpus.effective", "").strip():
+        found["cpuset_cpus"] = sum(
+            int(part.split("-")[-1]) - int(part.split("-")[0]) + 1 for part in cpus.split(",")
+        )
+        found[f"cpuset_info {cpus}"] = 1
+    for kind, name in (("some", "waiting"), ("full", "stalled")):
+        for resource in RESOURCES:
+            if total := re.search(rf"^{kind} .*total=(\d+)", text.get(f"{resource}.pressure", ""), re.M):
+                found[f"pressure_{name}_seconds_total {resource}"] = int(total[1]) / 1e6
+    return found
+
+
+def bound(own, above):
+    """With what the cgroups above it add: the tightest limit counts, and so does each throttling."""
+    found = dict(own)
+    for name in ("cpu_quota_cores", "memory_limit_bytes", "pids_limit"):
+        given = [each[name] for each in (own, *above) if name in each]
+        if given:
+            found[name] = min(given)
+    for name in ("cpu_periods_total", "cpu_throttled_periods_total", "cpu_throttled_seconds_total"):
+        found[name] = sum(each[name] for each in (own, *above))
+    return found
+
+
+class Probed:
+    """A container with a probe in it, and its cgroup as the host sees it."""
+
+    def __init__(self, name, *options, engine=("docker",), image="bare", probes=PROBES):
+        self.name, self.engine = name, engine
+        self.socket = probes / f"{name}.sock"
+        (probes / f"{name}.yaml").write_text(CONFIG.format(socket=self.socket))
+        (probes / "work.py").write_text(WORK)
+        run(
+            *engine, "run", "--detach", "--name", name, *options,
+            "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{probes}:{probes}",
+            "-e", f"PYTHONPATH={HERE}/site", "-w", str(probes), image,
+            "/usr/bin/python3", "-m", "infercanary", "probe", "--config", str(probes / f"{name}.yaml"),
+        )  # fmt: skip
+        try:
+            until(lambda: report(self.socket)["runs"])
+        except TimeoutError:
+            raise RuntimeError(run(*engine, "logs", name, check=False)) from None
+        pid = run(*engine, "inspect", "--format", "{{ .State.Pid }}", name)
+        self.path = pathlib.Path("/proc", pid, "cgroup").read_text().strip().removeprefix("0::")
+        self.folder = CGROUPS / self.path.lstrip("/")
+
+    def execute(self, *command):
+        run(*self.engine, "exec", "--detach", self.name, *command)
+
+    def busy(self):
+        """Others that want its quota, behind the probe."""
+        for _ in range(2):
+            self.execute("/usr/bin/nice", "-n", "19", "/usr/bin/sh", "-c", "while :; do :; done")
+
+    def beside(self, above=()):
+        """The kernel before, ours, the kernel after."""
+        read = lambda: bound(kernel(files(self.folder)), [ancestor(files(folder)) for folder in above])  # noqa: E731
+        before, begin = read(), time.time()
+        answer = ours(newer(self.socket, begin))
+        return {"before": before, "ours": answer, "after": read()}
+
+    def remove(self):
+        run(*self.engine, "rm", "--force", self.name, check=False)
+
+
+def ancestor(text):
+    """Of a cgroup above: controllers may be missing there."""
+    zeros = {"cpu.weight": "100", "memory.current": "0", "memory.peak": "0", "pids.current": "0"}
+    empty = {"memory.stat": "inactive_file 0\npgmajfault 0", "memory.events": "max 0\noom_kill 0"}
+    none = {"cpu.max": "max 100000", "memory.max": "max", "pids.max": "max"}
+    merged = {**zeros, **empty, **none, **text}
+    merged["cpu.stat"] += "".join(
+        f"{key} 0\n"
+        for key in ("nr_periods", "nr_throttled", "throttled_usec")
+        if key not in text["cpu.stat"]
+    )
+    return kernel(merged)
+
+
+def scraped(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        return answer.read().decode()
+
+
+def metrics(*names, port=9797):
+    """Name → value; None where one is missing."""
+    text = scraped(port)
+    found = {n: float(m[1]) for n in names if (m := re.search(rf"^{n}(?:{{[^}}]*}})? (\S+)$", text, re.M))}
+    return found if len(found) == len(names) else None
+
+
+def image():
+    root = pathlib.Path("/run/bare")
+    for name in ("usr", "etc", "proc", "sys", "dev", "tmp", "run"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("bin", "lib", "lib64", "sbin"):
+        (root / name).symlink_to(f"usr/{name}")
+    run("tar", "--create", "--file", "/run/bare.tar", "--directory", root, ".")
+    os.chmod("/run/bare.tar", 0o644)
+    run("docker", "import", "/run/bare.tar", "bare")
+
+
+def limits():
+    """A private namespace, Docker's default: each family; an update; a kill."""
+    probed = Probed(
+        "limits", "--cpus", "0.5", "--memory", "256m", "--cpuset-cpus", "0", "--pids-limit", "200"
+    )
+    probed.busy()
+    until(lambda: keyed((probed.folder / "cpu.stat").read_text())["nr_throttled"] > 5)
+    yield {"scenario": "private", "path": probed.path, **probed.beside()}
+    own = run("docker", "exec", "limits", "/usr/bin/cat", "/proc/self/cgroup")
+    yield {"golden": "docker_private", "own": own, "files": {"": files(probed.folder)}}
+
+    begin = time.time()
+    run("docker", "update", "--cpus", "0.75", "--cpuset-cpus", "1", "limits")
+    updated = time.time()
+
+    def seen():
+        answer = report(probed.socket)
+        now = ours(answer)
+        later = [each for each in answer["runs"] if each["started_at"] > updated]
+        if len(later) >= 2 or (now.get("cpu_quota_cores") == 0.75 and "cpuset_info 1" in now):
+            return {
+                "samples": len(later),
+                "quota": now.get("cpu_quota_cores"),
+                "cpuset": [n for n in now if "info" in n],
+            }
+        return None
+
+    yield {"scenario": "update", **until(seen), "seconds": time.time() - begin}
+
+    killed = kernel(files(probed.folder))["oom_kills_total"]
+    probed.execute("/usr/bin/python3", "-c", HOG)
+    until(lambda: kernel(files(probed.folder))["oom_kills_total"] > killed)
+    yield {"scenario": "killed", "was": killed, **probed.beside()}
+    probed.remove()
+
+
+def nested():
+    """The host's namespace, and a slice above that is tighter."""
+    pathlib.Path("/run/systemd/system/tight.slice").write_text(SLICE)
+    run("systemctl", "daemon-reload")
+    probed = Probed(
+        "nested", "--cgroup-parent", "tight.slice", "--cgroupns", "host", "--cpus", "0.5", "--memory", "256m"
+    )
+    probed.busy()
+    above = [CGROUPS.joinpath(*parent.parts[1:]) for parent in pathlib.PurePosixPath(probed.path).parents][
+        :-1
+    ]
+    until(lambda: keyed((above[0] / "cpu.stat").read_text())["nr_throttled"] > 5)
+    yield {
+        "scenario": "nested",
+        "path": probed.path,
+        "above": [str(f) for f in above],
+        **probed.beside(above),
+    }
+    own = run("docker", "exec", "nested", "/usr/bin/cat", "/proc/self/cgroup")
+    tree = {str(folder.relative_to(CGROUPS)): files(folder) for folder in (probed.folder, *above)}
+    yield {"golden": "docker_in_a_slice", "own": own, "files": {**tree, "": files(CGROUPS)}}
+    probed.remove()
+    hidden = Probed("hidden", "--cgroup-parent", "tight.slice", "--cpus", "0.5", "--memory", "256m")
+    yield {"scenario": "hidden", **hidden.beside()}
+    hidden.remove()
+
+
+def service():
+    """The exporter as the docs' unit: hardened, finds a container through Docker, reloads by SIGHUP."""
+    program = pathlib.Path("/opt/infercanary/bin/infercanary")
+    program.parent.mkdir(parents=True)
+    shutil.copytree(HERE / "site", "/opt/infercanary/site")
+    program.write_text(
+        "#!/usr/bin/python3\nimport sys\nsys.path.insert(0, '/opt/infercanary/site')\n"
+        "from infercanary.command.cli import main\nmain()\n"
+    )
+    program.chmod(0o755)
+    settings = pathlib.Path("/etc/infercanary/exporter.yaml")
+    settings.parent.mkdir()
+    settings.write_text("poll_seconds: 5\n")
+    for unit in HERE.glob("*.service"):
+        shutil.copy(unit, "/etc/systemd/system")
+    run("systemctl", "daemon-reload")
+    exposure = {}
+    for unit in HERE.glob("*.service"):
+        said = run("systemd-analyze", "security", "--no-pager", unit.name, check=False)
+        exposure[unit.name] = float(re.findall(r"Overall exposure level for \S+: ([\d.]+)", said)[0])
+    yield {"scenario": "exposure", **exposure}
+    (PROBES / "found.yaml").write_text(CONFIG.format(socket="").replace("unix://", "0.0.0.0:9798"))
+    run(
+        "docker", "run", "--detach", "--name", "found", "--label", "infercanary.enable=true",
+        "-v", "/usr:/usr:ro", "-v", f"{HERE}:{HERE}:ro", "-v", f"{PROBES}:{PROBES}", "-e", f"PYTHONPATH={HERE}/site",
+        "-w", str(PROBES), "bare",
+        "/usr/bin/python3", "-m", "infercanary", "probe", "--config", str(PROBES / "found.yaml"),
+    )  # fmt: skip
+    run("systemctl", "start", "infercanary-exporter")
+
+    reloaded = "infercanary_config_last_reload_success_timestamp_seconds"
+    try:
+        first = until(lambda: (m := metrics("infercanary_up", reloaded)) and m["infercanary_up"] == 1 and m)
+        settings.write_text("poll_seconds: 4\n")
+        run("systemctl", "reload", "infercanary-exporter")
+        later = until(lambda: (m := metrics(reloaded)) and m[reloaded] > first[reloaded] and m, 60)
+        settings.write_text("poll_secondz: 4\n")
+        run("systemctl", "reload", "infercanary-exporter")
+        good = "infercanary_config_last_reload_successful"
+        wrong = until(lambda: (m := metrics(good)) and m[good] == 0 and m, 60)
+    except TimeoutError:
+        log = run("journalctl", "--no-pager", "-u", "infercanary-exporter", "-n", "30", check=False)
+        raise RuntimeError(log) from None
+    yield {
+        "scenario": "service", "first": first, "later": later, "wrong": wrong,
+        "active": run("systemctl", "is-active", "infercanary-exporter", check=False),
+    }  # fmt: skip
+    run("systemctl", "stop", "infercanary-exporter")
+    run("docker", "rm", "--force", "found", check=False)
+
+
+def rootless():
+    """Podman of an ordinary user, with a probe in it."""
+    run("useradd", "--create-home", "--shell", "/bin/bash", "anybody")
+    run("loginctl", "enable-linger", "anybody")
+    uid = run("id", "--user", "anybody")
+    runtime = pathlib.Path("/run/user", uid)
+    until(lambda: (runtime / "bus").exists())
+    probes = pathlib.Path("/home/anybody/probes")
+    probes.mkdir()
+    shutil.chown(probes, "anybody")
+    engine = (
+        "runuser", "--user", "anybody", "--", "env", f"XDG_RUNTIME_DIR={runtime}", "HOME=/home/anybody",
+        f"DBUS_SESSION_BUS_ADDRESS=unix:path={runtime}/bus", "podman",
+    )  # fmt: skip
+    os.chdir("/home/anybody")
+    run(*engine, "import", "/run/bare.tar", "bare")
+    probed = Probed(
+        "rootless", "--cpus", "0.5", "--memory", "256m", "--network", "none",
+        "--label", "infercanary.enable=true", "--label", f"infercanary.socket=unix://{probes}/rootless.sock",
+        engine=engine, image="localhost/bare:latest", probes=probes,
+    )  # fmt: skip
+    yield {"scenario": "rootless", "path": probed.path, **probed.beside()}
+    own = run(*engine, "exec", "rootless", "/usr/bin/cat", "/proc/self/cgroup")
+    yield {"golden": "podman_rootless", "own": own, "files": {"": files(probed.folder)}}
+
+    # Podman's socket, and an exporter of the same user that lists once: what it learns later it learns by events.
+    address = f"unix://{runtime}/podman.sock"
+    settings = probes / "exporter.yaml"
+    settings.write_text(f"docker: {{url: '{address}', relist_seconds: 86400}}\n")
+    exporter = (*engine[:-1], f"PYTHONPATH={HERE}/site", "python3", "-m", "infercanary", "exporter")
+    started = [
+        subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        for command in (
+            [*engine, "system", "service", "--time", "0", address],
+            [*exporter, "--listen", "127.0.0.1:9796", "--config", str(settings)],
+        )
+    ]
+
+    def is_up():
+        return (metrics("infercanary_up", port=9796) or {}).get("infercanary_up") == 1
+
+    try:
+        until(is_up)
+        image = re.findall(r'image="([^"]*)"', scraped(9796))[0]
+        run(*engine, "stop", "--time", "2", "rootless")
+        until(lambda: metrics("infercanary_up", port=9796) is None)
+        run(*engine, "start", "rootless")
+        until(is_up)
+        yield {"scenario": "podman", "image": image}
+    finally:
+        for process in started:
+            process.kill()
+    probed.remove()
+
+
+def main():
+    say(
+        kernel=run("uname", "-r"),
+        docker=run("docker", "info", "--format", "{{ .CgroupVersion }} {{ .CgroupDriver }}"),
+    )
+    PROBES.mkdir()
+    image()
+    failed = 0
+    for scenario in (limits, nested, service, rootless):
+        if sys.argv[1:] and scenario.__name__ not in sys.argv[1:]:
+            continue
+        begin = time.monotonic()
+        try:
+            for found in scenario():
+                say(**found)
+        except Exception:
+            failed += 1
+            say(failed=scenario.__name__, error=traceback.format_exc()[-3000:])
+        say(took=scenario.__name__, seconds=round(time.monotonic() - begin))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

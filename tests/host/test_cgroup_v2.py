@@ -1,0 +1,124 @@
+"""A real host with cgroup v2: Debian 12 with systemd, kernel 6.1, Docker and Podman, under software emulation.
+
+It is ten to twenty times slower than this machine, so it is for behaviour alone. ``make campaign ARGS="-k cgroup_v2"``
+boots it once, as root (`.ci/host`), and writes benchmarks/results/cgroup-v2.md.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "benchmarks/results/cgroup-v2.md"
+HEAD = """# cgroup v2: the kernel's files beside our metrics
+
+`make campaign ARGS="-k cgroup_v2"`, as root on Debian 12, boots Debian 12 with systemd, {kernel} and Docker with
+its systemd driver (`.ci/host`). A probe runs in a container; the kernel's files are read on the host by code of the
+test, before and after a report whose samples were all taken between the two. Counters lie between them; memory, which
+goes up and down, is within 5 % of them. {day}.
+"""
+WANDERS = {"memory_bytes", "memory_working_set_bytes", "pids"}
+SCENARIOS = {
+    "private": "`docker run --cpus 0.5 --memory 256m --cpuset-cpus 0 --pids-limit 200`, two others in it busy",
+    "killed": "The same after `docker update --cpus 0.75 --cpuset-cpus 1`, and a process killed for memory",
+    "nested": "`--cgroupns host --cpus 0.5 --memory 256m`, slice of `CPUQuota=30%`, `MemoryMax=200M`, `TasksMax=300`",
+    "hidden": "The same in a private namespace: what is above is not visible in the container",
+    "rootless": "Rootless Podman, `--cpus 0.5 --memory 256m`",
+}
+SITE_SECONDS, VM_SECONDS = 300, 1500
+
+pytestmark = pytest.mark.campaign
+
+
+def checked(command: list[str], seconds: float, **environment: str) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds, check=False, cwd=ROOT,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What the guest said, an object a line."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        pytest.skip("a host is made by root on Debian 12")
+    site = tmp_path_factory.mktemp("host") / "site"
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    wheels = site.with_name("wheels")
+    checked([*pip, "wheel", "--no-deps", "--wheel-dir", str(wheels), "."], SITE_SECONDS)
+    [wheel] = wheels.glob("*.whl")
+    checked(
+        [*pip, "install", "--target", str(site), "--python-version", "3.11", "--only-binary", ":all:",
+         "--constraint", "constraints.txt", f"{wheel}[exporter]"],
+        SITE_SECONDS,
+    )  # fmt: skip
+    units = sorted(map(str, (ROOT / "deploy/systemd").glob("*.service")))
+    host = [str(ROOT / ".ci/host"), "run", str(Path(__file__).with_name("guest.py")), str(site), *units]
+    text = checked(host, VM_SECONDS + 300, HOST_SECONDS=str(VM_SECONDS))
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def by_scenario(said: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["scenario"]: each for each in said if "scenario" in each}
+
+
+def fits(name: str, before: float | None, ours: float | None, after: float | None) -> bool:
+    if before is None or ours is None or after is None:
+        return False
+    slack = 0.05 * max(before, after) + 2 * (name == "pids") if name in WANDERS else 1e-6
+    return min(before, after) - slack <= ours <= max(before, after) + slack
+
+
+def test_cgroup_v2(said: list[dict[str, Any]]) -> None:
+    """All that a boot shows, in one test: the campaign runs each in a process of its own, and a boot is minutes."""
+    assert [each for each in said if "failed" in each] == []
+    found = by_scenario(said)
+    lines = [HEAD.format(kernel=f"kernel {said[0]['kernel']}", day=datetime.date.today().isoformat())]
+    wrong = []
+    for scenario, words in SCENARIOS.items():
+        lines.append(
+            f"\n## {scenario}\n\n{words}.\n\n| family | kernel before | ours | kernel after |\n|---|---:|---:|---:|\n"
+        )
+        sides = [found[scenario][key] for key in ("before", "ours", "after")]
+        for name in sorted({name for side in sides for name in side}):
+            values = [side.get(name) for side in sides]
+            lines.append(f"| {name} | {' | '.join('–' if v is None else f'{v:.10g}' for v in values)} |\n")
+            if not fits(name, *values):
+                wrong.append((scenario, name, *values))
+    assert wrong == []
+    assert found["killed"]["ours"]["oom_kills_total"] == found["killed"]["was"] + 1
+    assert found["private"]["ours"]["cpu_throttled_periods_total"] > 5
+    assert found["private"]["ours"]["pressure_waiting_seconds_total cpu"] > 0
+    nested = found["nested"]["ours"]
+    assert (nested["cpu_quota_cores"], nested["memory_limit_bytes"], nested["pids_limit"]) == (
+        0.3,
+        200 << 20,
+        300,
+    )
+    update = found["update"]
+    assert (update["quota"], update["cpuset"]) == (0.75, ["cpuset_info 1"]) and update["samples"] <= 2
+    exposure = {name: value for name, value in found["exposure"].items() if name != "scenario"}
+    assert len(exposure) == 2 and max(exposure.values()) < 3
+    assert found["service"]["active"] == "active", "a config with a mistake ends nothing"
+    assert found["podman"]["image"] == "bare:latest"
+    lines.append(
+        "\n## Beside\n\n"
+        f"- `docker update --cpus 0.75 --cpuset-cpus 1` was seen after {update['samples']} sample(s).\n"
+        f"- `systemd-analyze security`: {', '.join(f'{name} {value}' for name, value in sorted(exposure.items()))}.\n"
+        "- The exporter as that unit found a container through Docker, reloaded by SIGHUP, and went on with its old\n"
+        "  config where the new one had a mistake.\n"
+        "- An exporter at rootless Podman's socket, which listed once, saw by events that a container\n"
+        "  stopped and started again.\n"
+    )
+    TABLE.write_text("".join(lines))

@@ -1,0 +1,43 @@
+"""`/proc` mounted with `hidepid=2`: processes of other users are not there for a probe."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import subprocess
+from infercanary.probe.samplers.processes import ProcessSampler
+from infercanary.probe.samplers.threads import ThreadSampler
+from infercanary.probe.measures import resident
+own = subprocess.Popen(["sleep", "60"])
+for kind in (ProcessSampler, ThreadSampler):
+    print(kind.name, len(list(kind().sample())) > 0)
+shown = {label for f in ProcessSampler().sample() for p in f.points for label in p.labels}
+print("foreign", "tail" in shown, "resident", resident() > 0)
+own.kill()
+"""
+
+
+@pytest.mark.root
+def test_the_samplers_show_what_they_may_see() -> None:
+    if not shutil.which("unshare") or not shutil.which("setpriv"):
+        pytest.skip("no unshare here")
+    # Who is in group 0 sees all, whatever hidepid says.
+    others = "setpriv --reuid 65534 --clear-groups tail -f /dev/null & "
+    command = (
+        "mount -t proc -o hidepid=2 proc /proc && " + others + "sleep 0.2; "
+        'setpriv --regid 65533 --clear-groups --bounding-set -sys_ptrace --inh-caps -all "$0" -c "$1"; kill $!'
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "bash", "-c", command, sys.executable, SCRIPT],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    if "mount:" in done.stderr:
+        pytest.skip(f"/proc cannot be mounted here: {done.stderr.strip()}")
+    assert done.stdout.splitlines() == [
+        "processes True", "threads True", "foreign False resident True",
+    ], done.stderr  # fmt: skip
