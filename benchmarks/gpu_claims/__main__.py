@@ -27,7 +27,7 @@ try:
     from gpu import why_not
     from gpu_claims import state as states
     from gpu_claims.claim import from_json, row
-    from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, steps
+    from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, end_with_parent, steps
 except ModuleNotFoundError as error:
     needs = "click msgspec nvidia-ml-py psutil PyYAML"
     raise SystemExit(f"{sys.executable} has no module `{error.name}`; the probe needs {needs}") from None
@@ -66,6 +66,7 @@ def versions(device: str) -> str:
 
 def perform(name: str, device: str, scale: float) -> None:
     """One step in this process: its outcome is the last line that it prints."""
+    end_with_parent()
     with tempfile.TemporaryDirectory() as folder:
         try:
             rows = steps()[name].function(Place(device, scale, Path(folder)))
@@ -186,7 +187,8 @@ def main() -> int:
         device, {"versions": versions("cpu" if why else given.device), "steps": {}}
     )
     for name, each in table_of_steps.items():
-        if name in given.step or (not given.step and name not in run["steps"]):
+        before = run["steps"].get(name, {"outcome": "not run"})["outcome"]  # what was missing may be here now
+        if name in given.step or (not given.step and before == "not run"):
             begin = time.monotonic()
             if each.needs_gpu and given.device == "cpu":
                 outcome: dict[str, Any] = {"outcome": "not run", "why": "needs a GPU"}
