@@ -153,11 +153,10 @@ def _regressed(view: Known) -> Iterator[Condition]:
         severe = min(low, image) >= policy.severe_effect
         slower = f"{cause['canary']} is {_percent(shift)} slower since the upgrade"
         if cause["cause"] in ("image", "both") and (severe or shift >= policy.smallest_effect):
-            labels = dict(cause)
             what = "the model" if cause.get("changed") == "model" else "the image"
             by = f"host and {what.removeprefix('the ')}" if cause["cause"] == "both" else what
             severity = CRITICAL if severe else WARNING
-            yield Condition("InferCanaryImageRegressed", severity, f"{slower}, by {by}", labels)
+            yield Condition("InferCanaryImageRegressed", severity, f"{slower}, by {by}", of)
         elif cause["cause"] == "unknown" and shift >= policy.smallest_effect:
             yield Condition("InferCanaryRegressionUnexplained", WARNING, f"{slower}; not known by what", of)
         elif cause["cause"] == "host" and shift >= policy.smallest_effect:
