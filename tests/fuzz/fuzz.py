@@ -33,7 +33,7 @@ from infercanary.store.base import StoreError
 from infercanary.store.sqlite import SqliteStore
 
 CORPUS = Path(__file__).parent / "corpus"
-_AT_ONCE = 200
+_INPUTS = 200
 
 
 def report(data: bytes) -> None:
@@ -154,7 +154,7 @@ def fuzz(name: str, seconds: float) -> tuple[int, BaseException | None]:
     tried = 0
     last = b""
 
-    @settings(max_examples=_AT_ONCE, deadline=None, database=None, suppress_health_check=[*HealthCheck],
+    @settings(max_examples=_INPUTS, deadline=None, database=None, suppress_health_check=[*HealthCheck],
               phases=[Phase.generate, Phase.shrink])  # fmt: skip
     @given(st.one_of(changed(name), changed(name), changed(name), st.binary(max_size=512)))
     def one(data: bytes) -> None:
