@@ -33,8 +33,7 @@ from postgres import Postgres, running
 from infercanary.contract.report import Run
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store.postgres import PostgresStore
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location, PostgresStore
 from infercanary.store.records import encode
 from infercanary.store.sqlite import SqliteStore
 

@@ -1,7 +1,7 @@
 """What judging needs of a store, and the registry of the kinds of stores.
 
-A kind is one file in this folder: a class with the methods of :class:`Store`, and one call of :func:`register`.
-``sqlite`` is the default; ``postgresql`` is for exporters that share one.
+A kind is one file or folder beside this file: a class with the methods of :class:`Store`, and one call of
+:func:`register`. ``sqlite`` is the default; ``postgresql`` is for exporters that share one.
 """
 
 from __future__ import annotations
@@ -258,10 +258,7 @@ class Store(Protocol):
         service: ServiceKey,
         canary: str,
         *,
-        images: Collection[str] | None = None,
         container: str | None = None,
-        newest: int | None = None,
-        oldest: int | None = None,
         since: float = -math.inf,
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its runs (failed ones too) and the medians of its earlier ones.
@@ -269,10 +266,7 @@ class Store(Protocol):
         Args:
             service: Its key.
             canary: Its name.
-            images: Starts of these image keys alone.
             container: Starts of this container alone.
-            newest: So many samples of each start, the last ones.
-            oldest: So many samples of each start, the first ones; only one of both may be given.
             since: Starts of that Unix time and later.
 
         Returns:
@@ -356,7 +350,7 @@ def register(scheme: str, opener: OpenStore, check: Callable[[str], object] = st
 
 
 def registered() -> dict[str, Kind]:
-    """Scheme → the kind, of every one that a file of this folder registers.
+    """Scheme → the kind, of every one that a file or folder beside this one registers.
 
     Returns:
         Scheme → kind, in order of the schemes.

@@ -176,21 +176,10 @@ class SqliteStore:
         service: ServiceKey,
         canary: str,
         *,
-        images: Collection[str] | None = None,
         container: str | None = None,
-        newest: int | None = None,
-        oldest: int | None = None,
         since: float = -math.inf,
     ) -> list[tuple[Generation, list[Sample]]]:
-        """Each start in which the canary ran, with its samples, as :class:`~infercanary.store.base.Store` says.
-
-        Raises:
-            ValueError: Both ``newest`` and ``oldest`` are given.
-        """
-        if newest is not None and oldest is not None:
-            raise ValueError("either newest or oldest")
-        limit = next((most for most in (newest, oldest) if most is not None), -1)
-        backwards = newest is not None
+        """Each start in which the canary ran, with its samples."""
         found = []
         with self.session.work() as db:
             rows = db.execute(
@@ -202,18 +191,17 @@ class SqliteStore:
             ).fetchall()
             for row in rows:
                 generation = self._generation(row)
-                if generation is None or (images is not None and generation.image_key not in images):
+                if generation is None:
                     continue
                 bodies = db.execute(
-                    "SELECT body FROM sample WHERE series = "  # noqa: S608
-                    "(SELECT id FROM series WHERE generation = ? AND canary = ?) "
-                    f"ORDER BY sequence {'DESC' if backwards else 'ASC'} LIMIT ?",
-                    (row[0], canary, limit),
+                    "SELECT body FROM sample WHERE series = "
+                    "(SELECT id FROM series WHERE generation = ? AND canary = ?) ORDER BY sequence",
+                    (row[0], canary),
                 ).fetchall()
                 samples = decode(body for (body,) in bodies)
                 self.unreadable += len(bodies) - len(samples)
                 if samples:
-                    found.append((generation, samples[::-1] if backwards else samples))
+                    found.append((generation, samples))
         return found
 
     def keep_for(self, policy: Policy) -> None:

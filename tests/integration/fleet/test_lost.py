@@ -15,8 +15,7 @@ from postgres import Postgres, running
 from infercanary.exporter.judging.ownership import Finding
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Judgement, ServiceKey
-from infercanary.store.postgres import PostgresStore
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location, PostgresStore
 from tests.integration.fleet.world import SERVICE, Exporter, Probe, eventually, fleet, location
 
 KEY = ServiceKey("", SERVICE)

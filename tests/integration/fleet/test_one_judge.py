@@ -19,8 +19,7 @@ from infercanary.contract.report import Run
 from infercanary.exporter.judging import ownership, thread
 from infercanary.exporter.judging.thread import Judging
 from infercanary.judge.model import Generation, ServiceKey
-from infercanary.store.postgres import PostgresStore
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location, PostgresStore
 
 SERVICES = {"faster": 0.93, "slower": 1.08, "same": 1.0, "much-slower": 1.5, "alone": None}
 """What the second image makes of the latency; None for a service without one."""
@@ -211,7 +210,7 @@ class Proxy:
 def test_a_partition_costs_nothing_and_ends_with_one_judge(
     postgres: Postgres, judges: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres_session._CALL_SECONDS", 0.5)
+    monkeypatch.setattr("infercanary.store.postgres.session._CALL_SECONDS", 0.5)
     url = postgres.database()
     proxy = judges.enter_context(closing(Proxy(postgres.port)))
     (tmp_path / "password").write_text(PASSWORD)

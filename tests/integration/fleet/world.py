@@ -19,7 +19,7 @@ import numpy as np
 from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location
 
 SERVICE = "search"
 _EVERY = 0.05  # seconds between two runs; by the probe's own clock 10

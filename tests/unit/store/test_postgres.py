@@ -13,10 +13,9 @@ import pytest
 from postgres import PASSWORD, Postgres
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
-from infercanary.store import migrate, postgres_sql, retention
+from infercanary.store import migrate, retention
 from infercanary.store.base import LeaseLost, StoredFinding, StoreError, check, open_store
-from infercanary.store.postgres import PostgresStore
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location, PostgresStore, sql
 from infercanary.store.retention import Retention
 
 SEARCH, RANK = ServiceKey("", "search"), ServiceKey("prod", "rank")
@@ -63,7 +62,7 @@ def test_ten_that_start_together_make_one_schema(url: str, postgres: Postgres) -
     for thread in threads:
         thread.join()
     assert not failed
-    assert postgres.sql("SELECT version FROM schema_version", url) == str(len(postgres_sql.STEPS))
+    assert postgres.sql("SELECT version FROM schema_version", url) == str(len(sql.STEPS))
 
 
 def test_a_newer_schema_is_refused_in_one_line(url: str, postgres: Postgres) -> None:
@@ -72,7 +71,7 @@ def test_a_newer_schema_is_refused_in_one_line(url: str, postgres: Postgres) -> 
     postgres.sql("UPDATE schema_version SET version = 7", url)
     with closing(open_store(url)) as store, pytest.raises(StoreError) as caught:
         store.canaries()
-    known = len(postgres_sql.STEPS)
+    known = len(sql.STEPS)
     assert f"written by a newer InferCanary (schema 7, this one knows {known}); upgrade this one" in str(
         caught.value
     )
@@ -155,10 +154,10 @@ def test_a_password_that_is_changed_is_read_at_the_next_try(
 def test_a_server_that_is_paused_is_given_up(
     url: str, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres_session._CALL_SECONDS", 0.5)
+    monkeypatch.setattr("infercanary.store.postgres.session._CALL_SECONDS", 0.5)
     with closing(PostgresStore(Location.of(url))) as store:
         store.canaries()
-        store.session.rows(postgres_sql.NOW)
+        store.session.rows(sql.NOW)
         before = time.monotonic()
         with pytest.raises(StoreError):
             store.session.rows("SELECT pg_sleep(30)")
@@ -266,7 +265,7 @@ def test_only_what_is_new_is_read_whatever_the_order_of_commits(
 
     def rows(statement: str, **given: object) -> list[tuple[object, ...]]:
         found = real(statement, **given)
-        if statement == postgres_sql.SAMPLES:
+        if statement == sql.SAMPLES:
             fetched.append(len(found))
         return found
 
@@ -292,7 +291,7 @@ def test_only_what_is_new_is_read_whatever_the_order_of_commits(
 def test_a_mirror_holds_no_more_than_it_may(
     stores: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("infercanary.store.postgres._MOST_READ_BYTES", 1000)
+    monkeypatch.setattr("infercanary.store.postgres.store._MOST_READ_BYTES", 1000)
     writer, judge, _ = stores
     for canary in ("c", "d"):
         writer.take(start(), runs(1, 100, canary=canary))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from infercanary.store import postgres_sql
+from infercanary.store.postgres import sql
 
 STATEMENTS = {
     "CREATE TABLE", "CREATE INDEX", "SELECT", "INSERT INTO", "UPDATE", "DELETE FROM", "WITH",
@@ -26,7 +26,7 @@ FORBIDDEN = (
 
 def statements() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name, value in vars(postgres_sql).items():
+    for name, value in vars(sql).items():
         if isinstance(value, str) and name.isupper():
             found[name] = value
         elif isinstance(value, tuple) and name.isupper():
@@ -64,9 +64,9 @@ def test_every_key_and_every_condition_begins_with_the_service() -> None:
 
 
 def test_there_is_no_sql_beside_the_module() -> None:
-    folder = Path(postgres_sql.__file__).parent
-    for path in folder.glob("postgres*.py"):
-        if path.name != "postgres_sql.py":
+    folder = Path(sql.__file__).parent
+    for path in folder.glob("*.py"):
+        if path.name != "sql.py":
             found = re.findall(
                 r'"[^"]*\b(?:SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE)\s[^"]*"', path.read_text()
             )

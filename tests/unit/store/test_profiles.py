@@ -12,8 +12,7 @@ from infercanary.contract.profile import Profile
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.profiles import FIRST, KEPT, Packed, pack, unpacked
 from infercanary.store.base import Store
-from infercanary.store.postgres import PostgresStore
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location, PostgresStore
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 

@@ -22,9 +22,8 @@ from infercanary.judge.model import Generation, Sample, ServiceKey, merge
 from infercanary.judge.origin import Origin
 from infercanary.store import database, retention
 from infercanary.store.base import Document, LastRun, StoreError
-from infercanary.store.postgres import PostgresStore
-from infercanary.store.postgres_keys import service_id
-from infercanary.store.postgres_session import Location
+from infercanary.store.postgres import Location, PostgresStore
+from infercanary.store.postgres.keys import service_id
 from infercanary.store.records import decode, encode
 from infercanary.store.retention import BLOCK, HOUR, Retention, StartRecord, expired
 from infercanary.store.sqlite import SqliteStore
@@ -224,23 +223,19 @@ def test_what_identifies_an_image() -> None:
     assert all(key.startswith("environment:") for key in static)
 
 
-def test_the_newest_or_the_oldest_of_certain_images(store: AnyStore) -> None:
-    for boot, image in (("a", "sha256:1"), ("b", "sha256:2"), ("c", "sha256:1")):
-        store.take(generation(boot, image_id=image), samples(1, 11))
+def test_the_starts_of_a_container_since_a_moment(store: AnyStore) -> None:
+    for number, container in enumerate(("a", "b", "a")):
+        store.take(
+            generation(f"{container}-{number}", container=container, started_at=T + number), samples(1, 4)
+        )
 
-    def found(**limits: object) -> dict[str, list[int]]:
-        return {
-            g.boot_id: [s.sequence for s in several]
-            for g, several in store.generations(SEARCH, "resnet18", **limits)  # type: ignore[arg-type]
-        }
+    def found(**limits: object) -> list[str]:
+        return [g.boot_id for g, _ in store.generations(SEARCH, "resnet18", **limits)]  # type: ignore[arg-type]
 
-    everything = list(range(1, 11))
-    assert found() == {"a": everything, "b": everything, "c": everything}
-    assert found(newest=2) == {"a": [9, 10], "b": [9, 10], "c": [9, 10]}
-    assert found(images=["sha256:1"], oldest=3) == {"a": [1, 2, 3], "c": [1, 2, 3]}
-    assert found(images=()) == {}
-    with pytest.raises(ValueError, match="newest"):
-        found(newest=1, oldest=1)
+    assert found() == ["a-0", "b-1", "a-2"]
+    assert found(container="a") == ["a-0", "a-2"]
+    assert found(since=T + 1) == ["b-1", "a-2"]
+    assert found(container="a", since=T + 1) == ["a-2"]
 
 
 def test_a_probe_that_invents_canaries_and_phases_costs_little(store: AnyStore) -> None:

@@ -8,8 +8,8 @@ from uuid import UUID
 import msgspec
 
 from infercanary.judge.model import Generation
-from infercanary.store import postgres_sql as sql
-from infercanary.store.postgres_session import PostgresSession
+from infercanary.store.postgres import sql
+from infercanary.store.postgres.session import PostgresSession
 from infercanary.store.records import start_in
 
 _READ = 50  # series in a statement: each may have thousands of rows, and a statement has seconds

@@ -3,7 +3,7 @@
 Only what distributed engines with PostgreSQL's protocol have too; tests/unit/store/test_postgres_sql.py holds this
 module to a list of statements and functions. Keys begin with the service, so that a service's rows are on one shard and
 services spread. Identifiers of services, starts and series are digests that the exporter computes
-(:mod:`.postgres_keys`).
+(:mod:`.keys`).
 """
 
 # ruff: noqa: S608 - all parts are constants of this module; what is given is bound by name

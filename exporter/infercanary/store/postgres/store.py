@@ -1,6 +1,6 @@
 """The store in PostgreSQL, which exporters of a fleet share: each run once, the judge's findings, and who judges.
 
-docs/adr/0022-a-fleets-store.md has the tables, and why nothing is lost or doubled; all SQL is in :mod:`.postgres_sql`.
+docs/adr/0022-a-fleets-store.md has the tables, and why nothing is lost or doubled; all SQL is in :mod:`.sql`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import msgspec
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
-from infercanary.store import postgres_sql as sql
 from infercanary.store import retention, thinning
-from infercanary.store.base import HISTORY, Document, LastRun, LeaseLost, StoreError, register
-from infercanary.store.postgres_fleet import PostgresFleet
-from infercanary.store.postgres_keys import series_id, service_id, start_id, storable
-from infercanary.store.postgres_mirror import Mirror
-from infercanary.store.postgres_rows import PostgresRows
-from infercanary.store.postgres_session import Location, PostgresSession
+from infercanary.store.base import HISTORY, Document, LastRun, LeaseLost, StoreError
+from infercanary.store.postgres import sql
+from infercanary.store.postgres.fleet import PostgresFleet
+from infercanary.store.postgres.keys import series_id, service_id, start_id, storable
+from infercanary.store.postgres.location import Location
+from infercanary.store.postgres.mirror import Mirror
+from infercanary.store.postgres.rows import PostgresRows
+from infercanary.store.postgres.session import PostgresSession
 from infercanary.store.records import (
     ContainerKey,
     began,
@@ -152,19 +153,10 @@ class PostgresStore:
         service: ServiceKey,
         canary: str,
         *,
-        images: Collection[str] | None = None,
         container: str | None = None,
-        newest: int | None = None,
-        oldest: int | None = None,
         since: float = -math.inf,
     ) -> list[tuple[Generation, list[Sample]]]:
-        """Each start in which the canary ran, with its samples, as :class:`~infercanary.store.base.Store` says.
-
-        Raises:
-            ValueError: Both ``newest`` and ``oldest`` are given.
-        """
-        if newest is not None and oldest is not None:
-            raise ValueError("either newest or oldest")
+        """Each start in which the canary ran, with its samples."""
         mirror = self._mirror(service, container)
         mirror.read(self.session, canary)
         found = []
@@ -172,18 +164,12 @@ class PostgresStore:
             generation = self._readable(start.generation)
             if (
                 generation is None
-                or (images is not None and generation.image_key not in images)
                 or (container is not None and generation.container != container)
                 or start.began < since
             ):
                 continue
-            bodies = series.bodies
-            if newest is not None:
-                bodies = bodies[max(0, len(bodies) - newest) :]
-            elif oldest is not None:
-                bodies = bodies[:oldest]
-            samples = decode(body for _, body in bodies)
-            self.unreadable += len(bodies) - len(samples)
+            samples = decode(body for _, body in series.bodies)
+            self.unreadable += len(series.bodies) - len(samples)
             if samples:
                 found.append((generation, samples))
         self._fleet.forget_runs(_MOST_READ_BYTES, service, canary)
@@ -365,12 +351,3 @@ def _changeable(generation: Generation, environment: bytes) -> dict[str, Any]:
 
 def _columns(names: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> dict[str, Any]:
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def _open(location: str | None) -> PostgresStore:
-    if location is None:
-        raise StoreError("postgresql:// needs a database: postgresql://ROLE@HOST/DATABASE")
-    return PostgresStore(Location.of(location))
-
-
-register("postgresql", _open, Location.of)

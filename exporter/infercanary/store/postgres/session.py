@@ -9,33 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
-import msgspec
-
-from infercanary.store import postgres_sql as sql
 from infercanary.store.base import StoreAway, StoreError
+from infercanary.store.postgres import sql
+from infercanary.store.postgres.location import Location
+from infercanary.store.postgres.schema import migrate
 
 if TYPE_CHECKING:
     import psycopg
 
 Row = tuple[Any, ...]
 
-LEASE_SECONDS = 20.0
 _CALL_SECONDS = 15.0  # a statement that takes longer is given up, whatever the server does
-_SETTINGS = "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
-_DEFAULTS: Mapping[str, str] = {
-    "connect_timeout": "5",
-    "application_name": "infercanary-exporter",
-    "target_session_attrs": "read-write",  # of several hosts the one that is the primary now
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
-    "keepalives_count": "2",
-    "tcp_user_timeout": "15000",
-    "options": _SETTINGS,
-}
 _ADVICE: Mapping[str, str] = {
     "53100": "the database's disk is full; what was kept is not lost, and it goes on once there is room",
     "53300": "the database has no connection left; raise max_connections, or use a pooler in session mode",
@@ -49,77 +35,6 @@ _ADVICE: Mapping[str, str] = {
     "40001": "another exporter was faster; it is tried again",
     "40P01": "another exporter was faster; it is tried again",
 }
-
-
-class Location(msgspec.Struct, frozen=True):
-    """Where a database is, without the password."""
-
-    conninfo: str
-    shown: str
-    """For people: without any parameter."""
-    password_file: Path | None = None
-    lease_seconds: float = LEASE_SECONDS
-
-    @classmethod
-    def of(cls, url: str) -> Location:
-        """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``.
-
-        Parameters are libpq's, ``password_file``, and ``lease_seconds``: how long a judge is waited for that is silent.
-
-        Args:
-            url: As ``store:`` has it.
-
-        Returns:
-            The location.
-
-        Raises:
-            StoreError: It has a password in it, or is no such URL.
-        """
-        parts = urlsplit(url)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        authority = parts.netloc.rpartition("@")[0]
-        shown = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
-        if ":" in authority or "password" in query:
-            raise StoreError(
-                f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
-                "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
-            )
-        file = query.pop("password_file", None)
-        lease = query.pop("lease_seconds", str(LEASE_SECONDS))
-        try:
-            seconds = float(lease)
-        except ValueError:
-            seconds = 0.0
-        if not 1 <= seconds <= 600:
-            raise StoreError(f"{shown}: lease_seconds: {lease!r} is not a number from 1 to 600")
-        for name, value in _DEFAULTS.items():
-            query.setdefault(name, value)
-        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
-        with suppress(ImportError):
-            import psycopg.conninfo
-
-            try:
-                psycopg.conninfo.conninfo_to_dict(conninfo)
-            except psycopg.Error as error:
-                raise StoreError(f"{shown}: {error}") from None
-        return cls(conninfo, shown, None if file is None else Path(file), seconds)
-
-    def password(self) -> dict[str, str]:
-        """The password as it stands in its file now, for a connection.
-
-        Returns:
-            Nothing where there is no such file: then libpq finds one by itself, or none is needed.
-
-        Raises:
-            StoreError: The file cannot be read.
-        """
-        if self.password_file is None:
-            return {}
-        try:
-            return {"password": self.password_file.read_text().rstrip("\r\n")}
-        except (OSError, UnicodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not text"
-            raise StoreError(f"password_file {self.password_file}: {reason}") from None
 
 
 class PostgresSession:
@@ -143,7 +58,7 @@ class PostgresSession:
         """What a statement returns.
 
         Args:
-            statement: One of :mod:`.postgres_sql`.
+            statement: One of :mod:`.sql`.
             given: Its parameters.
 
         Returns:
@@ -160,7 +75,7 @@ class PostgresSession:
         """Do what a statement says.
 
         Args:
-            statement: One of :mod:`.postgres_sql`.
+            statement: One of :mod:`.sql`.
             given: Its parameters.
 
         Returns:
@@ -282,45 +197,6 @@ class PostgresSession:
             with suppress(Exception):
                 self._db.close()
         self._db = None
-
-
-def migrate(db: psycopg.Connection[Row], shown: str) -> None:
-    """Bring the database to the schema of today; of several exporters that start at once one does, the others wait.
-
-    Args:
-        db: A connection that commits by itself.
-        shown: The database's name, for people.
-
-    Raises:
-        StoreError: A newer version wrote it, or this role may not change it.
-        psycopg.Error: As psycopg does.
-    """
-    from psycopg import errors
-
-    try:
-        version = db.execute(sql.VERSION.encode()).fetchone()
-    except errors.UndefinedTable:
-        version = None
-    if version is not None and version[0] > len(sql.STEPS):
-        raise StoreError(
-            f"{shown}: written by a newer InferCanary (schema {version[0]}, this one knows {len(sql.STEPS)}); "
-            "upgrade this one, or name another database"
-        )
-    if version is not None and version[0] == len(sql.STEPS):
-        return
-    if version is None:
-        # Two that create a table at the same time: the later one's IF NOT EXISTS may fail all the same.
-        for statement in sql.CREATE_VERSION:
-            with suppress(errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
-                db.execute(statement.encode())
-    while True:
-        with db.transaction():
-            [(known,)] = db.execute(sql.LOCK_VERSION.encode()).fetchall()
-            if known >= len(sql.STEPS):
-                return
-            for statement in sql.STEPS[known]:
-                db.execute(statement.encode())
-            db.execute(sql.SET_VERSION.encode(), {"version": known + 1})
 
 
 def explain(error: BaseException) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from infercanary.judge.model import Generation, ServiceKey
-from infercanary.store import postgres_sql as sql
 from infercanary.store.base import LeaseLost, StoredFinding
-from infercanary.store.postgres_keys import service_id
-from infercanary.store.postgres_mirror import Mirror
-from infercanary.store.postgres_session import PostgresSession
+from infercanary.store.postgres import sql
+from infercanary.store.postgres.keys import service_id
+from infercanary.store.postgres.mirror import Mirror
+from infercanary.store.postgres.session import PostgresSession
 
 _GONE_SECONDS = 300.0  # a container without a run for so long, while others of its service have some, is gone
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from infercanary.store import postgres_sql as sql
-from infercanary.store.postgres_session import PostgresSession
+from infercanary.store.postgres import sql
+from infercanary.store.postgres.session import PostgresSession
 from infercanary.store.thinning import SeriesCounts
 
 

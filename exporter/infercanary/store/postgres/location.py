@@ -1,0 +1,96 @@
+"""Where a database is: the URL of `store:`, and the password beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from infercanary.store.base import StoreError
+
+LEASE_SECONDS = 20.0
+_SETTINGS = "-c statement_timeout=10s -c lock_timeout=5s -c idle_in_transaction_session_timeout=10s"
+_DEFAULTS: Mapping[str, str] = {
+    "connect_timeout": "5",
+    "application_name": "infercanary-exporter",
+    "target_session_attrs": "read-write",  # of several hosts the one that is the primary now
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "2",
+    "tcp_user_timeout": "15000",
+    "options": _SETTINGS,
+}
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Where a database is, without the password."""
+
+    conninfo: str
+    shown: str
+    """For people: without any parameter."""
+    password_file: Path | None = None
+    lease_seconds: float = LEASE_SECONDS
+
+    @classmethod
+    def of(cls, url: str) -> Location:
+        """Read ``postgresql://ROLE@HOST:PORT/DATABASE?PARAMETER=…``.
+
+        Parameters are libpq's, ``password_file``, and ``lease_seconds``: how long a judge is waited for that is silent.
+
+        Args:
+            url: As ``store:`` has it.
+
+        Returns:
+            The location.
+
+        Raises:
+            StoreError: It has a password in it, or is no such URL.
+        """
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        authority = parts.netloc.rpartition("@")[0]
+        shown = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        if ":" in authority or "password" in query:
+            raise StoreError(
+                f"{shown}: the password is in the URL, where everybody can read it; write it into a file and add "
+                "?password_file=PATH, or use libpq's ?passfile=PATH or ?service=NAME"
+            )
+        file = query.pop("password_file", None)
+        lease = query.pop("lease_seconds", str(LEASE_SECONDS))
+        try:
+            seconds = float(lease)
+        except ValueError:
+            seconds = 0.0
+        if not 1 <= seconds <= 600:
+            raise StoreError(f"{shown}: lease_seconds: {lease!r} is not a number from 1 to 600")
+        for name, value in _DEFAULTS.items():
+            query.setdefault(name, value)
+        conninfo = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(query, quote_via=quote), ""))
+        with suppress(ImportError):
+            import psycopg.conninfo
+
+            try:
+                psycopg.conninfo.conninfo_to_dict(conninfo)
+            except psycopg.Error as error:
+                raise StoreError(f"{shown}: {error}") from None
+        return cls(conninfo, shown, None if file is None else Path(file), seconds)
+
+    def password(self) -> dict[str, str]:
+        """The password as it stands in its file now, for a connection.
+
+        Returns:
+            Nothing where there is no such file: then libpq finds one by itself, or none is needed.
+
+        Raises:
+            StoreError: The file cannot be read.
+        """
+        if self.password_file is None:
+            return {}
+        try:
+            return {"password": self.password_file.read_text().rstrip("\r\n")}
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not text"
+            raise StoreError(f"password_file {self.password_file}: {reason}") from None
