@@ -49,7 +49,8 @@ def _torch(model: Callable[..., Any], *shape: int) -> Side:
 
 
 def _convolutions() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(16, 16, 5, padding=2), nn.ReLU(), nn.Conv2d(16, 16, 5, padding=2)).eval()
+    layers = [nn.Conv2d(32, 32, 3, padding=1) for _ in range(2)]
+    return nn.Sequential(layers[0], nn.ReLU(), layers[1]).eval()
 
 
 def _linears(count: int = 2, size: int = 384) -> nn.Sequential:
@@ -161,7 +162,7 @@ def trials(folder: Path) -> Mapping[str, Trial]:
         folder: Where models are written.
     """
     # Below a millisecond: on a busy machine most repeats are then undisturbed.
-    images, rows = (1, 16, 16, 16), (32, 384)
+    images, rows = (1, 32, 28, 28), (32, 384)
     return {
         "onednn_off": Trial(
             _torch(_convolutions(), *images),
