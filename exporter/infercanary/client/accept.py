@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from infercanary.client.limits import Limits
+from infercanary.contract import bounds
 from infercanary.contract.kinds import KINDS
 from infercanary.contract.profile import is_sound
 from infercanary.contract.report import (
@@ -45,7 +46,6 @@ _LABEL = re.compile(r"[a-z_][a-z0-9_]*")
 _SUFFIXES = ("_total", "_bucket", "_count", "_sum", "_created")
 _TAKEN_LABELS = frozenset({"namespace", "pod", "service", "container", "le", "quantile", "job", "instance"})
 _PINNED = {metric.name: (metric.kind, metric.labels) for metric in (LATENCY, PHASE)}
-_MAX_COUNT = 2**53  # beyond it a float, which is what Prometheus keeps, skips integers
 _MAX_HELP = 1024
 _MAX_ENVIRONMENT = 200
 _MAX_SETTING = 4096
@@ -92,17 +92,20 @@ def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepte
         else:
             rejected[reason] += 1
     runs = [run for run in report.runs[: limits.runs] if _sound_run(run, limits)]
-    environment = {
-        component: setting
-        for component, setting in list(report.environment.items())[:_MAX_ENVIRONMENT]
-        if len(component) <= _MAX_SETTING and len(setting) <= _MAX_SETTING
-    }
+    environment = bounded(
+        {
+            component: setting
+            for component, setting in list(report.environment.items())[:_MAX_ENVIRONMENT]
+            if len(component) <= _MAX_SETTING and len(setting) <= _MAX_SETTING
+        },
+        limits.environment_bytes,
+    )
     outputs = {
         canary: values
         for canary, values in list(report.outputs.items())[:_MAX_NAMES]
         if _printable(canary, limits.label_bytes)
         and len(values) <= _MAX_OUTPUT
-        and all(map(math.isfinite, values))
+        and all(abs(value) <= bounds.MOST_AMOUNT for value in values)
     }
     rejected["run"] += len(report.runs) - len(runs)
     unsound = {i for i, run in enumerate(runs) if run.profile is not None and not is_sound(run.profile)}
@@ -114,6 +117,28 @@ def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepte
     rejected["environment"] += len(report.environment) - len(environment)
     rejected["output"] += len(report.outputs) - len(outputs)
     return Accepted([*families.values()], runs, environment, outputs, +rejected)
+
+
+def bounded(environment: Mapping[str, str], most: int) -> dict[str, str]:
+    """The components that fit, the shortest first: what identifies a model is short, what is invented need not be.
+
+    Args:
+        environment: Component → its value.
+        most: Bytes of all names and values.
+
+    Returns:
+        Those, in the order in which they came.
+    """
+    sizes = {name: len(name.encode(errors="replace")) + len(value.encode(errors="replace")) for name, value in environment.items()}
+    if sum(sizes.values()) <= most:
+        return dict(environment)
+    fitting: set[str] = set()
+    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+        most -= sizes[name]
+        if most < 0:
+            break
+        fitting.add(name)
+    return {name: value for name, value in environment.items() if name in fitting}
 
 
 def _fault(family: Family, limits: Limits) -> Reason | None:
@@ -163,7 +188,7 @@ def _sound_value(value: float | HistogramValue, kind: Kind) -> bool:
             kind == "histogram"
             and len(value.counts) == len(LADDER) + 1
             and min(value.counts) >= 0
-            and sum(value.counts) <= _MAX_COUNT
+            and sum(value.counts) <= bounds.MOST_COUNT
             and math.isfinite(value.sum)
             and value.sum >= 0
         )
@@ -173,26 +198,16 @@ def _sound_value(value: float | HistogramValue, kind: Kind) -> bool:
 def _sound_run(run: Run, limits: Limits) -> bool:
     return (
         _printable(run.canary, limits.label_bytes)
-        and 0 <= run.sequence <= _MAX_COUNT
-        and math.isfinite(run.scheduled_at)
-        and math.isfinite(run.started_at)
-        and math.isfinite(run.output_error or 0.0)
-        and 0 <= (run.sm_clock or 0.0) < math.inf
-        and all(0 <= (x or 0.0) < math.inf for x in (run.waited, run.crowded, run.inside, run.received))
-        and all(0 <= seconds < math.inf for seconds in run.latencies)
-        and all(
-            _sound_numbers(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures)
-        )
+        and not bounds.fault(run)
+        and all(_sound_names(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures))
         and len(run.tags) <= _MAX_NAMES
         and all(_printable(tag, limits.label_bytes) for tag in run.tags)
         and _printable(run.boot_id, limits.label_bytes)
     )
 
 
-def _sound_numbers(numbers: Mapping[str, float], limits: Limits) -> bool:
-    return len(numbers) <= _MAX_NAMES and all(
-        _printable(name, limits.label_bytes) and 0 <= number < math.inf for name, number in numbers.items()
-    )
+def _sound_names(names: Collection[str], limits: Limits) -> bool:
+    return len(names) <= _MAX_NAMES and all(_printable(name, limits.label_bytes) for name in names)
 
 
 def _printable(text: str, most_bytes: int) -> bool:

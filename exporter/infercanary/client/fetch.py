@@ -16,6 +16,7 @@ from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.client.limits import Limits
 from infercanary.client.wire import Metered, TooCostly
 from infercanary.command.settings import UsageError
+from infercanary.contract.bounds import LATEST
 from infercanary.contract.report import PATH, SCHEMA_VERSION, Report, decode
 
 Failure = Literal[
@@ -33,8 +34,8 @@ Failure = Literal[
     "internal",
 ]
 
+_BYTES_OF_A_PART = 20  # at least, of an honest report: most of them are numbers of 17 digits
 _MAX_OPAQUE = 512  # characters of a boot id or cursor
-_MAX_TIME = 2.0**33  # Unix seconds, in the year 2242
 
 
 class PollError(Exception):
@@ -71,16 +72,19 @@ def read(body: bytes, limits: Limits, reserved: Collection[str] = ()) -> Receive
     Raises:
         PollError: It is no report at all.
     """
+    if (parts := body.count(b",")) > limits.report_bytes // _BYTES_OF_A_PART:
+        # "1," takes 32 bytes once it is read: two million of them would take 400 MB.
+        raise PollError("too_large", f"the report has {parts} parts (limits.report_bytes)")
     try:
         report = decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         _check_schema(body)
         raise PollError("malformed", f"the answer is not a report: {error}") from None
     if report.schema_version > SCHEMA_VERSION:
         _check_schema(body)
     if not 0 <= report.lost_runs <= 2**53:
         raise PollError("malformed", f"lost_runs is {report.lost_runs}")
-    if not 0 <= report.started_at <= _MAX_TIME:
+    if not 0 <= report.started_at <= LATEST:
         raise PollError("malformed", f"started_at is {report.started_at}")
     if not all(len(text) <= _MAX_OPAQUE and text.isprintable() for text in (report.boot_id, report.cursor)):
         raise PollError("malformed", "boot_id or cursor is too long or not printable")
@@ -93,7 +97,7 @@ class _Schema(msgspec.Struct):
 
 def _check_schema(body: bytes) -> None:
     """Raise :class:`PollError` if a newer schema is why ``body`` is not understood."""
-    with suppress(msgspec.DecodeError, RecursionError):
+    with suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         version = msgspec.json.decode(body, type=_Schema).schema_version
         if version > SCHEMA_VERSION:
             raise PollError(

@@ -17,5 +17,6 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     samples: Count = 5_000
     labels: Count = 10
     label_bytes: Count = 256
+    environment_bytes: Count = 64 << 10
     runs: Count = 10_000
     probes: Count = 2_000

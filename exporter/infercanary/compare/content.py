@@ -1,4 +1,4 @@
-"""Reads a file or standard input: at most 256 MiB of text, unpacked where it is gzip."""
+"""Reads a file or standard input: at most 256 MiB of text; of gzip, which may unpack to anything, 64 MiB of text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from infercanary.command.settings import UsageError
 
 MAX_BYTES = 256 << 20
+MAX_UNPACKED = 64 << 20
 STANDARD_INPUT = "-"
 
 _GZIP = b"\x1f\x8b"
@@ -69,6 +70,11 @@ def named(path: str) -> str:
 def _unpacked(place: str, data: bytes) -> bytes:
     try:
         with gzip.open(io.BytesIO(data)) as file:
-            return file.read(MAX_BYTES + 1)
+            data = file.read(MAX_UNPACKED + 1)
     except (EOFError, OSError, zlib.error):
         raise UsageError(f"{place}: gzip that is cut off or damaged; fetch or pack it again") from None
+    if len(data) > MAX_UNPACKED:
+        raise UsageError(
+            f"{place}: unpacks to more than {MAX_UNPACKED >> 20} MiB; unpack it, and compare a part of it"
+        )
+    return data

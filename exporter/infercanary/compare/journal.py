@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -12,12 +11,15 @@ import numpy as np
 
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Attempts, RecordedRuns, Recording, listed, shown
+from infercanary.contract import bounds
 from infercanary.contract.journal import MARK, JournalEntry, decode
 from infercanary.contract.profile import is_sound
 from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
 
+_MAX_RUNS = 200_000  # three times what the two files of a probe's journal hold
+_NAMED = 5  # runs that are left out have a note of their own
 _DETAIL = 400  # characters, as a probe writes at most
 
 
@@ -32,7 +34,7 @@ def is_journal(data: bytes) -> bool:
         return True
     try:
         entry = msgspec.json.decode(first)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
     return isinstance(entry, dict) and {"boot_id", "environment"} <= entry.keys()
 
@@ -98,6 +100,8 @@ def recording(
     components: dict[str, dict[str, str]] = {}
     outputs: dict[str, dict[str, tuple[float, ...]]] = {}
     known: Counter[str] = Counter()
+    unsound: list[str] = []
+    taken = 0
     for where, entry in lines:
         if entry.components is not None:
             components[entry.environment] = entry.components
@@ -112,11 +116,20 @@ def recording(
         runs = samples.setdefault((entry.run.canary, boot_id), {})
         if entry.run.profile is not None and is_sound(entry.run.profile):
             profiles[boot_id] = merged(profiles.get(boot_id, {}), of_runs([entry.run]))
+        if wrong := bounds.fault(msgspec.structs.replace(entry.run, latencies=())):
+            unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
+            continue
         sample = sample_of(where, entry.run)
+        taken += 1
+        if taken > _MAX_RUNS:
+            raise UsageError(f"{where}: more than {_MAX_RUNS:,} runs; give a part of them")
         runs[entry.run.sequence] = sample, entry.environment
         if sample.failed and entry.run.detail:
             said[sample.canary] = shown(entry.run.detail, _DETAIL)
     place = " and ".join(places)
+    notes += unsound[:_NAMED]
+    if len(unsound) > _NAMED:
+        notes.append(f"{place}: {len(unsound)} such runs in all")
     if not known:
         raise UsageError(f"{place}: a journal without a run; wait for some, or name another")
     if not samples:
@@ -188,7 +201,7 @@ def sample_of(where: str, run: Run) -> Sample:
         UsageError: A latency cannot be one.
     """
     for seconds in run.latencies:
-        if not 0 < seconds < math.inf:
+        if not bounds.LEAST_SECONDS <= seconds <= bounds.MOST_SECONDS:
             raise UsageError(
                 f"{where}: {seconds:g} s is not a latency: those are finite and above zero; take it out"
             )

@@ -19,6 +19,7 @@ import numpy as np
 from infercanary.command.settings import UsageError
 from infercanary.compare.recording import Floats, listed, shown
 
+_LEAST, _MOST = 1e-15, 1e15  # a nanosecond in days, and eleven days in nanoseconds
 MAX_POINTS = 5_000_000
 
 Cells: TypeAlias = "Iterable[tuple[str, object]]"  # place and value
@@ -75,11 +76,18 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield at, line
 
 
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf
+
+
 def _latency(where: str, cell: object) -> float:
     if isinstance(cell, str):
         value = _number(cell)
     else:
-        value = float(cell) if isinstance(cell, (int, float)) and not isinstance(cell, bool) else None
+        value = _float(cell) if isinstance(cell, (int, float)) and not isinstance(cell, bool) else None
     if value is None:
         hint = ""
         if isinstance(cell, str) and len(cell.replace(",", " ").split()) > 1:
@@ -88,6 +96,11 @@ def _latency(where: str, cell: object) -> float:
     if not 0 < value < math.inf:
         raise UsageError(
             f"{where}: {shown(str(cell))} is not a latency: those are finite and above zero; take it out"
+        )
+    if not _LEAST <= value <= _MOST:
+        raise UsageError(
+            f"{where}: {shown(str(cell))} is not a latency: in any unit those are from {_LEAST:g} to {_MOST:g}; "
+            "take it out"
         )
     return value
 
@@ -108,7 +121,7 @@ def _what(cell: object) -> str:
 def _array(place: str, data: bytes, column: str) -> Cells:
     try:
         document = _decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         _refuse_nan(place, data)
         raise UsageError(f"{place}: not a JSON array ({error}); is it whole?") from None
     if document and all(isinstance(entry, dict) for entry in document):
@@ -131,7 +144,7 @@ def _objects(place: str, data: bytes, column: str, notes: list[str]) -> Cells:
         where = f"{place}:{at}"
         try:
             entry = _decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             _refuse_nan(where, line)
             truncated = f"{where}: not JSON ({error}); put one object on each line"
             continue

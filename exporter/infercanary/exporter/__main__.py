@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import socket
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def command(
     place = f"{path}: listen" if path and not listen else "--listen"
     with listen_on(*listen_address(listen or config.listen, place), place) as sock:
         configure_logging(log_format, log_level)
-        asyncio.run(serve(config, path, sock, secured))
+        asyncio.run(serve(config, path, sock, secured, ["store"] if store is not None else []))
 
 
 def listen_on(host: str, port: int, place: str) -> socket.socket:
@@ -107,7 +108,11 @@ def settle_garbage() -> None:
 
 
 async def serve(
-    config: ExporterConfig, path: Path | None, sock: socket.socket, secured: guard.Secured
+    config: ExporterConfig,
+    path: Path | None,
+    sock: socket.socket,
+    secured: guard.Secured,
+    given: Collection[str] = (),
 ) -> None:
     """Run the exporter on ``sock`` until SIGTERM or SIGINT; SIGHUP reloads the config.
 
@@ -116,10 +121,11 @@ async def serve(
         path: The file that it was read from; None where there is none to reload.
         sock: One that listens.
         secured: TLS and users, or neither.
+        given: Keys of the config that the command line set, whatever the file says.
     """
     settle_garbage()
     stop = asyncio.Event()
-    app = create_app(config, path)
+    app = create_app(config, path, given)
     app.middlewares.extend(secured.middlewares)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

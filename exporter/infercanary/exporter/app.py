@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -100,9 +100,10 @@ class Exporter:
     Args:
         config: Read and checked.
         path: The file that it was read from; None where there is none to reload.
+        given: Keys that the command line set, whatever the file says.
     """
 
-    def __init__(self, config: ExporterConfig, path: Path | None) -> None:
+    def __init__(self, config: ExporterConfig, path: Path | None, given: Collection[str] = ()) -> None:
         self.exposition = Exposition()
         self.connections = Connections()
         self.discoveries: dict[str, Discovery] = {
@@ -118,7 +119,7 @@ class Exporter:
             "host",
             *(kind.key for kind in registered() if kind.key not in reloadable),
         ]
-        self.live = LiveConfig(config, path, self._reconfigure, fixed)
+        self.live = LiveConfig(config, path, self._reconfigure, fixed, given)
         self.judging = Judging(config.store, config.judge.policy(), config.host_name)
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
@@ -377,18 +378,21 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
     response.headers.update(_SECURITY_HEADERS)
 
 
-def create_app(config: ExporterConfig, config_path: Path | None = None) -> web.Application:
+def create_app(
+    config: ExporterConfig, config_path: Path | None = None, given: Collection[str] = ()
+) -> web.Application:
     """The exporter for ``config``, which was read from ``config_path`` if it can be reloaded.
 
     Args:
         config: Read and checked.
         config_path: The file that it was read from; None where there is none to reload.
+        given: Keys that the command line set, whatever the file says.
 
     Returns:
         The application; nothing runs before its start.
     """
     app = web.Application(client_max_size=64 << 10)
-    app[EXPORTER] = app[api.VERDICTS] = Exporter(config, config_path)
+    app[EXPORTER] = app[api.VERDICTS] = Exporter(config, config_path, given)
     app.middlewares.append(app[EXPORTER].connections.middleware)
     app.cleanup_ctx.append(app[EXPORTER].run)
     app.on_response_prepare.append(_add_security_headers)

@@ -43,6 +43,7 @@ class LiveConfig:
         path: The file that it was read from; None if it cannot be reloaded.
         changed: Called with each new config.
         fixed: Keys that need a restart, and keep the values of ``config``.
+        given: Keys that the command line sets, whatever the file says.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class LiveConfig:
         path: Path | None,
         changed: Callable[[ExporterConfig], None],
         fixed: Collection[str],
+        given: Collection[str] = (),
     ) -> None:
         self.current = config
         self._path = path
         self._changed = changed
         self._fixed = fixed
+        self._given = given
         self._ok = True
         self._loaded_at = time.time()
         self._stamp = self._file_stamp()
@@ -77,7 +80,8 @@ class LiveConfig:
             raise
         self._ok = True
         self._loaded_at = time.time()
-        if unapplied := [key for key in self._fixed if getattr(new, key) != getattr(self.current, key)]:
+        of_file = [key for key in self._fixed if key not in self._given]
+        if unapplied := [key for key in of_file if getattr(new, key) != getattr(self.current, key)]:
             log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
         self.current = msgspec.structs.replace(
             new, **{key: getattr(self.current, key) for key in self._fixed}

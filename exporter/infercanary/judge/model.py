@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from infercanary.contract.bottleneck import Limit
+from infercanary.contract.bounds import Amount, Count, Finite, Moment, Seconds
 from infercanary.contract.report import OUTPUT_TOLERANCE, Run
 from infercanary.contract.vocabulary import (
     MODEL,
@@ -118,26 +119,27 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
 class Sample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One run, or the median of ``runs`` of them: its sequence is then the last one's, its start the first one's.
 
-    Base units. The order of the fields is the format of the file: new ones go to the end, with a default.
+    Base units; what is read beyond its bounds is no sample. The order of the fields is the format of the file: new ones
+    go to the end, with a default.
     """
 
-    sequence: int
+    sequence: Count
     canary: str
-    started_at: float
+    started_at: Moment
     outcome: Outcome
-    median: float | None
-    repeats: int = 0
-    phases: dict[str, float] = {}
-    controls: dict[str, float] = {}
-    sm_clock: float | None = None
+    median: Seconds | None
+    repeats: Count = 0
+    phases: dict[str, Seconds] = {}
+    controls: dict[str, Seconds] = {}
+    sm_clock: Amount | None = None
     tags: tuple[str, ...] = ()
-    output_error: float | None = None
-    runs: int = 1
-    waited: float | None = None
-    crowded: float | None = None
-    inside: float | None = None
-    received: float | None = None
-    off_cpu: dict[str, float] = {}
+    output_error: Finite | None = None
+    runs: Count = 1
+    waited: Seconds | None = None
+    crowded: Seconds | None = None
+    inside: Amount | None = None
+    received: Amount | None = None
+    off_cpu: dict[str, Seconds] = {}
     measures: dict[str, float] = {}
 
     @property

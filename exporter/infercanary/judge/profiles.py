@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from infercanary.contract.profile import Profile
+from infercanary.contract.profile import Profile, is_sound
 from infercanary.contract.report import Run
 
 KEPT: Final = 4
@@ -24,6 +24,7 @@ Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
 """Canary → its first and last profiles, in order of time."""
 
 _encoder = msgspec.msgpack.Encoder()
+_MOST_BYTES = 256 << 10  # of one that is unpacked: eight times what a sound one can have
 _decoder = msgspec.msgpack.Decoder(Profile)
 
 
@@ -47,9 +48,11 @@ def unpacked(packed: Sequence[bytes]) -> Iterator[Profile]:
     """
     for body in packed:
         try:
-            yield _decoder.decode(zlib.decompress(body))
-        except (zlib.error, msgspec.DecodeError):
+            profile = _decoder.decode(zlib.decompressobj().decompress(body, _MOST_BYTES))
+        except (zlib.error, msgspec.DecodeError, UnicodeDecodeError):
             continue
+        if is_sound(profile):
+            yield profile
 
 
 def of_runs(runs: Iterable[Run]) -> Packed:

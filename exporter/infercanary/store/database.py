@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from infercanary.contract.text import printable
 from infercanary.store.base import StoreError
 
 _LOCK_SECONDS = 2.0  # an exporter that is just ending lets go of the file within it
@@ -44,6 +45,8 @@ def connect(path: Path | None) -> sqlite3.Connection:
     try:
         # From the first read on: so no shared memory is needed beside the file.
         db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        # One flipped byte in a name must not cost the rows beside it.
+        db.text_factory = lambda text: text.decode(errors="replace")
         version = _check(db, path)
         for pragma in (
             "journal_mode = WAL",
@@ -74,6 +77,14 @@ def _check(db: sqlite3.Connection, path: Path | None) -> int:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    # A view may never end, and a trigger may do anything.
+    made = db.execute(
+        "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%'"
+    )
+    if (odd := made.fetchone()) is not None:
+        raise StoreError(
+            f"{path}: holds `{printable(odd[0], 80)}`, which no exporter makes; name another file"
+        )
     if tables and application != _APPLICATION_ID:
         raise StoreError(f"{path}: the database of another program; name another file")
     if version > len(_STEPS):

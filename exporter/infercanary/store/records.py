@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from infercanary.contract.bounds import Finite, Moment, Seconds
 from infercanary.judge.model import Generation, ImageForm, Sample
 from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import Packed, merged
@@ -22,18 +23,20 @@ ContainerKey = tuple[str, str, str]
 class Details(msgspec.Struct, array_like=True):
     """What is known of a start beside its names and its image; new fields go to the end, with a default."""
 
-    outputs: dict[str, tuple[float, ...]]
-    cold_start: dict[str, dict[str, float]]
+    outputs: dict[str, tuple[Finite, ...]]
+    cold_start: dict[str, dict[str, Seconds]]
     origin: Origin = NOWHERE
-    memory_kills: tuple[float, ...] = ()
+    memory_kills: tuple[Moment, ...] = ()
     image_form: ImageForm = ""
-    ended_at: float = 0.0
+    ended_at: Moment = 0.0
     host: str = ""
     profiles: Packed = {}
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
+# What a flipped byte makes of a row: another form, numbers that cannot be, text that is not UTF-8, another type.
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, TypeError)
 
 
 def encode(sample: Sample) -> bytes:
@@ -63,7 +66,7 @@ def decode(bodies: Iterable[bytes]) -> list[Sample]:
     for body in bodies:
         try:
             samples.append(_decoder.decode(body))
-        except msgspec.DecodeError:
+        except _UNREADABLE:
             continue
     return samples
 
@@ -125,7 +128,8 @@ def start_in(
     try:
         known = msgspec.msgpack.decode(details, type=Details)
         components = msgspec.msgpack.decode(environment, type=dict[str, str])
-    except msgspec.DecodeError:
+        started_at = msgspec.convert(started_at, Moment)
+    except _UNREADABLE:
         return None
     return Generation(
         **dict(zip(("namespace", "service", "container", "boot_id"), names, strict=True)),
@@ -155,7 +159,7 @@ def with_known(generation: Generation, details: bytes) -> Generation:
     """
     try:
         known = msgspec.msgpack.decode(details, type=Details)
-    except msgspec.DecodeError:  # a failing disk
+    except _UNREADABLE:
         return generation
     times = tuple(sorted({*known.memory_kills, *generation.memory_kills})[-_MAX_KILLS:])
     profiles = merged(known.profiles, generation.profiles)

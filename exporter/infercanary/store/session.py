@@ -42,6 +42,7 @@ class Session:
         self._load = load
         self._rolled_back = rolled_back
         self._db: sqlite3.Connection | None = None
+        self._opened = (0, 0)
         self._closed = False
         self._within = False
 
@@ -84,6 +85,9 @@ class Session:
         with self.work() as db:
             if inner and not db.in_transaction:
                 raise StoreError("not done, since a part before it failed")
+            if not inner and self._is_gone():
+                self._disconnect()  # the next work begins anew
+                raise StoreError(f"{self._path}: was removed while in use; it is begun anew")
             db.execute("SAVEPOINT part" if inner else "BEGIN IMMEDIATE")
         self._within = True
         try:
@@ -126,8 +130,19 @@ class Session:
         except BaseException:
             db.close()
             raise
-        self.set_aside_at = database.set_aside_at(self._path) if self._path else None
+        if self._path:
+            self.set_aside_at = database.set_aside_at(self._path)
+            self._opened = _inode(self._path)
         return db
+
+    def _is_gone(self) -> bool:
+        """Whether the file lies at its path no more: what is written to it then is lost with the process."""
+        if self._path is None:
+            return False
+        try:
+            return _inode(self._path) != self._opened
+        except OSError:
+            return True
 
     def _disconnect(self) -> None:
         if self._db is not None:
@@ -140,3 +155,8 @@ class Session:
         target = database.set_aside(self._path)
         self.set_aside += 1
         log.warning("store was corrupt; set aside, and begun anew", path=str(target), error=str(error))
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_dev, stat.st_ino

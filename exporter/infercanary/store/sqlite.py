@@ -287,10 +287,11 @@ class SqliteStore:
 
     def _load(self, db: sqlite3.Connection) -> None:
         touched = set(db.execute("SELECT DISTINCT namespace, service, container FROM generation"))
-        now, age = db.execute("SELECT now, age FROM clock").fetchone()
+        now, age = db.execute("SELECT now, age FROM clock").fetchone() or (None, 0.0)
         self._count(db)
         self._starts.forget()
-        self._touched, self._swept_at, self._now, self._age = touched, None, now, age
+        self._touched, self._swept_at = touched, None
+        self._now, self._age = None if now is None else starts.number(now), starts.number(age)
 
     def _rolled_back(self, db: sqlite3.Connection) -> None:
         self._starts.forget()

@@ -30,6 +30,7 @@ DELETE_UNUSED_ENVIRONMENTS = (
     "(SELECT 1 FROM generation g WHERE g.environment = environment.id)"
 )
 
+_MOST = 1e15
 _SEEN_SECONDS = 3600.0  # `seen` is written so often at most
 
 
@@ -150,6 +151,15 @@ def add_series(db: sqlite3.Connection, start: StartRow, canary: str, first_at: f
     return series
 
 
+def number(value: object) -> float:
+    """What a column of numbers has; 0 where a failing disk made something else of it.
+
+    Args:
+        value: As SQLite gives it: of any type.
+    """
+    return float(value) if isinstance(value, (int, float)) and abs(value) < _MOST else 0.0
+
+
 def _find(db: sqlite3.Connection, generation: Generation) -> StartRow | None:
     row = db.execute(
         "SELECT id, seen FROM generation WHERE namespace = ? AND service = ? AND container = ? AND boot_id = ?",
@@ -161,7 +171,7 @@ def _find(db: sqlite3.Connection, generation: Generation) -> StartRow | None:
         "SELECT canary, id, merged_through, failed_through, taken FROM series WHERE generation = ?", row[:1]
     ).fetchall()
     return StartRow(
-        row[0], generation.boot_id, row[1], {canary: SeriesRow(*rest) for canary, *rest in series}
+        row[0], generation.boot_id, number(row[1]), {canary: SeriesRow(*rest) for canary, *rest in series}
     )
 
 
@@ -195,8 +205,10 @@ def _environment(db: sqlite3.Connection, generation: Generation) -> int:
     """The id of its environment, which many starts share."""
     body = encode_environment(generation.environment)
     digest = hashlib.sha256(body).digest()
-    row = db.execute("SELECT id FROM environment WHERE digest = ?", (digest,)).fetchone()
+    row = db.execute("SELECT id, body FROM environment WHERE digest = ?", (digest,)).fetchone()
     if row is not None:
+        if row[1] != body:  # a failing disk: many starts share it
+            db.execute("UPDATE environment SET body = ? WHERE id = ?", (body, row[0]))
         return int(row[0])
     return _row_id(db.execute("INSERT INTO environment (digest, body) VALUES (?, ?)", (digest, body)))
 

@@ -59,6 +59,8 @@ def decode(line: bytes) -> JournalEntry:
         return _decoder.decode(line)
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
+    except UnicodeDecodeError:  # msgspec checks texts only as it makes them
+        raise msgspec.DecodeError("a text that is not UTF-8") from None
 
 
 def environment_id(components: Mapping[str, str]) -> str:

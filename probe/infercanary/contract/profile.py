@@ -5,7 +5,6 @@ A profiler disturbs what it measures, so these repeats are none of the timed one
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from statistics import median
@@ -25,6 +24,7 @@ OK: Final = "ok"
 NO_CUPTI: Final = "no_cupti"
 """The driver refused to time kernels, and operators are shown by the host's time alone."""
 
+_LATEST, _MOST_SECONDS, _MOST_CALLS = 2.0**33, 1e6, 1e15  # as contract/bounds.py has them, which imports this
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+\b")
 _HASH = re.compile(r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{8,}|\bc[a-z2-7]{50,}\b")
 _COUNTER = re.compile(r"(?<=[A-Za-z])_\d+$")
@@ -132,19 +132,19 @@ def is_sound(profile: Profile) -> bool:
     return (
         1 <= repeats <= MAX_REPEATS
         and len(rows) <= MAX_ROWS
-        and math.isfinite(profile.taken_at)
+        and 0 <= profile.taken_at <= _LATEST
         and _is_name(profile.engine)
         and _is_name(profile.state)
         and all(_are_times(values, repeats) for values in (profile.wall, profile.outside, profile.rest))
-        and all(_are_times(row.seconds, repeats) and 0 <= row.calls < math.inf for row in rows)
-        and all(row.order >= 0 and 0 <= row.allocated < math.inf for row in rows)
+        and all(_are_times(row.seconds, repeats) and 0 <= row.calls <= _MOST_CALLS for row in rows)
+        and all(row.order >= 0 and 0 <= row.allocated <= _MOST_CALLS for row in rows)
         and all(_is_name(text) for row in rows for text in (row.kind, row.name, row.device))
         and all(not row.shapes or _is_name(row.shapes) for row in rows)
     )
 
 
 def _are_times(values: Sequence[float], repeats: int) -> bool:
-    return len(values) == repeats and all(0 <= value < math.inf for value in values)
+    return len(values) == repeats and all(0 <= value <= _MOST_SECONDS for value in values)
 
 
 def _is_name(text: str) -> bool:

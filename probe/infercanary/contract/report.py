@@ -235,6 +235,10 @@ def decode(body: bytes) -> Report:
 
     Raises:
         msgspec.DecodeError: It is no report (``ValidationError`` is one of these).
-        RecursionError: It is nested too deeply.
     """
-    return _decoder.decode(body)
+    try:
+        return _decoder.decode(body)
+    except RecursionError:
+        raise msgspec.DecodeError("nested too deeply") from None
+    except UnicodeDecodeError:  # msgspec checks texts only as it makes them
+        raise msgspec.DecodeError("a text that is not UTF-8") from None

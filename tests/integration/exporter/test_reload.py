@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from structlog.testing import capture_logs
+
+from infercanary.exporter.config import check
+from infercanary.exporter.reload import LiveConfig
+
 TEMPLATE = """
 poll_seconds: 0.1
 docker: {{enabled: false}}
@@ -111,3 +117,17 @@ async def test_another_sites_page_may_not_ask_for_a_reload(exporter: Any, tmp_pa
         assert await asked(Origin="https://elsewhere.example") == 403
         assert await asked(Origin="null") == 403
         assert await asked(**{"Sec-Fetch-Site": "cross-site"}) == 403
+
+
+def test_what_the_command_line_sets_is_no_change_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    config = msgspec.structs.replace(check(path), store="given.sqlite")
+    live = LiveConfig(config, path, lambda _config: None, ["listen", "store"], ["store"])
+    with capture_logs() as logs:
+        live.reload()
+        assert [line["event"] for line in logs] == ["config reloaded"]
+        path.write_text(path.read_text() + "listen: 127.0.0.1:1\n")
+        live.reload()
+    assert [line.get("keys") for line in logs] == [None, "listen", None]
+    assert live.current.store == "given.sqlite"

@@ -119,6 +119,17 @@ def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() 
         {"sequence": -1},
         {"latencies": (-1.0,)},
         {"started_at": float("nan")},
+        {"started_at": -1.0},
+        {"scheduled_at": 1e300},
+        {"latencies": (1.7e308, 1.7e308)},
+        {"latencies": (1e-3,) * 10_001},
+        {"phases": {"compute": 1e300}},
+        {"off_cpu": {"lock": float("nan")}},
+        {"controls": {"cpu": 1e7}},
+        {"measures": {"host_memory": 1e300}},
+        {"waited": 1e300},
+        {"sm_clock": 1e300},
+        {"output_error": float("inf")},
     ],
 )
 def test_a_bad_run_is_left_out(change: dict[str, object]) -> None:

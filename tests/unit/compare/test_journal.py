@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
 import pytest
 
 from infercanary.command.settings import UsageError
+from infercanary.compare import content
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts
 
@@ -149,3 +151,36 @@ def test_formats_are_not_mixed(journal, write):
         read([path], column="x")
     with pytest.raises(UsageError, match="holds numbers, without ids of boots or environments"):
         read([other], ids=["x"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"started_at": 1e300}, "started_at is 1e+300"),
+        ({"phases": {"compute": 1e308}}, "phases from 1e+308 to 1e+308 s"),
+        ({"measures": {"host_memory": -1.0}}, "measures from -1 to -1"),
+    ],
+)
+def test_a_run_that_cannot_be_is_left_out_and_named(journal, fields, why):
+    path = journal("a", [0.02], count=2)
+    journal("a", [0.02], count=1, boot="b", **fields)
+    recording = read([path])
+    assert recording.canaries["resnet18"].runs == 2
+    [note] = recording.notes
+    assert note.startswith(f"{path}:") and why in note
+
+
+def test_a_line_that_is_not_utf_8_is_left_out(journal):
+    path = journal("a", [0.02], count=3)
+    whole = Path(path).read_bytes()
+    Path(path).write_bytes(whole[:-9].replace(b"resnet18", b"resnet1\xff", 1) + whole[-9:])
+    recording = read([path])
+    assert recording.canaries["resnet18"].runs == 2
+    assert recording.notes == [f"{path}: 1 truncated line left out"]
+
+
+def test_a_packed_journal_has_a_bound(journal, write, tmp_path):
+    path = journal("a", [0.02], count=3)
+    bomb = gzip.compress(Path(path).read_bytes() + b" " * content.MAX_UNPACKED, 1)
+    with pytest.raises(UsageError, match="unpacks to more than 64 MiB"):
+        read([write("bomb.gz", bomb)])

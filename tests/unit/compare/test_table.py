@@ -17,7 +17,7 @@ from infercanary.compare import content, table
 from infercanary.compare.read import read
 from infercanary.compare.table import numbers
 
-latencies = st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=30)
+latencies = st.lists(st.floats(1e-15, 1e15), min_size=1, max_size=30)
 
 
 def values(data, column=""):
@@ -72,6 +72,9 @@ def test_a_truncated_last_line_of_objects_is_left_out():
         ("1\n2\nnan\n", "", "f:3: nan is not a latency: those are finite and above zero; take it out"),
         ("1\n-2\n", "", "f:2: -2 is not a latency: those are finite and above zero; take it out"),
         ("# x\n\n0\n", "", "f:3: 0 is not a latency: those are finite and above zero; take it out"),
+        ("1\n1.7e308\n", "", "f:2: 1.7e308 is not a latency: in any unit those are from 1e-15 to 1e+15"),
+        ("1\n1e-320\n", "", "f:2: 1e-320 is not a latency"),
+        ("[1, " + "9" * 400 + "]", "", "f: "),
         ("1\n1e999\n", "", "f:2: 1e999 is not a latency: those are finite and above zero; take it out"),
         ("1\nx\n", "", "f:2: `x` is not a number"),
         ("1\n{}\n", "", "f:2: `{}` is not a number"),
@@ -162,10 +165,11 @@ def test_gzip_and_a_byte_order_mark_are_taken(write):
 
 def test_what_is_too_large(write, monkeypatch):
     monkeypatch.setattr(content, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(content, "MAX_UNPACKED", 1 << 19)
     monkeypatch.setattr(table, "MAX_POINTS", 100)
     with pytest.raises(UsageError, match="larger than 1 MiB"):
         read([write("a", b"1\n" * (1 << 20))])
-    with pytest.raises(UsageError, match="larger than 1 MiB"):
+    with pytest.raises(UsageError, match="unpacks to more than 0 MiB"):
         read([write("bomb", gzip.compress(b"1\n" * (1 << 20)))])
     with pytest.raises(UsageError, match="more than 100 numbers; give a part of them"):
         read([write("b", b"1\n" * 101)])

@@ -609,7 +609,7 @@ def go_through(store: AnyStore, starts: list[tuple[int, int]], seconds: float, s
 # Clocks ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wrong", [0.0, T - 20 * DAY, T + 10 * 365 * DAY, 1e300, -1e300])
+@pytest.mark.parametrize("wrong", [0.0, T - 20 * DAY, T + 10 * 365 * DAY, 8e9, 5.0])
 def test_a_clock_that_jumps_costs_nothing(wrong: float, store: AnyStore) -> None:
     for image in range(4):
         simulate(store, range(1, 1_000), f"boot-{image}", image_id=f"sha256:{image}", started_at=T + image)

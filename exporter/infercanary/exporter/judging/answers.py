@@ -64,7 +64,7 @@ def record(
     for document in store.history(service, canary, _KIND):
         try:
             answer = _decoder.decode(document.body)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             log.warning(
                 "an earlier verdict cannot be read", service=str(service), canary=canary, error=str(error)
             )

@@ -129,7 +129,7 @@ class Learning:
             for document in store.history(_OF_THE_STORE, "", _KIND):
                 try:
                     kept.append((document.at, _decoder.decode(document.body)))
-                except msgspec.DecodeError as error:
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     log.warning("a prior cannot be read", error=str(error))
             self._kept = kept
         return self._kept

@@ -77,7 +77,7 @@ def with_finding(found: Findings, canary: str, body: bytes) -> Findings:
     """
     try:
         known = _decoder.decode(body)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         log.warning("a finding cannot be read", canary=canary, error=str(error))
         return found
     drifts: dict[tuple[str, str], Any] = {key: d for key, d in found.drifts.items() if key[1] != canary}

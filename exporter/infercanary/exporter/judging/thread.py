@@ -234,6 +234,11 @@ class Judging:
                         where = {"service": str(start.key), "container": start.container}
                         log.error("runs not stored", **where, error=str(error))
                         continue
+                    except Exception:  # a row that a failing disk made another one of
+                        self._errors += 1
+                        where = {"service": str(start.key), "container": start.container}
+                        log.exception("runs not stored by a fault of the exporter", **where)
+                        continue
                     if new is not None:
                         stored += new
                         ran |= {(start.key, run.canary) for run in report.runs}
@@ -326,17 +331,27 @@ class Judging:
         self, store: Store, service: ServiceKey, canary: str, view: View, *, drift_alone: bool
     ) -> None:
         """Judge a canary, and record a verdict that is new."""
-        starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
-        view = view._replace(taken=store.taken(service, canary))  # others may have stored more meanwhile
-        self._seen[service, canary] = action.seen_now(starts, view, self._policy)
         try:
+            starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
+            view = view._replace(taken=store.taken(service, canary))  # others may have stored more meanwhile
+            self._seen[service, canary] = action.seen_now(starts, view, self._policy)
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
             before = self.findings.get(service, NOTHING)
             upgrade = last_upgrade(starts, self._policy)
             policy = self._learning.prior(store, upgrade.at if upgrade else None).of(self._policy)
             if not view.taken.keys() <= view.seen.keys():  # a start ended, and another one began
                 self._learning.teach((service, canary), taught_by(starts, siblings, policy))
-            after = before.judged(canary, starts, siblings, policy, drift_alone=drift_alone)
+            try:
+                after = before.judged(canary, starts, siblings, policy, drift_alone=drift_alone)
+            except (ArithmeticError, ValueError, TypeError):
+                if not siblings:
+                    raise
+                # What a sibling reported must cost no other service its verdict.
+                self._errors += 1
+                named = sorted({str(start.generation.key) for start in siblings})
+                log.exception("judged without siblings by a fault of the exporter", service=str(service),
+                              canary=canary, siblings=named)  # fmt: skip
+                after = before.judged(canary, starts, [], policy, drift_alone=drift_alone)
             judgement, words = after.judgements[canary], after.sentences[canary]
             known, measures = view.judgement, after.measures[canary]
             was = (known.state, known.upgraded_at) if known is not None else None
@@ -359,7 +374,7 @@ class Judging:
             self.ownership.lose(service)
             self._unsee(service)
         except StoreError:
-            del self._seen[service, canary]  # it is judged again once the store works
+            self._seen.pop((service, canary), None)  # it is judged again once the store works
             raise
         except Exception:
             # A fault of ours: until it is fixed it must cost this canary only.

@@ -1,0 +1,74 @@
+"""Which numbers a run can have. Who reads one from a probe or from a file asks here, so that no sum overflows later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+
+from infercanary.contract.report import Run
+
+LEAST_SECONDS: Final = 1e-15
+"""Of what is compared with another: a ratio of both must be a number."""
+MOST_SECONDS: Final = 1e6
+"""Of a latency, a phase or a wait: eleven days."""
+LATEST: Final = 2.0**33
+"""The latest time that is taken, in Unix seconds: in the year 2242."""
+MOST_LATENCIES: Final = 10_000
+"""Repeats of one run; a probe makes 50 at most, a target of one's own may make more."""
+MOST_COUNT: Final = 2**53
+"""Beyond it a float skips integers."""
+MOST_AMOUNT: Final = 1e18
+"""Of what is counted in bytes, hertz, joules or segments a second."""
+
+# What is decoded into these types is within the bounds: msgspec refuses anything else, NaN too.
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
+Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a clock may be wrong by any number of years
+Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
+Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
+
+
+def fault(run: Run) -> str:
+    """Why a run's numbers cannot be.
+
+    Args:
+        run: As it was decoded: of the right types.
+
+    Returns:
+        What is wrong, with its name; empty where nothing is.
+    """
+    times = {"scheduled_at": run.scheduled_at, "started_at": run.started_at}
+    for name, at in times.items():
+        if not 0 <= at <= LATEST:
+            return f"{name} is {at:g}"
+    if not 0 <= run.sequence <= MOST_COUNT:
+        return f"sequence is {run.sequence:g}"
+    if len(run.latencies) > MOST_LATENCIES:
+        return f"{len(run.latencies)} latencies, of {MOST_LATENCIES} at most"
+    if not are_seconds(run.latencies):
+        return f"latencies from {min(run.latencies):g} to {max(run.latencies):g} s"
+    for name, seconds in {"waited": run.waited, "crowded": run.crowded}.items():
+        if not 0 <= (seconds or 0.0) <= MOST_SECONDS:
+            return f"{name} is {seconds:g} s"
+    for name, value in {"sm_clock": run.sm_clock, "inside": run.inside, "received": run.received}.items():
+        if not 0 <= (value or 0.0) <= MOST_AMOUNT:
+            return f"{name} is {value:g}"
+    if not abs(run.output_error or 0.0) <= MOST_AMOUNT:
+        return f"output_error is {run.output_error:g}"
+    for name, each in {"phases": run.phases, "controls": run.controls, "off_cpu": run.off_cpu}.items():
+        if not are_seconds(each.values()):
+            return f"{name} from {min(each.values()):g} to {max(each.values()):g} s"
+    if not all(0 <= value <= MOST_AMOUNT for value in run.measures.values()):
+        return f"measures from {min(run.measures.values()):g} to {max(run.measures.values()):g}"
+    return ""
+
+
+def are_seconds(values: Iterable[float]) -> bool:
+    """Whether all of them can be durations.
+
+    Args:
+        values: Seconds.
+    """
+    return all(0 <= value <= MOST_SECONDS for value in values)
