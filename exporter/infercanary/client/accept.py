@@ -129,7 +129,10 @@ def bounded(environment: Mapping[str, str], most: int) -> dict[str, str]:
     Returns:
         Those, in the order in which they came.
     """
-    sizes = {name: len(name.encode(errors="replace")) + len(value.encode(errors="replace")) for name, value in environment.items()}
+    sizes = {
+        name: len(name.encode(errors="replace")) + len(value.encode(errors="replace"))
+        for name, value in environment.items()
+    }
     if sum(sizes.values()) <= most:
         return dict(environment)
     fitting: set[str] = set()

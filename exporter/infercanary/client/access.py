@@ -114,7 +114,9 @@ def _token(file: str) -> str:
         text = Path(file).read_bytes()[:4096].decode("ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
-    return text if text.isprintable() else ""
+    if not text.isprintable():
+        return ""
+    return text
 
 
 def _refuse() -> str:

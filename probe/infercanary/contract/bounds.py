@@ -24,7 +24,9 @@ MOST_AMOUNT: Final = 1e18
 
 # What is decoded into these types is within the bounds: msgspec refuses anything else, NaN too.
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS)]
-Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]  # a clock may be wrong by any number of years
+Moment: TypeAlias = Annotated[
+    float, msgspec.Meta(ge=-1e12, le=1e12)
+]  # a clock may be wrong by any number of years
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=MOST_AMOUNT)]
 Finite: TypeAlias = Annotated[float, msgspec.Meta(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MOST_COUNT)]
