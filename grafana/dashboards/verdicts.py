@@ -78,7 +78,7 @@ def numbers(width: int) -> Panel:
         "In numbers",
         "New latency over old, minus 1, and the two ends of its interval; and the parts of it that the image and the "
         "host made.",
-        "A part that is missing: no control and no other service ran beside it, so nobody can know. See "
+        "A part that is missing: no control and no other service ran beside it, so there is not enough evidence. See "
         "docs/verdicts.md.",
         "percentunit",
         width=width,

@@ -114,7 +114,7 @@ def _pairs(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> l
     """By container, so that what differs between replicas drops out; those with new names have the others' baseline.
 
     Replicas that stay on the old image are beside each pair, with their runs of the same minutes. What they moved by
-    since before is taken off: no restart lies between, and a replica's own level drops out. There is one pair for each
+    since before is taken off: nothing was restarted, and a replica's own level drops out. There is one pair for each
     container that both images ran in, and at most one more; none where either image has no start that counts, or while
     replicas on the old image have too few runs of the same minutes.
     """

@@ -2,7 +2,7 @@
 
 A start is one replicate, whatever its number of runs. Where other replicas stayed on the old image, what they moved by
 meanwhile is taken off (difference in differences; Card and Krueger, "Minimum Wages and Employment", 1994): the host did
-that, no restart lies between, and what differs between replicas drops out.
+that, nothing was restarted between, and what differs between replicas drops out.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def moved_beside(
     """What replicas moved by in which nothing changed, as surely as they agree.
 
     Args:
-        beside: Of each its latencies before, and meanwhile: in one start, so that no restart lies between.
+        beside: Of each its latencies before, and meanwhile: in one start, so that nothing was restarted between.
         policy: The fewest runs of a start, before.
         noise_df: Degrees of freedom that the noise before counts for, where there may be few runs meanwhile.
 

@@ -26,7 +26,7 @@ def compare(
 
         compare([18.1, 18.3, 18.2, …], [19.4, 19.2, 19.5, …]).verdict  # 'regressed'
 
-    Two samples are one series before and after: no restart lies between them unless ``restart_sd`` says so. Two lists
+    Two samples are one series before and after, without a restart unless ``restart_sd`` says so. Two lists
     of samples are starts, as journals hold them: how much starts differ is learned from them and from what is
     assumed. ``infercanary compare`` answers the same on the same files.
 

@@ -182,7 +182,7 @@ def shift(baseline: Points, candidate: Points, policy: Policy = LIVE) -> Shift:
     """How much slower ``candidate`` is, as far as its points show: Hodges and Lehmann's estimate on logarithms.
 
     Its error assumes that both sides have one shape, that their noise lasts as the processes of
-    :mod:`~infercanary.judge.persistence` do, and that no restart lies between: ``pooling`` adds what restarts do. Modes
+    :mod:`~infercanary.judge.persistence` do, and that nothing was restarted: ``pooling`` adds what restarts do. Modes
     that last about as long as a side cannot be known from it: such a side looks like one mode, and a change of mode
     like a change.
 

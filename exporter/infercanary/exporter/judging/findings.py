@@ -69,7 +69,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         for container in {start.generation.container for start in starts}:
             own = [s for s in starts if s.generation.container == container]
             same = [s for s in own if s.work == own[-1].work]
-            # Of one start alone no restart lies between.
+            # With one start alone, nothing was restarted in between.
             restarts = restarts_before(own[-1], starts, policy) if len(same) > 1 else prior(policy)
             beside = [s for s in siblings if s.generation.host == own[-1].generation.host]
             drifts[container, canary] = drift.detect(same, beside, canary, restarts, policy)
