@@ -22,6 +22,8 @@ from onlooker import Watch, memory
 
 HERE = Path(__file__).parent
 PROBES = 20
+ATTACKER = "127.0.0.2"
+"""As containers have it, who attacks has another address than who scrapes: one address has one share."""
 ATTACK_SECONDS = 1.5
 MOST_BYTES = 300 << 20
 """Of the exporter: Compose gives it 512 MiB, and without an attack it has about 100 beside 20 such probes."""
@@ -97,7 +99,8 @@ def until_up(watch: Watch) -> None:
 
 
 def attack(found: Attacked, name: str, seconds: float) -> None:
-    command = [sys.executable, str(HERE / "attacks.py"), name, "127.0.0.1", str(found.port), str(seconds)]
+    where = ("127.0.0.1", str(found.port), str(seconds), ATTACKER)
+    command = [sys.executable, str(HERE / "attacks.py"), name, *where]
     subprocess.run(command, check=True, timeout=seconds + 60)
 
 

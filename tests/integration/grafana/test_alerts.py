@@ -26,7 +26,7 @@ def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
         for alert in case["exp_alerts"]
         if case["alertname"] == "InferCanaryImageRegressed"
     }
-    alert = '{service="search",canary="resnet",cause="image"}'
+    alert = '{service="search",canary="resnet"}'
     with_sentence = alert.replace("}", f',sentence="{sentence}"}}')
     links = 'grafana="http://127.0.0.1:3000",runbooks="http://127.0.0.1:9797/runbooks"'
     with_links = alert.replace("}", f",{links}}}")

@@ -102,9 +102,9 @@ def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
     found = asked(*GPU_SECTIONS)
     wrong = {name: each for name, each in found.items() if each.state != "OK"}
     # The stand-ins have no device files and no kernel module; no MIG devices, no tenants.
-    assert wrong.keys() <= {"device files", "counters of kernels", "nvmlDeviceGetFieldValues", "NUMA node"}, (
-        wrong
-    )
+    missing = {"device files", "counters of kernels", "nvmlDeviceGetFieldValues", "NUMA node"}
+    roots = {"locking clocks"} if os.geteuid() else set()
+    assert wrong.keys() <= missing | roots, wrong
     assert "all of 5 kernels" in found["times of kernels"].found
     assert "an empty pair takes" in found["events"].found
     assert found["graph capture"].found.startswith("a captured kernel computes right")
