@@ -1,4 +1,4 @@
-"""Attacks on a server's connections: ``python attacks.py NAME HOST PORT SECONDS [SOURCE]`` (the standard library alone).
+"""Attacks on connections: ``python attacks.py NAME HOST PORT SECONDS [SOURCE]`` (the standard library alone).
 
 They run in a container of their own beside the exporter, or as a process beside it, and print how often they tried.
 """
