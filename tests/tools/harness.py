@@ -87,6 +87,7 @@ def webhook() -> dict[str, object]:
         "pids_limit": 64,
         "mem_limit": "64m",
         "cpus": 0.5,
+        "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
     }
 
 

@@ -262,7 +262,7 @@ def test_one_image_under_two_settings_is_compared_and_a_claim_checked(
     assert result["a"]["image_id"] == result["b"]["image_id"]
     assert result["a"]["settings"] == {"--cpus": "1"}
     assert result["b"]["settings"] == {"WORK_BYTES": "32e6", "--cpus": "0.9"}
-    assert result["sentence"].endswith("; B: WORK_BYTES=32e6, --cpus 0.9"), result["sentence"]
+    assert "; B: WORK_BYTES=32e6, --cpus 0.9" in result["sentence"]  # what other measures do may follow
     assert result["claim"]["state"] == "refuted"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -45,8 +46,6 @@ class Work:
     def environment(self): return {}
     def close(self): pass
 """
-PORT = 19797
-
 Podman = Callable[..., str]
 
 
@@ -113,9 +112,11 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
         )  # fmt: skip
 
     def metric(pattern: str) -> str | None:
-        found = re.search(pattern, get(f"http://127.0.0.1:{PORT}/metrics").decode())
+        found = re.search(pattern, get(f"http://127.0.0.1:{port}/metrics").decode())
         return found and found[1]
 
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     up = r"infercanary_up\{[^}]*\} (\S+)"
     with ExitStack() as stack:
         start(1)
@@ -124,7 +125,7 @@ def test_a_container_is_found_ends_and_comes_back_as_another_image(podman: Podma
         )
         exporter = stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-m", "infercanary", "exporter", "--listen", f"127.0.0.1:{PORT}",
+                [sys.executable, "-m", "infercanary", "exporter", "--listen", f"127.0.0.1:{port}",
                  "--config", str(tmp_path / "exporter.yaml")]
             )
         )  # fmt: skip
