@@ -173,6 +173,7 @@ def held(found: Found) -> None:
     assert found.watch.value("infercanary_connections_refused_total") > 0, found
 
 
+@pytest.mark.campaign  # on two cores its slow readers take what a scrape has: p99 from 0.95 to 1.07 s was seen
 @pytest.mark.takes(60)
 def test_three_attacks_for_half_a_minute(image: str, tmp_path: Path) -> None:
     ways = ("slow_readers", "silent", "idle")
