@@ -181,7 +181,7 @@ def test_without_an_address_there_is_a_reason_and_a_fix(there: dict[str, Any], w
 def test_a_sidecar_has_the_image_of_the_server_that_it_watches() -> None:
     server = {
         **listed(7), "Names": ["/server"], "Id": "7" * 64, "Image": "search:2", "ImageID": "sha256:22",
-        "Created": 1000, "Labels": {},
+        "Created": 1000, "Labels": {"infercanary.watched-by": "app-resnet-2"},
     }  # fmt: skip
     sidecar = listed(2, watches="server", service="search")
     [found] = seen(sidecar, server, exporter())
@@ -256,6 +256,57 @@ def test_labels_that_mean_nothing_are_said_with_the_one_that_was_meant() -> None
     [container] = seen(listed(sevice="search", colour="red"), exporter())
     assert container.notes == (
         "label infercanary.colour: not known; the labels are infercanary.enable, infercanary.service, "
-        "infercanary.port, infercanary.socket, infercanary.watches",
+        "infercanary.port, infercanary.socket, infercanary.watches, infercanary.watched-by",
         "label infercanary.sevice: not known; did you mean infercanary.service?",
     )
+
+
+def brought(entry: dict[str, Any], **labels: str) -> Container:
+    image = ListedImage(
+        entry["ImageID"], None, {f"infercanary.{key}": value for key, value in labels.items()}
+    )
+    [found] = containers(msgspec.convert([entry, exporter()], list[ListedContainer]), [image], [HERE])
+    return found
+
+
+def test_what_an_image_says_of_identity_is_ignored_and_said() -> None:
+    found = brought(listed(service="search", port="8000"), service="search", port="8000")
+    assert found.service == "resnet", "Compose started it"
+    assert found.url == "http://172.18.0.5:8000", "an image knows its port"
+    assert found.notes == (
+        "label infercanary.service: its image brings it, and it is ignored; give it when the container is started, "
+        "with another value than the image's",
+    )
+    assert brought(listed(service="search"), service="other").service == "search"
+    socket = {"socket": "unix:///run/infercanary/search-1.sock"}
+    assert brought(listed(**socket), **socket).url == "http://172.18.0.5:9798"
+
+
+@pytest.mark.parametrize("labels", [{}, {"infercanary.watched-by": "another"}])
+def test_a_server_that_does_not_say_that_it_is_watched_lends_no_identity(labels: dict[str, str]) -> None:
+    server = {**listed(7), "Names": ["/server"], "ImageID": "sha256:22", "Labels": labels}
+    [found] = seen(listed(2, watches="server", service="search"), server, exporter())
+    assert (found.url, found.image_id, found.watched_id) == (None, IMAGE, "")
+    assert found.url_missing == (
+        "label infercanary.watches: 'server' does not say that it is watched; start it with the label "
+        "infercanary.watched-by=app-resnet-2"
+    )
+
+
+def test_a_volume_of_sockets_has_one_writer() -> None:
+    def with_socket(number: int, source: str, *, writable: bool = True) -> dict[str, Any]:
+        mount = {"Source": source, "Destination": "/run/probe", "RW": writable}
+        return {**listed(number, socket=f"unix:///run/infercanary/{number}.sock"), "Mounts": [mount]}
+
+    here = {**exporter(), "Mounts": [{"Source": "/v/shared", "Destination": "/run/infercanary", "RW": False}]}
+    one, two = seen(with_socket(1, "/v/shared"), with_socket(2, "/v/shared"), here)
+    assert one.url is None and two.url is None
+    assert one.url_missing == (
+        "the volume of its socket is writable for app-resnet-1, app-resnet-2: give each one of its own"
+    )
+    [alone] = [
+        c
+        for c in seen(with_socket(1, "/v/shared"), with_socket(2, "/v/own"), here)
+        if c.name == "app-resnet-1"
+    ]
+    assert alone.url == "unix:///run/infercanary/1.sock"

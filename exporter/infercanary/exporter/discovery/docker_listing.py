@@ -15,6 +15,7 @@ from infercanary.contract.vocabulary import (
     PORT_LABEL,
     SERVICE_LABEL,
     SOCKET_LABEL,
+    WATCHED_BY_LABEL,
     WATCHES_LABEL,
 )
 from infercanary.exporter.discovery.base import Container, url_mistake
@@ -29,7 +30,9 @@ _PREFIX = "infercanary."
 _LOCAL = "localhost/"
 """Before the names of images that Podman has from no registry; Docker names them without."""
 _MOST_NOTES = 8
-_LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL)
+_LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL, WATCHED_BY_LABEL)
+_IDENTITY = (SERVICE_LABEL, SOCKET_LABEL, WATCHES_LABEL)
+"""Who a container is: whoever built its image is not asked."""
 
 
 class _Network(msgspec.Struct):
@@ -45,6 +48,14 @@ class _HostConfig(msgspec.Struct, rename="pascal"):
     network_mode: str = ""
 
 
+class Mount(msgspec.Struct, rename="pascal"):
+    """A volume, or a folder of the host, in a container."""
+
+    source: str = ""
+    destination: str = ""
+    writable: bool = msgspec.field(default=False, name="RW")
+
+
 class ListedContainer(msgspec.Struct, rename="pascal"):
     """What is used of an entry of GET /containers/json."""
 
@@ -56,6 +67,7 @@ class ListedContainer(msgspec.Struct, rename="pascal"):
     labels: dict[str, str] | None = None
     host_config: _HostConfig = msgspec.field(default_factory=_HostConfig)
     network_settings: _NetworkSettings = msgspec.field(default_factory=_NetworkSettings)
+    mounts: list[Mount] | None = None
 
 
 class ListedImage(msgspec.Struct, rename="pascal"):
@@ -90,7 +102,15 @@ def containers(
         if enable in _OFF:
             continue
         name = _name(listed)
-        url, missing = _url(listed, own, by_id)
+        own_image = by_image.get(listed.image_id)
+        labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
+        url, missing = _url(listed, labels, own, by_id)
+        if url is not None and (sharing := _writers(url, own, listing) - {name}):
+            several = ", ".join(map(label_text, sorted({*sharing, name})))
+            url, missing = (
+                None,
+                f"the volume of its socket is writable for {several}: give each one of its own",
+            )
         if enable != "true":
             wrong = label_text(labels[ENABLE_LABEL])
             url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
@@ -100,15 +120,21 @@ def containers(
             if running is None:  # the image that it ran last need not be the next one
                 url = None
                 missing = f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
+            elif not _agrees(running, name, by_image):
+                url = None
+                missing = (
+                    f"label {WATCHES_LABEL}: {label_text(server)!r} does not say that it is watched; start it with the "
+                    f"label {WATCHED_BY_LABEL}={label_text(name)}"
+                )
+                running = listed  # another's identity is not borrowed
             watched = running
         described = watched or listed
         image = by_image.get(described.image_id)
-        own_image = by_image.get(listed.image_id)
         composed, notes = _compose_service(labels, (own_image.labels if own_image else None) or {})
         found.append(
             Container(
                 service=label_text(labels.get(SERVICE_LABEL) or composed or name),
-                notes=(*_unknown(labels), *(notes if not labels.get(SERVICE_LABEL) else ())),
+                notes=(*_unknown(labels), *brought, *(notes if not labels.get(SERVICE_LABEL) else ())),
                 name=name,
                 id=listed.id,
                 image=described.image.removeprefix(_LOCAL),
@@ -124,6 +150,51 @@ def containers(
             )
         )
     return sorted(found, key=lambda container: (container.service, container.name))
+
+
+def _given(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The labels that were given to a container when it was started, and a note for each that its image brings.
+
+    Whoever builds an image must not say whose runs its containers report: a label about identity counts where its value
+    is not the image's own.
+    """
+    brought = [name for name in _IDENTITY if name in labels and labels[name] == image.get(name)]
+    notes = (
+        f"label {name}: its image brings it, and it is ignored; give it when the container is started, with another value "
+        "than the image's"
+        for name in brought
+    )
+    return {name: value for name, value in labels.items() if name not in brought}, tuple(notes)
+
+
+def _agrees(server: ListedContainer, sidecar: str, images: Mapping[str, ListedImage]) -> bool:
+    """Whether who started a server wants it to be watched by this container."""
+    by = (server.labels or {}).get(WATCHED_BY_LABEL)
+    image = images.get(server.image_id)
+    return by == sidecar and by != ((image.labels if image else None) or {}).get(WATCHED_BY_LABEL)
+
+
+def _writers(url: str, own: ListedContainer | None, listing: Sequence[ListedContainer]) -> set[str]:
+    """Who may put a socket where this one is: whoever is first is taken for the container."""
+    if not url.startswith("unix://"):
+        return set()
+    path = url.removeprefix("unix://")
+    inside = [
+        m for m in (own.mounts or [] if own else []) if path.startswith(f"{m.destination.rstrip('/')}/")
+    ]
+    if inside:
+        source = max(inside, key=lambda mount: len(mount.destination)).source
+    elif own is None:
+        source = path.rpartition("/")[0]
+    else:
+        return set()
+    return {
+        _name(listed)
+        for listed in listing
+        if own is None or listed.id != own.id
+        for mount in listed.mounts or []
+        if mount.writable and source and mount.source.rstrip("/") == source.rstrip("/")
+    }
 
 
 def _compose_service(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -224,10 +295,12 @@ def _repository(reference: str) -> str:
 
 
 def _url(
-    listed: ListedContainer, own: ListedContainer | None, by_id: dict[str, ListedContainer]
+    listed: ListedContainer,
+    labels: Mapping[str, str],
+    own: ListedContainer | None,
+    by_id: dict[str, ListedContainer],
 ) -> tuple[str | None, str]:
-    """Where the probe of ``listed`` answers, or why that is not known."""
-    labels = listed.labels or {}
+    """Where the probe of ``listed`` answers, by the labels that count, or why that is not known."""
     if path := labels.get(SOCKET_LABEL):
         # A label may come from the image: it must not send the exporter to any other host.
         if not path.startswith("unix://") or url_mistake(path):
