@@ -48,7 +48,7 @@ class _HostConfig(msgspec.Struct, rename="pascal"):
     network_mode: str = ""
 
 
-class Mount(msgspec.Struct, rename="pascal"):
+class ListedMount(msgspec.Struct, rename="pascal"):
     """A volume, or a folder of the host, in a container."""
 
     source: str = ""
@@ -67,7 +67,7 @@ class ListedContainer(msgspec.Struct, rename="pascal"):
     labels: dict[str, str] | None = None
     host_config: _HostConfig = msgspec.field(default_factory=_HostConfig)
     network_settings: _NetworkSettings = msgspec.field(default_factory=_NetworkSettings)
-    mounts: list[Mount] | None = None
+    mounts: list[ListedMount] | None = None
 
 
 class ListedImage(msgspec.Struct, rename="pascal"):
@@ -160,8 +160,8 @@ def _given(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[dict[st
     """
     brought = [name for name in _IDENTITY if name in labels and labels[name] == image.get(name)]
     notes = (
-        f"label {name}: its image brings it, and it is ignored; give it when the container is started, with another value "
-        "than the image's"
+        f"label {name}: its image brings it, and it is ignored; give it when the container is started, with another "
+        "value than the image's"
         for name in brought
     )
     return {name: value for name, value in labels.items() if name not in brought}, tuple(notes)
