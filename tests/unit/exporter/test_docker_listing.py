@@ -278,8 +278,8 @@ def test_what_an_image_says_of_identity_is_ignored_and_said() -> None:
         "with another value than the image's",
     )
     assert brought(listed(service="search"), service="other").service == "search"
-    socket = {"socket": "unix:///run/infercanary/search-1.sock"}
-    assert brought(listed(**socket), **socket).url == "http://172.18.0.5:9798"
+    socket = "unix:///run/infercanary/search-1.sock"
+    assert brought(listed(socket=socket), socket=socket).url == "http://172.18.0.5:9798"
 
 
 @pytest.mark.parametrize("labels", [{}, {"infercanary.watched-by": "another"}])
