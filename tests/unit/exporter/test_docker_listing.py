@@ -116,10 +116,13 @@ def test_one_service_name_in_two_compose_projects_is_found() -> None:
         entry["Labels"]["com.docker.compose.project"] = project
         return msgspec.convert(entry, ListedContainer)
 
-    assert ambiguous([of("prod"), of("staging"), of("prod")]) == {"resnet": ["prod", "staging"]}
-    assert ambiguous([of("prod"), of("prod")]) == {}
-    assert ambiguous([of("prod"), of("staging", service="resnet-staging")]) == {}
-    assert ambiguous([of("prod"), of("staging", enable="false")]) == {}
+    assert ambiguous([of("prod"), of("staging"), of("prod")], []) == {"resnet": ["prod", "staging"]}
+    assert ambiguous([of("prod"), of("prod")], []) == {}
+    assert ambiguous([of("prod"), of("staging", service="resnet-staging")], []) == {}
+    assert ambiguous([of("prod"), of("staging", enable="false")], []) == {}
+    claims = ListedImage("sha256:claims", None, of("staging").labels)
+    claiming = msgspec.structs.replace(of("staging"), image_id=claims.id)
+    assert ambiguous([of("prod"), claiming], [claims]) == {}, "whoever built its image is not asked"
 
 
 FOREIGN = {"other": address("10.0.0.2")}
@@ -293,20 +296,46 @@ def test_a_server_that_does_not_say_that_it_is_watched_lends_no_identity(labels:
     )
 
 
-def test_a_volume_of_sockets_has_one_writer() -> None:
-    def with_socket(number: int, source: str, *, writable: bool = True) -> dict[str, Any]:
-        mount = {"Source": source, "Destination": "/run/probe", "RW": writable}
-        return {**listed(number, socket=f"unix:///run/infercanary/{number}.sock"), "Mounts": [mount]}
-
-    here = {**exporter(), "Mounts": [{"Source": "/v/shared", "Destination": "/run/infercanary", "RW": False}]}
-    one, two = seen(with_socket(1, "/v/shared"), with_socket(2, "/v/shared"), here)
-    assert one.url is None and two.url is None
-    assert one.url_missing == (
-        "the volume of its socket is writable for app-resnet-1, app-resnet-2: give each one of its own"
-    )
-    [alone] = [
-        c
-        for c in seen(with_socket(1, "/v/shared"), with_socket(2, "/v/own"), here)
-        if c.name == "app-resnet-1"
+def test_composes_labels_count_where_compose_alone_gives_them() -> None:
+    entry = listed()
+    claims = ListedImage(IMAGE, None, entry["Labels"])
+    [found] = containers(msgspec.convert([entry, exporter()], list[ListedContainer]), [claims], [HERE])
+    assert found.service == "app-resnet-1"
+    assert [note.partition(",")[0] for note in found.notes] == [
+        "its image was built for the Compose service 'resnet'"
     ]
-    assert alone.url == "unix:///run/infercanary/1.sock"
+
+
+WRITERS = "its socket's volume is writable for app-resnet-1, app-resnet-2; give each its own"
+
+
+@pytest.mark.parametrize(
+    ("where", "source", "writable", "missing"),
+    [
+        ("compose", "/v/shared", True, WRITERS),
+        ("compose", "/v/shared/1", True, WRITERS),  # a part of the volume in which the socket is
+        ("compose", "/v/shared", False, ""),
+        ("compose", "/v/shared/2", True, ""),
+        ("compose", "/v/own", True, ""),
+        ("compose", "/v", True, ""),  # who may write to Docker's own folders administers the host
+        ("host", "/run/infercanary", True, WRITERS),
+        ("host", "/run/infercanary/2", True, ""),
+        ("elsewhere", "/v/shared", True, ""),
+    ],
+)
+def test_a_volume_of_sockets_has_one_writer(where: str, source: str, writable: bool, missing: str) -> None:
+    own = "/run/infercanary" if where == "host" else "/v/shared"
+    entries = [
+        {
+            **listed(number, socket=f"unix:///run/infercanary/{number}/probe.sock"),
+            "Mounts": [{"Source": mounted, "Destination": "/run/infercanary", "RW": may_write}],
+        }
+        for number, mounted, may_write in ((1, own, True), (2, source, writable))
+    ]
+    if where != "host":
+        here = "/run/infercanary" if where == "compose" else "/run/another"
+        mount = {"Source": "/v/shared", "Destination": here, "RW": True}
+        entries.append({**exporter(), "Mounts": [mount]})
+    one, _ = seen(*entries)
+    assert one.url_missing == missing
+    assert one.url == (None if missing else "unix:///run/infercanary/1/probe.sock")

@@ -105,12 +105,9 @@ def containers(
         own_image = by_image.get(listed.image_id)
         labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
         url, missing = _url(listed, labels, own, by_id)
-        if url is not None and (sharing := _writers(url, own, listing) - {name}):
-            several = ", ".join(map(label_text, sorted({*sharing, name})))
-            url, missing = (
-                None,
-                f"the volume of its socket is writable for {several}: give each one of its own",
-            )
+        if url is not None and (writers := _writers(url, listed, own, listing)) - {name}:
+            several = ", ".join(map(label_text, sorted(writers)))
+            url, missing = None, f"its socket's volume is writable for {several}; give each its own"
         if enable != "true":
             wrong = label_text(labels[ENABLE_LABEL])
             url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
@@ -174,27 +171,37 @@ def _agrees(server: ListedContainer, sidecar: str, images: Mapping[str, ListedIm
     return by == sidecar and by != ((image.labels if image else None) or {}).get(WATCHED_BY_LABEL)
 
 
-def _writers(url: str, own: ListedContainer | None, listing: Sequence[ListedContainer]) -> set[str]:
-    """Who may put a socket where this one is: whoever is first is taken for the container."""
+def _writers(
+    url: str, listed: ListedContainer, own: ListedContainer | None, listing: Sequence[ListedContainer]
+) -> set[str]:
+    """Who may put a socket where this one is: whoever is first is taken for the container.
+
+    A folder above the shared one is not looked at: who may write to Docker's own folders administers the host.
+    """
     if not url.startswith("unix://"):
         return set()
     path = url.removeprefix("unix://")
-    inside = [
-        m for m in (own.mounts or [] if own else []) if path.startswith(f"{m.destination.rstrip('/')}/")
-    ]
-    if inside:
-        source = max(inside, key=lambda mount: len(mount.destination)).source
-    elif own is None:
-        source = path.rpartition("/")[0]
-    else:
-        return set()
+    if own is not None:
+        inside = [m for m in own.mounts or [] if m.source and _is_in(path, m.destination)]
+        if not inside:
+            return set()
+        mount = max(inside, key=lambda mount: len(mount.destination))
+        shared = mount.source.rstrip("/")
+        path = f"{shared}/{path[len(mount.destination) :].lstrip('/')}"
+    else:  # the exporter is on the host, and sees what the container has mounted
+        sources = [m.source for m in listed.mounts or [] if m.source and _is_in(path, m.source)]
+        shared = min(sources, key=len, default=path.rpartition("/")[0]).rstrip("/")
     return {
-        _name(listed)
-        for listed in listing
-        if own is None or listed.id != own.id
-        for mount in listed.mounts or []
-        if mount.writable and source and mount.source.rstrip("/") == source.rstrip("/")
+        _name(each)
+        for each in listing
+        if own is None or each.id != own.id
+        for mount in each.mounts or []
+        if mount.writable and _is_in(path, mount.source) and _is_in(f"{mount.source}/", shared)
     }
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return bool(folder) and path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _compose_service(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -224,21 +231,24 @@ def _unknown(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(notes[:_MOST_NOTES])
 
 
-def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
+def ambiguous(listing: Sequence[ListedContainer], images: Iterable[ListedImage]) -> dict[str, list[str]]:
     """Compose services that several projects have → those projects.
 
     The judge would take such a service for one, and the containers that start last for its upgrade.
 
     Args:
         listing: All containers that Docker lists.
+        images: Whose labels are not those of who started a container.
 
     Returns:
         Service → projects, in order; empty where all services are of one project.
     """
+    brought = {image.id: image.labels or {} for image in images}
     projects: dict[str, set[str]] = {}
     for listed in listing:
-        labels = listed.labels or {}
-        service = labels.get(_COMPOSE_SERVICE) if _COMPOSE_HASH in labels else None
+        image = brought.get(listed.image_id, {})
+        labels, _ = _given(listed.labels or {}, image)
+        service, _ = _compose_service(labels, image)
         if service and labels.get(ENABLE_LABEL, "").lower() == "true" and not labels.get(SERVICE_LABEL):
             projects.setdefault(service, set()).add(labels.get(_COMPOSE_PROJECT, ""))
     return {service: sorted(found) for service, found in projects.items() if len(found) > 1}
