@@ -73,6 +73,7 @@ def lines(
     decimals: int | None = None,
     centred: bool = False,
     named: Mapping[str, str] | None = None,
+    known: Sequence[str] = (),
     steps: bool = False,
     band: tuple[str, str] | None = None,
     points: Sequence[str] = (),
@@ -87,6 +88,7 @@ def lines(
         calm: How far the axis goes at least, in the unit; None for what the unit says.
         decimals: None for Grafana's own choice.
         centred: Whether values lie on both sides of 0, as shifts do.
+        known: Names of series that are too many for a colour each: hue and strokes by their place.
         steps: Whether a value holds until the next one.
         band: From which series to which the room is filled, the lower one first.
         points: Series that are drawn as points alone.
@@ -129,6 +131,8 @@ def lines(
         if centred:
             panel.axis_soft_min(-far)
     _styles(panel, queries, named or {}, dashes=not stacked)
+    for name, look in names.each(known):
+        panel.override_by_name(name, look)
     for name in points:
         panel.override_by_name(name, [option("custom.drawStyle", "points"), option("custom.pointSize", 7)])
     if band is not None:

@@ -8,6 +8,7 @@ regular expression can say of a name, and names that differ in one digit differ.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from grafana_foundation_sdk.models import dashboard
@@ -43,11 +44,25 @@ def looks() -> Iterator[tuple[str, list[dashboard.DynamicConfigValue]]]:
     for number, hue in enumerate(_HUES):
         yield f"/^{_lookaheads(number, _HUE_SIGNS, '', '$')}/", [colour(hue)]
     for number, strokes in enumerate(STROKES):
-        style = {"fill": "dash", "dash": [*strokes]} if strokes else {"fill": "solid"}
-        yield (
-            f"/^{_lookaheads(number, _STROKE_SIGNS, ' /', '([ /]|$)')}/",
-            [option("custom.lineStyle", style)],
-        )
+        yield f"/^{_lookaheads(number, _STROKE_SIGNS, ' /', '([ /]|$)')}/", [_strokes(strokes)]
+
+
+def each(names: Sequence[str]) -> Iterator[tuple[str, list[dashboard.DynamicConfigValue]]]:
+    """Names that are known beforehand: by their place, and so no two of them alike.
+
+    Args:
+        names: In an order that only grows at its end, at most 32.
+
+    Yields:
+        A name, and what its line has.
+    """
+    for (style, hue), name in zip(itertools.product(STROKES, _HUES), names, strict=False):
+        yield name, [colour(hue), _strokes(style)]
+
+
+def _strokes(strokes: Strokes) -> dashboard.DynamicConfigValue:
+    style = {"fill": "dash", "dash": [*strokes]} if strokes else {"fill": "solid"}
+    return option("custom.lineStyle", style)
 
 
 def _lookaheads(number: int, signs: Sequence[str], outside: str, end: str) -> str:

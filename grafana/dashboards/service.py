@@ -19,6 +19,7 @@ from grafana.dashboards.promql import (
 from grafana.dashboards.tables import Column, rows
 from grafana.dashboards.variables import CANARIES, CONTAINERS, JUDGED
 from infercanary.contract.report import LADDER
+from infercanary.contract.vocabulary import TAGS
 
 NO_RUN = "The canary has not run in this time range"
 BUCKETS = "service_canary_le:infercanary_latency_seconds_bucket:rate5m"
@@ -313,9 +314,8 @@ def _tags() -> Panel:
     )
     tagged = f"sum by (tag) ({rate('infercanary_tagged_runs_total', CANARIES)})"
     total = f"sum({rate('infercanary_runs_total', CANARIES)})"
-    return lines(
-        about, Query(f"({tagged} > 0) / on () group_left () {total}", "{{tag}}"), minimum=0, maximum=1
-    )
+    share = Query(f"({tagged} > 0) / on () group_left () {total}", "{{tag}}")
+    return lines(about, share, minimum=0, maximum=1, known=[*TAGS])
 
 
 def _output() -> Panel:

@@ -28,6 +28,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafana import generate
 from grafana.dashboards import colours, names
 from grafana.queries import Query, dashboards, panels, queries
+from infercanary.contract.vocabulary import TAGS
 from tests.for_each import for_each
 
 ROOT = Path(__file__).parents[3]
@@ -459,6 +460,19 @@ def test_a_name_of_any_kind_has_one_look() -> None:
     # Its GPU and its host do not change a container's strokes; capitals and other signs count for nothing.
     assert _look("search-1 node-1")[1] == _look("search-1 node-2")[1] == _look("search-1 node-1 GPU 0")[1]
     assert _look("Ämter/Ω 日本") == _look("mter/")
+
+
+def test_no_two_tags_look_alike() -> None:
+    """By their letters alone `cgroup_throttled` and `crowded_inside` do."""
+    assert _look("cgroup_throttled") == _look("crowded_inside")
+    [panel] = [panel for name, panel in PANELS if name == "service" and panel["title"].startswith("Tags:")]
+    looks = {
+        override["matcher"]["options"]: tuple(json.dumps(item) for item in override["properties"])
+        for override in panel["fieldConfig"]["overrides"]
+        if override["matcher"]["id"] == "byName"
+    }
+    assert [*looks] == [*TAGS]
+    assert all(len(look) == 2 for look in looks.values()) and len({*looks.values()}) == len(TAGS)
 
 
 @every_panel
