@@ -19,7 +19,7 @@ from aiohttp import web
 from infercanary.command.settings import UsageError
 from infercanary.exporter import guard
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
+from infercanary.exporter.config import ExporterConfig, check, listen_address
 
 log = structlog.get_logger(__name__)
 
@@ -148,8 +148,6 @@ async def serve(
             "listening",
             url=f"{'https' if secured.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
         )
-        for remark in remarks(config):
-            log.warning(remark)
         await stop.wait()
         log.info("stopping")
     finally:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from infercanary.contract.bottleneck import Limit
-from infercanary.contract.vocabulary import CONTROLS, IN_STEP, POOL_COMPONENTS
+from infercanary.contract.vocabulary import BY_ITSELF, CONTROLS, IN_STEP, POOL_COMPONENTS
 from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, crowding
 from infercanary.judge.model import Generation, Pair, Sample, Start
@@ -59,7 +59,12 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
     both = [_flat(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     controls = {name: _shift(compared, _control(name), policy) for name in _names(both, lambda s: s.controls)}
     whole, waiting = _waiting(compared, policy)
-    felt = [shift for pair in beside if math.isfinite((shift := _shift([pair], _median, policy)).se)]
+    felt = [
+        shift
+        for pair in beside
+        if not _disturbed_itself(pair, policy)
+        and math.isfinite((shift := _shift([pair], _median, policy)).se)
+    ]
     received = _shift(compared, lambda s: _plus(s.received, policy.idle_segments), policy)
     newest = [_last(getattr(pair, side) for pair in compared) for side in ("before", "after")]
     single = all(threads(start.generation) == "1" for start in newest)
@@ -93,6 +98,15 @@ def resources(compared: Sequence[Pair], moved_with: Evidence, policy: Policy) ->
     before, after = (_flat(getattr(pair, side) for pair in compared) for side in ("before", "after"))
     beside = (moved_with.clock, moved_with.siblings)
     return bottlenecks(before, after, moved_with.controls, beside, policy)
+
+
+def _disturbed_itself(sibling: Pair, policy: Policy) -> bool:
+    """Whether more of its runs than before were held back by its own container, such as by a lower quota."""
+    before, after = (
+        [not BY_ITSELF.isdisjoint(sample.tags) for sample in _flat([side])]
+        for side in (sibling.before, sibling.after)
+    )
+    return bool(before and after) and fmean(after) - fmean(before) >= policy.tag_share
 
 
 def _plus(known: float | None, more: float) -> float | None:

@@ -17,7 +17,6 @@ SERVICE_LABEL = "infercanary.service"
 PORT_LABEL = "infercanary.port"
 SOCKET_LABEL = "infercanary.socket"
 WATCHES_LABEL = "infercanary.watches"
-WATCHED_BY_LABEL = "infercanary.watched-by"
 
 Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -94,6 +93,8 @@ class Tag:
     """Whether the judge counts a run that has it: an image may cause its own throttling, so most are counted."""
     by_others: bool
     """Whether other processes of the host cause it. ``ab`` may leave such runs out."""
+    by_itself: bool = False
+    """Whether its own container causes it, by its limits or by what else runs in it: no other container feels that."""
 
 
 WARMING: Final = "warming"
@@ -111,6 +112,10 @@ def _state_tag(name: str, meaning: str) -> Tag:
 
 def _own(name: str, meaning: str) -> Tag:
     return Tag(name, meaning, is_judged=True, by_others=False)
+
+
+def _itself(name: str, meaning: str) -> Tag:
+    return Tag(name, meaning, is_judged=True, by_others=False, by_itself=True)
 
 
 def _others(name: str, meaning: str) -> Tag:
@@ -134,18 +139,18 @@ TAGS: Mapping[str, Tag] = _table(
             "stalled", "the whole process stood still; look for a paused container, a snapshot or a moved VM"
         ),
         _others(PREEMPTED, "ready to run, it waited for a CPU; use fewer threads, or move neighbours away"),
-        _own(
+        _itself(
             CROWDED_INSIDE,
             "ready to run, it waited for a CPU that others in its container had; look for what runs beside the server",
         ),
-        _own(
+        _itself(
             "cgroup_throttled", "the CPU quota held it back; raise the quota (--cpus), or use fewer threads"
         ),
-        _own("cpuset_changed", "the container got other CPUs; compare runs on the same ones only"),
-        _own(
+        _itself("cpuset_changed", "the container got other CPUs; compare runs on the same ones only"),
+        _itself(
             "memory_limit", "memory was at its limit, and had to be freed first; raise the limit (--memory)"
         ),
-        _own("oom_kill", "the kernel killed a process here for memory; raise the limit (--memory)"),
+        _itself("oom_kill", "the kernel killed a process here for memory; raise the limit (--memory)"),
         _own(
             "io_pressure", "the container waited for a disk; look for swapping, and for models being loaded"
         ),
@@ -168,6 +173,9 @@ TAGS: Mapping[str, Tag] = _table(
 
 NOT_JUDGED: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if not tag.is_judged)
 """Tags of runs that the judge leaves out."""
+
+BY_ITSELF: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_itself)
+"""Tags of runs that their own container disturbed."""
 
 BY_OTHERS: frozenset[str] = frozenset(tag.name for tag in TAGS.values() if tag.by_others)
 """Tags of runs that other processes of the host disturbed; a container's own limits and the heat are not among them."""

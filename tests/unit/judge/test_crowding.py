@@ -59,9 +59,15 @@ def start(
 
 
 def judged(
-    new: Mapping[str, object], old: Mapping[str, object] | None = None, siblings: float | None = None
+    new: Mapping[str, object],
+    old: Mapping[str, object] | None = None,
+    siblings: float | None = None,
+    felt: tuple[str, ...] = (),
 ) -> Judgement:
-    """After four starts of the old image one of the new; two siblings that became ``siblings`` times as slow."""
+    """After four starts of the old image one of the new; two siblings that became ``siblings`` times as slow.
+
+    Their runs have the tags ``felt`` then.
+    """
     before: Mapping[str, object] = old or {}
     starts = [start("old", HOUR * i, **before) for i in range(4)]  # type: ignore[arg-type]
     starts.append(start("new", 4 * HOUR, **new))  # type: ignore[arg-type]
@@ -69,7 +75,7 @@ def judged(
     for name in "xy" if siblings is not None else "":
         one, two = (
             start("x", 3 * HOUR, service=name),
-            start("x", 4 * HOUR, own=OWN * (siblings or 1), service=name),
+            start("x", 4 * HOUR, own=OWN * (siblings or 1), service=name, tags=felt),
         )
         beside.append(Start(one.generation, [*one.samples, *two.samples]))
     return judge(starts, beside, "c")
@@ -102,6 +108,17 @@ def test_a_busy_container_on_that_core_is_the_hosts(siblings: float | None) -> N
     found = judged(BUSY_OUTSIDE, siblings=siblings)
     assert (found.state, found.causes.cause) == ("regressed", "host"), sentence(found)
     assert found.causes.inside is None
+
+
+@pytest.mark.parametrize("siblings", [1.5, 10.0])
+def test_a_sibling_that_its_own_container_held_back_tells_nothing_of_the_host(siblings: float) -> None:
+    """Its quota was lowered in the minutes of the upgrade, or something else began to run in it."""
+    slow = {"own": OWN * 1.5}
+    assert judged(slow, siblings=siblings).causes.cause == "host"
+    for tag in ("cgroup_throttled", "crowded_inside", "cpuset_changed", "memory_limit"):
+        found = judged(slow, siblings=siblings, felt=(tag,))
+        assert (found.causes.cause, found.causes.siblings) == ("image", None), sentence(found)
+    assert judged(slow, siblings=siblings, felt=("preempted",)).causes.cause == "host"
 
 
 @pytest.mark.parametrize("unknown", [{"inside": None, "crowded": None}, {}], ids=["sidecar", "container"])
