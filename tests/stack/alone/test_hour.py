@@ -47,7 +47,7 @@ class Trouble(NamedTuple):
     """Service and alert."""
 
 
-TROUBLES = (
+TROUBLES: tuple[Trouble, ...] = (
     Trouble("none"),
     Trouble("slow image", ("broken-upgrade",), sent=frozenset({("classify", "InferCanaryImageRegressed")})),
     Trouble(
@@ -67,6 +67,15 @@ TROUBLES = (
         "exporter",
         command=("docker", "stop", f"{PROJECT}-exporter-1"),
         sent=frozenset({("", "InferCanaryExporterDown")}),
+    ),
+)
+# Three that share no service: each is found beside the others.
+TROUBLES += (
+    Trouble(
+        "three at once",
+        tuple(name for each in TROUBLES[1:3] for name in each.services),
+        TROUBLES[4].command,
+        frozenset[tuple[str, str]]().union(*(TROUBLES[which].sent for which in (1, 2, 4))),
     ),
 )
 
