@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import signal
 import socket
 from collections.abc import Collection
@@ -17,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from infercanary.command.settings import UsageError
-from infercanary.exporter import guard
+from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address
 
@@ -66,7 +65,7 @@ def command(
         config = msgspec.structs.replace(config, store=str(store))
     place = f"{path}: listen" if path and not listen else "--listen"
     with listen_on(*listen_address(listen or config.listen, place), place) as sock:
-        configure_logging(log_format, log_level)
+        logs.configure(log_format, log_level)
         asyncio.run(serve(config, path, sock, secured, ["store"] if store is not None else []))
 
 
@@ -158,41 +157,6 @@ async def serve(
 def _reload(app: web.Application) -> None:
     with suppress(UsageError):  # logged, and shown by the metric
         app[EXPORTER].live.reload()
-
-
-def configure_logging(style: str, level: str) -> None:
-    """Log in ``style`` to stderr, libraries included.
-
-    Args:
-        style: ``logfmt``, ``json`` or ``console``.
-        level: The lowest that is logged, such as ``info``.
-    """
-    renderers: dict[str, structlog.typing.Processor] = {
-        "logfmt": structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
-        "json": structlog.processors.JSONRenderer(),
-        "console": structlog.dev.ConsoleRenderer(),
-    }
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso"),
-    ]
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                renderers[style],
-            ],
-        )
-    )
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 if __name__ == "__main__":

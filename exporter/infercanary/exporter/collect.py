@@ -196,9 +196,8 @@ class Collector:
         for family in families:
             vitals[family.name] = write(family, probe.identity)
         reported = probe.lines if probe.up else ()
-        refused = self._exposition.replace(probe.key, [*reported, *vitals.values()])
-        if refused:
-            probe.rejected["conflict"] += len(refused)
+        if disputed := self._exposition.replace(probe.key, [*reported, *vitals.values()]):
+            probe.rejected["conflict"] += len(disputed)
 
     def _compare(self) -> None:
         """Count what is shared: CPUs among the containers that Docker found, since all of them are on one host.

@@ -7,10 +7,12 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain
-from typing import NamedTuple
+from itertools import accumulate, chain, groupby
+from operator import itemgetter
+from typing import NamedTuple, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -31,6 +33,7 @@ _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # co
 _write_openmetrics: Callable[[Collector], bytes] = generate_latest_openmetrics
 
 _BOUNDS = (*map(_number, LADDER), "+Inf")
+_KINDS: tuple[Kind, ...] = get_args(Kind)
 _IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
 
@@ -89,19 +92,22 @@ class Pieces(NamedTuple):
 
 
 class _Shown:
-    """One family: what each container shows of it; a scrape touches the bytes alone."""
+    """One family of one kind: what each container shows of it; a scrape touches the bytes alone."""
 
     def __init__(self, layout: Layout) -> None:
-        self.layout = layout  # the first holder's: it decides the kind and the header
+        self.layout = layout  # the first holder's: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
 
 
 class Exposition:
-    """What is shown now, by family and within it by container. A name has one kind: its first live holder's."""
+    """What is shown now, by family and within it by container.
+
+    A name that containers report with several kinds has none: all of its lines are shown, without a type.
+    """
 
     def __init__(self) -> None:
-        self._families: dict[str, _Shown] = {}
+        self._families: dict[tuple[str, Kind], _Shown] = {}
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
         """Show ``lines`` and nothing else for ``key``.
@@ -111,40 +117,41 @@ class Exposition:
             lines: One entry for each family.
 
         Returns:
-            Names of families that are refused, since another holds the name with another kind.
+            Names of families that another shows with another kind.
         """
-        self._remove(key, set(self._families) - {each.layout.base for each in lines})
-        return [each.layout.name for each in lines if not self.put(key, each)]
+        self._remove(key, set(self._families) - {(each.layout.base, each.layout.kind) for each in lines})
+        for each in lines:
+            self.put(key, each)
+        return [each.layout.name for each in lines if self._is_disputed(each.layout)]
 
-    def put(self, key: Key, lines: Lines) -> bool:
-        """Show ``lines`` for ``key``; False, and not shown, where another holds the name with another kind.
+    def put(self, key: Key, lines: Lines) -> None:
+        """Show ``lines`` for ``key``.
 
         Args:
             key: Of a container.
             lines: Of one family; empty ones take it away.
         """
         layout = lines.layout
-        shown = self._families.get(layout.base)
+        name = layout.base, layout.kind
+        if not lines.text:
+            self._remove(key, [name] if name in self._families else [])
+            return
+        shown = self._families.get(name)
         if shown is None:
-            shown = self._families[layout.base] = _Shown(layout)
-        agreed = shown.layout.kind == layout.kind or shown.texts.keys() <= {key}
-        if agreed and lines.text:
-            shown.size += len(lines.text) - len(shown.texts.get(key, b""))
-            shown.texts[key] = lines.text
-            if next(iter(shown.texts)) == key:
-                shown.layout = layout
-        else:
-            self._remove(key, [layout.base])
-        return agreed
+            shown = self._families[name] = _Shown(layout)
+        shown.size += len(lines.text) - len(shown.texts.get(key, b""))
+        shown.texts[key] = lines.text
+        if next(iter(shown.texts)) == key:
+            shown.layout = layout
 
     def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
-        """Show other values in the plain family ``name``, for those that show one point of it: this is done in bulk.
+        """Show other values in the gauge ``name``, for those that show one point of it: this is done in bulk.
 
         Args:
-            name: Without ``_total``.
+            name: Of the family.
             values: Key → value; those that do not show the family are passed over.
         """
-        shown = self._families.get(name)
+        shown = self._families.get((name, "gauge"))
         for key, value in values:
             if shown is not None and (before := shown.texts.get(key)) is not None:
                 text = b"%b %b\n" % (before.rpartition(b" ")[0], _number(value).encode())
@@ -171,19 +178,33 @@ class Exposition:
         Yields:
             Header and lines of each family, in order of the names.
         """
-        for base in sorted(self._families):
-            if base in self._families:  # its last holder may have gone since
-                shown = self._families[base]
+        for _, names in groupby(sorted(self._families), key=itemgetter(0)):
+            found = [self._families[name] for name in names if name in self._families]
+            if len(found) > 1:
+                yield _disputed(found)
+            elif found:  # its last holder may have gone since
+                [shown] = found
                 layout = shown.layout
                 header = _header(layout.name, layout.kind, layout.help, in_openmetrics)
                 yield Pieces([header, *shown.texts.values()], len(header) + shown.size)
 
-    def _remove(self, key: Key, bases: Iterable[str]) -> None:
-        for base in bases:
-            shown = self._families[base]
+    def _is_disputed(self, layout: Layout) -> bool:
+        return any((layout.base, kind) in self._families for kind in _KINDS if kind != layout.kind)
+
+    def _remove(self, key: Key, names: Iterable[tuple[str, Kind]]) -> None:
+        for name in names:
+            shown = self._families[name]
             shown.size -= len(shown.texts.pop(key, b""))
             if not shown.texts:
-                del self._families[base]
+                del self._families[name]
+
+
+def _disputed(shown: Iterable[_Shown]) -> Pieces:
+    """The lines of one name with several kinds: without a header, which could be right for one of them only."""
+    lines = [line for each in shown for text in each.texts.values() for line in text.split(b"\n") if line]
+    lines.sort(key=lambda line: re.split(rb"[{ ]", line, maxsplit=1)[0])  # those of one series' name together
+    joined = b"".join(b"%b\n" % line for line in lines)
+    return Pieces([joined], len(joined))
 
 
 class _Given(Collector):

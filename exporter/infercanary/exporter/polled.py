@@ -80,7 +80,9 @@ REJECTED = Metric(
     "Parts of otherwise valid reports that were left out (families, runs, environment entries), by reason.",
     ("reason",),
     reading="Healthy is no increase. `too_many` is one of the exporter's `limits`; the others are a probe of "
-    "another version, odd names in a sampler or target of your own, or an impostor.",
+    "another version, odd names in a sampler or target of your own, or an impostor. `conflict` is a name with another "
+    "kind than it has: of a name of your own that two containers report with different kinds, nothing is left out, but "
+    "it has no type.",
 )
 RUNS_COLLECTED = Metric(
     "infercanary_runs_collected_total",

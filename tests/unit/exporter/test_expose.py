@@ -175,13 +175,33 @@ def as_kind(kind: str, name: str = "infercanary_disputed") -> Lines:
     return write(Family(name, kind, "Disputed.", (), (Point((), 1.0),)), identity(A))  # type: ignore[arg-type]
 
 
-def test_the_first_live_holder_decides_a_names_kind() -> None:
-    rival = as_kind("counter", "infercanary_disputed_total")
+def test_a_name_with_several_kinds_hides_nobody() -> None:
+    """Who claims a name with another kind takes its type away, and no line: both parsers read all of them."""
     exposition = Exposition()
+    rival = write(
+        Family("infercanary_disputed_total", "counter", "Mine.", (), (Point((), 7.0),)), identity(B)
+    )
+    histogram = Family("infercanary_disputed", "histogram", "Both.", (), latency(1).points)
+    wide = msgspec.structs.replace(histogram, points=(Point((), latency(1, 2).points[0].value),))
+    exposition.replace(("hostile", "h"), [write(TEMPERATURE, {"service": "h", "container": "h"})])
     assert exposition.replace(A, [as_kind("gauge")]) == []
     assert exposition.replace(B, [rival]) == [rival.layout.name]
-    assert "counter" not in joined(exposition)
-    exposition.replace(A, [])
+    for number in range(2):
+        key = ("hostile", f"h-{number}")
+        exposition.replace(key, [write(wide, identity(key))])
+    for parsed in (
+        parse_text(joined(exposition)),
+        parse_openmetrics(joined(exposition, in_openmetrics=True) + "# EOF\n"),
+    ):
+        families = list(parsed)  # OpenMetrics' parser refuses lines of one name that do not lie together
+        lines = [sample for family in families for sample in family.samples]
+        values = {(line.name, line.labels["container"]): line.value for line in lines}
+        assert values["infercanary_disputed", A[1]] == 1.0
+        assert values["infercanary_disputed_total", B[1]] == 7.0
+        assert values["infercanary_disputed_count", "h-1"] == 3.0
+        assert [family.type for family in families if "temperature" in family.name] == ["gauge"]
+    for key in (A, ("hostile", "h-0"), ("hostile", "h-1")):
+        exposition.forget(key)
     assert exposition.replace(B, [rival]) == []
     assert "# TYPE infercanary_disputed_total counter" in joined(exposition)
 

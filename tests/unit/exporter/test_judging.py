@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
@@ -380,6 +381,34 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
     judging.turn()
     assert set(judging.findings[S].judgements) == {"c"}
     assert value(judging, "infercanary_store_errors_total") == 1
+
+
+def test_a_boot_id_for_each_run_is_one_line(judging: Judging) -> None:
+    for number in range(500):
+        judging.submit_found(S, "a", f"b{number}", runs(1))
+    with capture_logs() as logs:
+        judging.turn()
+    assert [(line["container"], line["runs"]) for line in logs] == [("a", 500)]
+
+
+def test_a_file_that_was_deleted_is_shown_and_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "judge.sqlite"
+    judging = Judging(path)
+    judging.submit(generation(), [], runs(20))
+    judging.turn()
+    for file in tmp_path.iterdir():
+        file.unlink()
+    judging.submit(generation(), [], runs(5, first=20))
+    judging.turn()
+    assert value(judging, "infercanary_store_up") == 0
+    assert value(judging, "infercanary_store_errors_total") == 1
+    judging.turn()
+    assert value(judging, "infercanary_store_up") == 1
+    judging.start()
+    judging.stop()
+    store = SqliteStore.open(path)
+    assert [len(kept) for _, kept in store.generations(S, "c")] == [5]
+    store.close()
 
 
 def test_what_waits_for_a_store_is_bounded_and_stored_later(

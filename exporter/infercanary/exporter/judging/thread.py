@@ -19,7 +19,7 @@ import math
 import os
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -219,6 +219,7 @@ class Judging:
         """Store what is queued: the canaries that ran."""
         reports = self._queue.waiting()
         ran: set[Canary] = set()
+        unknown: Counter[tuple[str, str]] = Counter()
         stored = 0
         if reports:
             with store.transaction():
@@ -239,12 +240,17 @@ class Judging:
                         where = {"service": str(start.key), "container": start.container}
                         log.exception("runs not stored by a fault of the exporter", **where)
                         continue
-                    if new is not None:
+                    if new is None:
+                        unknown[str(start.key), start.container] += len(report.runs)
+                    else:
                         stored += new
                         ran |= {(start.key, run.canary) for run in report.runs}
                         if not report.runs:  # it says how the start ended
                             judged = self.findings.get(start.key, NOTHING).judgements
                             self._due |= {(start.key, canary) for canary in judged}
+        for (service, container), runs in unknown.items():
+            log.info("runs of earlier starts are left out: their image is not known", service=service,
+                     container=container, runs=runs)  # fmt: skip
         self._stored += stored
         self._queue.done(reports)
         return ran
@@ -256,13 +262,7 @@ class Judging:
             self._reported.setdefault(start.key, {})[start.container] = start
             return store.take(start, map(kept, report.runs))
         known = store.start_of(start.key, start.container, start.boot_id)
-        if known is None:
-            log.info(
-                "runs of an earlier start are left out: its image is not known",
-                service=str(start.key), container=start.container, runs=len(report.runs),
-            )  # fmt: skip
-            return None
-        return store.take(known, map(kept, report.runs))
+        return None if known is None else store.take(known, map(kept, report.runs))
 
     def _share(self, store: Store, fleet: Fleet) -> set[Canary]:
         """Renew the leases, and read what other exporters wrote: the canaries of which something is new."""

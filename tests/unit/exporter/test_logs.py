@@ -1,0 +1,67 @@
+"""What the log lets through of a flood, and of texts that a terminal would act on."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from infercanary.exporter.logs import BURST, SECONDS_OF_A_LINE, Pace
+
+FLOOD = """
+import logging, sys
+import structlog
+from infercanary.exporter import logs
+
+logs.configure(sys.argv[1], "info")
+log = structlog.get_logger("exporter")
+for number in range(3000):
+    log.info("runs are left out", service="s", container="hostile", boot=number)
+    try:
+        raise ValueError("of\\x1b[2J\\u202e a request")
+    except ValueError:
+        logging.getLogger("aiohttp.server").exception("Error handling request %d", number)
+log.info("runs are left out", service="s", container="honest")
+log.info("verdict", service="s", verdict="regressed: torch 2.12 \\x1b[2J\\n\\u202e -> 2.13")
+log.info("verdict", service="s", verdict="x" * 100_000)
+"""
+
+
+def record(container: str) -> logging.LogRecord:
+    event = {"event": "runs are left out", "service": "s", "container": container}
+    return logging.LogRecord("exporter", logging.INFO, "thread.py", 1, event, (), None)
+
+
+@pytest.mark.parametrize("style", ["logfmt", "json", "console"])
+def test_a_flood_is_a_few_lines_and_no_terminal_acts_on_them(style: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FLOOD, style], capture_output=True, text=True, check=True, timeout=60
+    )
+    text = done.stderr
+    assert text.count("hostile") == BURST
+    assert text.count("Error handling request") == BURST
+    assert text.count("honest") == 1
+    assert text.count("regressed: torch 2.12 ?[2J??") == 1
+    assert "\x1b[2J" not in text and "\u202e" not in text
+    assert len(text) < 200_000
+
+
+def test_a_cause_gets_its_next_line_later_with_how_many_were_left_out() -> None:
+    now = 0.0
+    pace = Pace(lambda: now)
+    assert sum(bool(pace.filter(record("hostile"))) for _ in range(1_000)) == BURST
+    assert pace.filter(record("honest"))
+    now = SECONDS_OF_A_LINE * 1.5
+    late = record("hostile")
+    assert pace.filter(late)
+    assert isinstance(late.msg, dict) and late.msg["lines_left_out"] == 1_000 - BURST
+    assert not pace.filter(record("hostile"))
+
+
+def test_causes_that_are_invented_take_no_memory_for_ever() -> None:
+    pace = Pace(lambda: 0.0)
+    for number in range(10_000):
+        pace.filter(record(f"c{number}"))
+    assert len(pace._causes) <= 4096
