@@ -42,6 +42,7 @@ from infercanary.contract.vocabulary import (
     TAGS,
 )
 from infercanary.doctor import rendering
+from infercanary.exporter import budget
 from infercanary.judge.model import EXCHANGED, STATES
 from infercanary.judge.operators import KINDS as OPERATOR_CHANGES
 from infercanary.judge.policy import LIVE, Policy
@@ -148,7 +149,8 @@ PARTS = (
     Part(
         "Exporter",
         "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected runs_collected runs_lost build links event_loop discovery discovered kubernetes config connections",
+        "rejected budget runs_collected runs_lost build links event_loop discovery discovered kubernetes config "
+        "connections",
         "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
         "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`) "
         "have neither. "
@@ -215,6 +217,7 @@ VALUES: dict[tuple[str, str], tuple[str, ...]] = {
     ("cold_start_shift_ratio", "step"): tuple(COLD_START),
     ("poll_failures_total", "reason"): get_args(fetch.Failure),
     ("rejected_total", "reason"): get_args(accept.Reason),
+    ("budget_exceeded_total", "budget"): budget.BUDGETS,
 }
 """Metric (without the prefix) and label → the values that it can have."""
 

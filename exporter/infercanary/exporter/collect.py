@@ -11,11 +11,12 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import aiohttp
+import msgspec
 import structlog
 
 from infercanary.client.fetch import Failure, PollError, fetch, open_session
@@ -26,6 +27,7 @@ from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
 from infercanary.exporter.expose import Exposition, write
+from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.thread import Judging
@@ -39,8 +41,6 @@ log = structlog.get_logger(__name__)
 _MAX_BACKOFF_SECONDS = 60.0
 _BOOTS = 1024  # as many as a probe in a crash loop finds runs in its journal
 _QUICK_RETRIES = 3
-# Of one CPU, for the answers of one probe: one that takes more of it is asked more rarely. An honest one takes a tenth.
-_CPU_SHARE = 0.01
 _COMPARE_SECONDS = 1.0  # probes that report other CPUs each time must not cost more
 
 
@@ -223,47 +223,54 @@ class Collector:
         Raises:
             PollError: It is no valid report.
         """
-        received, lines, summaries, probe.cpu_seconds = await asyncio.get_running_loop().run_in_executor(
+        received, lines, summaries, cpu_seconds = await asyncio.get_running_loop().run_in_executor(
             self._reader, prepared, body, probe.identity, self.config.limits, self._reserved
         )
         report, accepted = received.report, received.accepted
-        fresh = []
-        starts: dict[str, list[Run]] = {}
-        for run, summary in zip(accepted.runs, summaries, strict=True):
-            # A probe that found the journal of the process before it offers runs that were not collected from that.
-            boot_id = run.boot_id or report.boot_id
-            if run.sequence > probe.sequences.get(boot_id, -1) and run.started_at >= probe.since:
-                probe.sequences[boot_id] = run.sequence
-                fresh.append(summary)
-                starts.setdefault(boot_id, []).append(run)
-        while len(probe.sequences) > _BOOTS:
-            del probe.sequences[next(iter(probe.sequences))]
-        probe.history.take(fresh)
-        probe.remember(report.boot_id, report.started_at, accepted)
-        for boot_id, runs in starts.items():
-            if boot_id in probe.generations:
-                self.judging.submit(*probe.generations[boot_id], runs)
-            else:
-                self.judging.submit_found(
-                    probe.container.service_key, probe.container.replica, probe.start_id(boot_id), runs
-                )
-        probe.runs_collected += len(fresh)
-        if probe.cursor:  # at the first poll, what is past was never the exporter's
-            probe.runs_lost += report.lost_runs
-        probe.cursor = report.cursor
+        now = time.monotonic()
+        probe.account.spend("bytes", len(body), now)
+        probe.account.spend("cpu_seconds", cpu_seconds, now)
+        if accepted.environment == probe.environment or not probe.account.spend(
+            "environment_bytes",
+            sum(len(name) + len(text) for name, text in accepted.environment.items()),
+            now,
+        ):
+            accepted = msgspec.structs.replace(accepted, environment=probe.environment)
+        starts = probe.new_runs(report.boot_id, zip(accepted.runs, summaries, strict=True))
+        if _affords(probe, report.boot_id, starts, now):
+            probe.remember(report.boot_id, report.started_at, accepted)
+            for boot_id, several in starts.items():
+                self._take(probe, boot_id, several)
+            while len(probe.sequences) > _BOOTS:
+                del probe.sequences[next(iter(probe.sequences))]
+            if probe.cursor:  # at the first poll, what is past was never the exporter's
+                probe.runs_lost += report.lost_runs
+            probe.cursor = report.cursor  # else the same runs are asked for again
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
-        probe.reported.take(accepted.families, time.monotonic())
-        probe.lines = lines
+        probe.reported.take(accepted.families, now)
+        probe.lines = probe.series.affordable(lines, probe.lines, probe.account, now)
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
             self._shares_changed = True
         if (gpus := listed_gpus(accepted.families)) is not None and gpus != probe.gpus:
             probe.gpus, self._shares_changed = gpus, True
-        probe.reported_at = time.monotonic()
+        probe.reported_at = now
         if not probe.up:
             log.info("probe is up", **probe.identity, url=probe.container.url)
         probe.up, probe.trouble = True, ""
+
+    def _take(self, probe: PolledProbe, boot_id: str, runs: Sequence[tuple[Run, RunSummary]]) -> None:
+        """Hand over the new runs of one start."""
+        probe.sequences[boot_id] = runs[-1][0].sequence
+        probe.history.take(summary for _, summary in runs)
+        probe.runs_collected += len(runs)
+        raw = [run for run, _ in runs]
+        if boot_id in probe.generations:
+            self.judging.submit(*probe.generations[boot_id], raw)
+        else:
+            container = probe.container
+            self.judging.submit_found(container.service_key, container.replica, probe.start_id(boot_id), raw)
 
     async def close(self) -> None:
         """Stop polling."""
@@ -284,7 +291,7 @@ class Collector:
                 await asyncio.sleep(next_poll - loop.time())
                 await self._poll(probe, session, url)
                 failed = 0 if probe.up else failed + 1
-                rest = max(backoff(failed, self.config.poll_seconds), probe.cpu_seconds / _CPU_SHARE)
+                rest = max(backoff(failed, self.config.poll_seconds), probe.account.wait(time.monotonic()))
                 next_poll = max(next_poll + rest, loop.time())
 
     async def _poll(self, probe: PolledProbe, session: aiohttp.ClientSession, url: str) -> None:
@@ -302,7 +309,7 @@ class Collector:
             await self.absorb(probe, body)
         except PollError as error:
             if error.reason == "too_costly":
-                probe.cpu_seconds = CPU_SECONDS
+                probe.account.spend("cpu_seconds", CPU_SECONDS, started)
             self._failed(probe, error.reason, str(error))
         except Exception as error:
             # A fault of ours: until it is fixed it must cost this probe only.
@@ -324,3 +331,17 @@ class Collector:
     def _stop_polling(self, key: Key) -> None:
         if task := self._tasks.pop(key, None):
             task.cancel()
+
+
+def _affords(
+    probe: PolledProbe, boot_id: str, starts: Mapping[str, Sequence[tuple[Run, RunSummary]]], now: float
+) -> bool:
+    """Whether a probe's account allows these runs, and the starts that nobody knew."""
+    unknown = {boot_id, *starts} - probe.sequences.keys() - probe.generations.keys()
+    runs = [run for several in starts.values() for run, _ in several]
+    spend = probe.account.spend
+    return (
+        spend("starts", len(unknown), now)
+        and spend("runs", len(runs), now)
+        and spend("samples", sum(len(run.latencies) for run in runs), now)
+    )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import Family, Metric, Run
 from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
+from infercanary.exporter.budget import EXCEEDED, Account
+from infercanary.exporter.churn import KnownSeries
 from infercanary.exporter.conditions import Condition, Known, conditions
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
-from infercanary.exporter.history import History, waiting_share
+from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare, SeenGpu
@@ -117,6 +120,7 @@ METRICS = (
     POLL_FAILURES,
     FAILED_POLLS,
     REJECTED,
+    EXCEEDED,
     RUNS_COLLECTED,
     RUNS_LOST,
     SHARED,
@@ -145,8 +149,8 @@ class PolledProbe:
         self.environment: dict[str, str] = {}
         self.history = History()
         self.duration: float | None = None
-        self.cpu_seconds = 0.0
-        """That the last report took, to be checked and written as lines."""
+        self.account = Account()
+        self.series = KnownSeries()
         self.failures: Counter[Failure] = Counter()
         self.rejected: Counter[Reason] = Counter()
         self.runs_collected = 0
@@ -202,6 +206,27 @@ class PolledProbe:
     def identity(self) -> dict[str, str]:
         """The labels that every one of its series carries."""
         return self.container.labels
+
+    def new_runs(
+        self, boot_id: str, runs: Iterable[tuple[Run, RunSummary]]
+    ) -> dict[str, list[tuple[Run, RunSummary]]]:
+        """The runs that were not taken yet.
+
+        Args:
+            boot_id: Of the probe's process.
+            runs: As it reports them. One that found the journal of the process before it offers those that were not
+                collected from that, too.
+
+        Returns:
+            Boot id → runs, in order.
+        """
+        starts: dict[str, list[tuple[Run, RunSummary]]] = {}
+        for run, summary in runs:
+            of = run.boot_id or boot_id
+            last = starts[of][-1][0].sequence if of in starts else self.sequences.get(of, -1)
+            if run.sequence > last and run.started_at >= self.since:
+                starts.setdefault(of, []).append((run, summary))
+        return starts
 
     def remember(self, boot_id: str, started_at: float, accepted: Accepted) -> None:
         """Note which start of the container it is that reports.
@@ -308,6 +333,9 @@ class PolledProbe:
                 {(reason,): float(count) for reason, count in sorted(self.failures.items())}
             ),
             FAILED_POLLS.family(float(self.failures.total())),
+            EXCEEDED.family(
+                {(budget,): float(count) for budget, count in sorted(self.account.exceeded.items())}
+            ),
             REJECTED.family({(reason,): float(count) for reason, count in sorted(self.rejected.items())}),
             RUNS_COLLECTED.family(float(self.runs_collected)),
             RUNS_LOST.family(float(self.runs_lost)),

@@ -349,14 +349,14 @@ async def at_least(value: Awaitable[float | None], expected: float) -> bool:
 async def test_a_probe_that_costs_much_is_asked_more_rarely(
     exporter: Any, config: Any, eventually: Any, serve: Any, good_probe: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One hundredth of a CPU is a probe's: here each report takes 0.1 s of it, so it is asked after ten."""
+    """One hundredth of a CPU is a probe's: here each report takes 0.2 s of it, so it is asked after ten."""
 
     def costly(*arguments: Any) -> Any:
         *found, _ = prepared(*arguments)
-        return (*found, 0.1)
+        return (*found, 0.2)
 
     monkeypatch.setattr(collect, "prepared", costly)
     async with exporter(config(("costly", await serve(good_probe.app())))) as run:
-        await eventually(lambda: run.value("infercanary_up", container="costly"))
+        await eventually(lambda: run.value("infercanary_budget_exceeded_total", budget="cpu_seconds"))
         await asyncio.sleep(0.5)
         assert good_probe.polls == 1

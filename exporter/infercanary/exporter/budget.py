@@ -1,0 +1,98 @@
+"""What one probe may cost: so much a minute of each thing that costs, in one account.
+
+Who is not in debt gets all that it asks for, and may be in debt then: a burst, as after an outage, loses nothing. Who
+is in debt gets nothing more of that, and is polled again when the debt is paid, or a minute later.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, get_args
+
+from infercanary.contract.report import Metric
+
+Budget = Literal["cpu_seconds", "bytes", "starts", "runs", "samples", "environment_bytes", "series"]
+
+
+class Allowance(NamedTuple):
+    """So much a minute; what was not spent is kept, up to ``most``."""
+
+    minute: float
+    most: float
+
+
+ALLOWED: Final[Mapping[Budget, Allowance]] = {
+    "cpu_seconds": Allowance(0.6, 0.1),
+    "bytes": Allowance(16 << 20, 16 << 20),
+    "starts": Allowance(6, 60),
+    "runs": Allowance(3_000, 12_000),
+    "samples": Allowance(50_000, 400_000),
+    "environment_bytes": Allowance(128 << 10, 512 << 10),
+    "series": Allowance(500, 10_000),
+}
+"""Several times what an honest probe spends, which answers with 40 kB each 5 s, and with 2,048 runs when an exporter
+comes back; in a crash loop it starts six times a minute, and finds the runs of many starts in its journal."""
+
+EXCEEDED = Metric(
+    "infercanary_budget_exceeded_total",
+    "counter",
+    "How often the container's probe was in debt: it wanted more than it may cost, by what it had too much of.",
+    ("budget",),
+    reading="Healthy is no increase. The container alone loses what is too much, and is polled more rarely: a crash "
+    "loop, a sampler or target of your own with labels that never repeat, or an image that you do not trust. What each "
+    "budget is: [the table](exporter.md#budgets).",
+)
+METRICS = (EXCEEDED,)
+BUDGETS: Final = get_args(Budget)
+
+_LONGEST_WAIT = 60.0
+_DEBT = -1e-6  # what rounding leaves is none
+
+
+class Account:
+    """Of one probe. Times are of the monotonic clock, and do not go back."""
+
+    def __init__(self) -> None:
+        self.exceeded: Counter[Budget] = Counter()
+        """How often it was in debt, by what it had too much of."""
+        self._left = {budget: allowance.most for budget, allowance in ALLOWED.items()}
+        self._at: float | None = None
+
+    def spend(self, budget: Budget, amount: float, now: float) -> bool:
+        """Take ``amount``, unless it is in debt already.
+
+        Args:
+            budget: Of what.
+            amount: In its unit; nothing is always allowed.
+            now: Seconds.
+
+        Returns:
+            Whether it may have that.
+        """
+        self._refill(now)
+        allowed = amount <= 0 or self._left[budget] >= _DEBT
+        if allowed:
+            self._left[budget] -= amount
+        if amount > 0 and self._left[budget] < _DEBT:
+            self.exceeded[budget] += 1
+        return allowed
+
+    def wait(self, now: float) -> float:
+        """How long it is not to be polled.
+
+        Args:
+            now: Seconds.
+
+        Returns:
+            Seconds until it has no debts, at most a minute; 0 where it has none.
+        """
+        self._refill(now)
+        debts = (-left * 60.0 / ALLOWED[budget].minute for budget, left in self._left.items() if left < _DEBT)
+        return min(_LONGEST_WAIT, max(debts, default=0.0))
+
+    def _refill(self, now: float) -> None:
+        minutes = 0.0 if self._at is None else max(0.0, now - self._at) / 60.0
+        self._at = now
+        for budget, allowance in ALLOWED.items():
+            self._left[budget] = min(allowance.most, self._left[budget] + minutes * allowance.minute)

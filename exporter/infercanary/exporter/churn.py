@@ -1,0 +1,44 @@
+"""Which series of a probe are new: each costs Prometheus memory for hours, also where it is never seen again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from infercanary.exporter.budget import Account
+from infercanary.exporter.expose import Lines
+
+_MOST_KNOWN = 20_000  # hashes
+
+
+class KnownSeries:
+    """Those that one probe has shown, by their hashes: one that comes back is not new."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def affordable(
+        self, reported: Iterable[Lines], shown: Sequence[Lines], account: Account, now: float
+    ) -> list[Lines]:
+        """The families of a report whose new series the account of its probe allows.
+
+        Args:
+            reported: By the last answer.
+            shown: By the one before.
+            account: Of the probe.
+            now: Seconds, of the monotonic clock.
+
+        Returns:
+            Families, each with all of its series, in the same order.
+        """
+        layouts = {id(lines.layout) for lines in shown}  # the same one has the same series
+        afforded = []
+        for lines in reported:
+            if id(lines.layout) not in layouts:
+                series = {hash(line) for line in lines.layout.template.split("\n")[:-1]}
+                if not account.spend("series", len(series - self._known), now):
+                    continue
+                self._known |= series
+            afforded.append(lines)
+        if len(self._known) > _MOST_KNOWN:  # those of now are paid for once more
+            self._known.clear()
+        return afforded
