@@ -18,9 +18,18 @@ from infercanary.contract.report import Run
 from infercanary.judge.model import Generation, Sample, Start, kept
 from infercanary.judge.profiles import Packed, merged, of_runs
 
-_MAX_RUNS = 200_000  # three times what the two files of a probe's journal hold
+_MAX_LINES = 200_000  # three times what the two files of a probe's journal hold
+_MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment, 64 KiB
+_MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
 _NAMED = 5  # runs that are left out have a note of their own
 _DETAIL = 400  # characters, as a probe writes at most
+
+
+class _Named(msgspec.Struct):
+    """What each line has; the rest is not taken apart, for it may be of any size."""
+
+    boot_id: msgspec.Raw
+    environment: msgspec.Raw
 
 
 def is_journal(data: bytes) -> bool:
@@ -33,10 +42,10 @@ def is_journal(data: bytes) -> bool:
     if first.startswith(MARK):
         return True
     try:
-        entry = msgspec.json.decode(first)
+        msgspec.json.decode(first, type=_Named)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return False
-    return isinstance(entry, dict) and {"boot_id", "environment"} <= entry.keys()
+    return True
 
 
 def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, JournalEntry]]:
@@ -57,6 +66,12 @@ def entries(place: str, data: bytes, notes: list[str]) -> Iterator[tuple[str, Jo
     for at, line in enumerate(io.BytesIO(data), 1):
         if not line.strip():
             continue
+        if len(line) > _MAX_LINE_BYTES or at > _MAX_LINES:  # read, each takes many times its size
+            raise UsageError(
+                f"{place}:{at}: a line of more than 1 MiB, which no probe writes; take it out"
+                if at <= _MAX_LINES
+                else f"{place}: more than {_MAX_LINES:,} lines; give a part of them"
+            )
         try:
             yield f"{place}:{at}", decode(line)
         except msgspec.ValidationError as error:
@@ -101,9 +116,14 @@ def recording(
     outputs: dict[str, dict[str, tuple[float, ...]]] = {}
     known: Counter[str] = Counter()
     unsound: list[str] = []
-    taken = 0
+    described = 0
     for where, entry in lines:
         if entry.components is not None:
+            described += len(entry.components) if entry.environment not in components else 0
+            if described > _MAX_COMPONENTS:
+                raise UsageError(
+                    f"{where}: more than {_MAX_COMPONENTS:,} components of environments; give a part of the journal"
+                )
             components[entry.environment] = entry.components
             # Not replaced: files may be named in any order, and at first nothing is known.
             outputs.setdefault(entry.boot_id, {}).update(entry.outputs)
@@ -120,9 +140,6 @@ def recording(
             unsound.append(f"{where}: a run that cannot be is left out ({wrong})")
             continue
         sample = sample_of(where, entry.run)
-        taken += 1
-        if taken > _MAX_RUNS:
-            raise UsageError(f"{where}: more than {_MAX_RUNS:,} runs; give a part of them")
         runs[entry.run.sequence] = sample, entry.environment
         if sample.failed and entry.run.detail:
             said[sample.canary] = shown(entry.run.detail, _DETAIL)

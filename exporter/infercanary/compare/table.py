@@ -48,6 +48,10 @@ def numbers(place: str, data: bytes, column: str = "") -> tuple[Floats, list[str
     if not first:
         raise UsageError(f"{place}: holds comments only; give numbers too")
     cells: Cells
+    if (
+        first.startswith(b"[") and data.count(b",") > MAX_POINTS
+    ):  # before it is read, and takes 32 times its size
+        raise UsageError(f"{place}: more than {MAX_POINTS:,} numbers; give a part of them")
     if first.startswith(b"["):
         cells = _array(place, data, column)
     elif first.startswith(b"{"):

@@ -77,9 +77,10 @@ def _check(db: sqlite3.Connection, path: Path | None) -> int:
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    # A view may never end, and a trigger may do anything.
+    # A view may never end, a trigger may do anything, and a generated column may be of any size.
     made = db.execute(
-        "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%'"
+        "SELECT name FROM sqlite_master m WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL%' "
+        "OR EXISTS (SELECT 1 FROM pragma_table_xinfo(m.name) WHERE hidden > 1)"
     )
     if (odd := made.fetchone()) is not None:
         raise StoreError(

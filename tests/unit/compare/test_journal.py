@@ -10,6 +10,7 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.compare import content
+from infercanary.compare import journal as journals
 from infercanary.compare.read import pick, read
 from infercanary.compare.recording import Attempts
 
@@ -184,3 +185,21 @@ def test_a_packed_journal_has_a_bound(journal, write, tmp_path):
     bomb = gzip.compress(Path(path).read_bytes() + b" " * content.MAX_UNPACKED, 1)
     with pytest.raises(UsageError, match="unpacks to more than 64 MiB"):
         read([write("bomb.gz", bomb)])
+
+
+def test_a_journal_of_small_parts_has_bounds(journal, write, monkeypatch):
+    """Each part takes many times its size in memory: 64 MiB of them took 900 MiB."""
+    whole = Path(journal("a", [0.02], count=3)).read_bytes()
+    long = whole.replace(b'"latencies":[', b'"latencies":[' + b"1.5," * (1 << 18), 1)
+    with pytest.raises(UsageError, match=r"long:2: a line of more than 1 MiB, which no probe writes"):
+        read([write("long", long)])
+    monkeypatch.setattr(journals, "_MAX_COMPONENTS", 100)
+    many = b"".join(
+        b'{"boot_id":"b","environment":"%d","components":{"a":"1","b":"2"}}\n' % n for n in range(60)
+    )
+    with pytest.raises(UsageError, match=r"many:51: more than 100 components of environments"):
+        read([write("many", many + whole)])
+    read([write("again", (many.split(b"\n")[0] + b"\n") * 60 + whole)])
+    monkeypatch.setattr(journals, "_MAX_LINES", 2)
+    with pytest.raises(UsageError, match="more than 2 lines; give a part of them"):
+        read([write("runs", whole)])

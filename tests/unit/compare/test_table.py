@@ -173,6 +173,8 @@ def test_what_is_too_large(write, monkeypatch):
         read([write("bomb", gzip.compress(b"1\n" * (1 << 20)))])
     with pytest.raises(UsageError, match="more than 100 numbers; give a part of them"):
         read([write("b", b"1\n" * 101)])
+    with pytest.raises(UsageError, match="more than 100 numbers; give a part of them"):
+        read([write("c", b"[" + b"[]," * 101 + b"1]")])
 
 
 def test_each_file_of_numbers_is_a_start(write):

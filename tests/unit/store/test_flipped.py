@@ -114,6 +114,13 @@ def test_a_store_with_a_view_is_no_store(path: Path) -> None:
         SqliteStore.open(path)
 
 
+def test_a_store_with_a_column_that_is_computed_is_no_store(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("ALTER TABLE clock ADD COLUMN wide GENERATED ALWAYS AS (hex(zeroblob(500000000)))")
+    with pytest.raises(StoreError, match="holds `clock`, which no exporter makes"):
+        SqliteStore.open(path)
+
+
 def test_a_file_that_was_removed_is_an_error_and_is_begun_anew(path: Path) -> None:
     store = SqliteStore.open(path)
     path.unlink()
