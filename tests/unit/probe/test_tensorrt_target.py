@@ -15,7 +15,8 @@ import pytest
 
 from infercanary.command.settings import UsageError
 from infercanary.probe.config import read
-from infercanary.probe.targets.tensorrt import TensorRtTarget, built_by, why_not
+from infercanary.probe.targets.engines.tensorrt_plan import built_by, why_not
+from infercanary.probe.targets.tensorrt import TensorRtTarget
 
 FIX = "rebuild it with trtexec of this version, on this GPU"
 

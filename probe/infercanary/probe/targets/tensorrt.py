@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import logging
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Any
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.profile import Profile
-from infercanary.contract.text import printable
 from infercanary.probe.deadline import clear_frames
 from infercanary.probe.gpu.cuda_driver import Device, NoSuchGpu
 from infercanary.probe.samplers import Unavailable
@@ -23,20 +20,20 @@ from infercanary.probe.targets.engines.cuda_tensors import StagedClock, StagedTe
 from infercanary.probe.targets.engines.cuda_versions import unfit_driver, wheel_cuda
 from infercanary.probe.targets.engines.digests import of_files
 from infercanary.probe.targets.engines.environment import reported, seen_by_nvml
+from infercanary.probe.targets.engines.tensorrt_plan import (
+    built_by,
+    complaints_log,
+    is_of_another_version,
+    why_not,
+)
 from infercanary.probe.targets.engines.tensors import Input, Slot, drawn, matched, places, specs
 from infercanary.probe.targets.libraries import imported
 from infercanary.probe.timing import Clock, HostClock, Phase, inferences
-
-log = logging.getLogger("infercanary.probe")
 
 _DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "BOOL": "bool",
     "INT8": "int8", "INT32": "int32", "INT64": "int64", "UINT8": "uint8",
 }  # fmt: skip
-# The head of an engine file, as trtexec --getPlanVersionOnly reads it:
-# https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleEngines.cpp
-_TAG, _LAYOUT, _VERSION = b"ftrt", slice(4, 8), slice(24, 28)
-_COMPLAINTS = 8
 
 
 @register("tensorrt")
@@ -379,90 +376,3 @@ class TensorRtTarget:
             if self._log is not None and self._log.complaints
             else "it logs no reason"
         )
-
-
-def built_by(plan: bytes) -> str | None:
-    """Return the version of TensorRT in an engine's head, such as ``10.3.0.26``; None where there is none.
-
-    Args:
-        plan: The content of the engine file, or its beginning.
-    """
-    if plan[:4] != _TAG or len(plan) < _VERSION.stop or any(plan[_LAYOUT]):
-        return None
-    return ".".join(map(str, plan[_VERSION]))
-
-
-@functools.cache
-def complaints_log(trt: Any) -> Any:
-    """Make a logger for TensorRT that keeps the last errors in ``complaints``, and logs warnings.
-
-    There is one for the life of the process: TensorRT goes on writing to the first that it was given, even after
-    everything that was made with it is gone (https://github.com/NVIDIA/TensorRT/issues/1475).
-
-    Args:
-        trt: The module ``tensorrt``.
-
-    Returns:
-        A ``trt.ILogger`` with the attribute ``complaints``, a deque of printable lines.
-    """
-
-    class Log(trt.ILogger):  # type: ignore[misc]
-        def __init__(self) -> None:
-            trt.ILogger.__init__(self)  # as its documentation asks
-            self.complaints: deque[str] = deque(maxlen=_COMPLAINTS)
-
-        def log(self, severity: Any, msg: str) -> None:
-            text = printable(msg, 300, " ")
-            if severity in (trt.ILogger.ERROR, trt.ILogger.INTERNAL_ERROR):
-                self.complaints.append(text)
-                log.info("TensorRT: %s", text)
-            elif severity == trt.ILogger.WARNING:
-                log.warning("TensorRT: %s", text)
-
-    return Log()
-
-
-def why_not(said: str, built: str | None, runtime: str) -> str:
-    """Explain why an engine does not load, and how to fix that: it is for one version of TensorRT and one kind of GPU.
-
-    Args:
-        said: What TensorRT logged; in its words `expecting` is what is here.
-        built: The version that built the engine, where the file says it.
-        runtime: The version that is here.
-
-    Returns:
-        One line, for people.
-    """
-    fix = "rebuild it with trtexec of this version, on this GPU"
-    if gpus := re.search(r"expecting compute (\d+\.\d+) got compute (\d+\.\d+)", said):
-        return f"was built for another GPU (compute {gpus[2]}; this is {gpus[1]}); {fix}"
-    if "incompatible device" in said:
-        return f"was built for another GPU than this; {fix}"
-    if found := re.search(r"expecting library version [\d.]+ got (\d[\d.]*\d)", said):
-        built = found[1]
-    if built is not None and not _same_version(built, runtime):
-        return f"was built by TensorRT {built}; this is {runtime}; {fix}"
-    if "Version tag does not match" in said or "expecting library version" in said:
-        return f"was built by another TensorRT than this, which is {runtime}; {fix}"
-    kind = "cannot be loaded" if built is not None else "is no engine that can be read"
-    return f"{kind} by TensorRT {runtime} ({said[:200] or 'it logs no reason'}); {fix}"
-
-
-def is_of_another_version(said: str, built: str | None, runtime: str) -> bool:
-    """Whether an engine does not load because another TensorRT built it: the image or the engine was exchanged alone.
-
-    Args:
-        said: As in :func:`why_not`, like the next two.
-        built: The version that built it.
-        runtime: The version that is here.
-    """
-    if "incompatible device" in said or "expecting compute" in said:
-        return False
-    if "Version tag does not match" in said or "expecting library version" in said:
-        return True
-    return built is not None and not _same_version(built, runtime)
-
-
-def _same_version(one: str, other: str) -> bool:
-    """Compare two versions, of which one may be shorter: older messages leave the build out."""
-    return all(a == b for a, b in zip(one.split("."), other.split("."), strict=False))
