@@ -414,6 +414,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
     "docs/runbooks.md": (
         "at most {some} % of it, or under {effect} %",
         "has less throughput, by {measure_effect} % or more",
+        "An early verdict rests on {first_look} runs or a few more",
         "its verdict follows after {first_look} runs or more",
         "Over {waiting} % of the latency of {waiting_minutes} minutes' runs",
         "gone: {gone_minutes} minutes without a run of it",
@@ -423,7 +424,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "from {first_look} to {last_look} runs of a start",
         "by {measure_effect} % or more",
         "the change is within ±{effect} %",
-        "by {effect} % or more, clear of ±{clear} %, and beyond doubt",
+        "by {effect} % or more, and clear of ±{clear} %",
     ),
 }
 """File → what it says with numbers of the policy; any white space stands for a space there."""

@@ -183,7 +183,8 @@ def measures() -> Panel:
         "Memory, energy and throughput",
         "The verdict on each measure that runs of both images have, its shift with the interval, and the medians. "
         f"Called at {100 * LIVE.measure_effect:g} % or more: less throughput and more of the others is regressed. "
-        "throughput@8x1 is a sweep's, at a batch of 8 with one request at a time.",
+        "throughput@8x1 is a sweep's, at a batch of 8 with one request at a time, in samples a second. Energy is in "
+        "joules.",
         "More memory: check the limit before the rollout goes on, on *GPU and host*. Less throughput: plan for more "
         "replicas, or roll back.",
         "short",
@@ -195,8 +196,11 @@ def measures() -> Panel:
     queries = [
         Query(f"{of('infercanary_measure_verdict', f'{by}, verdict')} == 1"),
         *(Query(rounded(of(f"infercanary_measure_shift_{end}ratio", by))) for end in ("", "low_", "high_")),
-        Query(of("infercanary_measure_baseline", by)),
-        Query(of("infercanary_measure_current", by)),
+        *(
+            Query(of(f"infercanary_measure_{side}", by, f'measure{sign}".+_memory"'))
+            for sign in ("=~", "!~")
+            for side in ("baseline", "current")
+        ),
     ]
     columns = [
         Column("measure", "Measure"),
@@ -204,7 +208,9 @@ def measures() -> Panel:
         Column("Value #B", "Shift", "percentunit", width=100),
         Column("Value #C", "At least", "percentunit", width=100),
         Column("Value #D", "At most", "percentunit", width=100),
-        Column("Value #E", "old", "short", width=110),
-        Column("Value #F", "new", "short", width=110),
+        Column("Value #E", "old memory", "bytes", width=110),
+        Column("Value #F", "new memory", "bytes", width=110),
+        Column("Value #G", "old", "short", width=110),
+        Column("Value #H", "new", "short", width=110),
     ]
     return rows(about, columns, *queries, sort=("Measure",))
