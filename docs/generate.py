@@ -231,7 +231,7 @@ Made by `make docs` from the declarations in the code: change those, not this fi
 ## Conventions
 
 **Labels.** The exporter adds `service` and `container` to all that a probe says, in Kubernetes `namespace` and `pod`
-too: Docker, the kubelet or the exporter's own config vouches for them, and a probe cannot set them. `service` stays the
+too: Docker, the kubelet or the exporter's own config confirms them, and a probe cannot set them. `service` stays the
 same across upgrades: compare by it.
 `canary` is the name in the probe's settings; `gpu` is an index (`0`) or a MIG device (`0:1`); `device` is `cpu` or
 `cuda`, maybe with an index.

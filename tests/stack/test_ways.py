@@ -322,7 +322,8 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(
 ) -> None:
     inside = ("--network", f"{PROJECT}_inference")
     serve = ("python", "-m", "http.server", "8000")
-    server = start("search", *inside, image=PLAIN, command=serve)
+    agrees = ("--label", f"infercanary.watched-by={PROJECT}-search-probe")
+    server = start("search", *inside, *agrees, image=PLAIN, command=serve)
     config: dict[str, Any] = yaml.safe_load(block("yaml"))
     config["canaries"]["search"]["options"]["url"] = f"http://{server}:8000/"
     mount = settings(canaries=config["canaries"])
@@ -350,7 +351,9 @@ def test_a_sidecar_and_the_upgrade_of_what_it_watches(
     tag = "infercanary-search:next"
     build(tag, f"FROM {PLAIN}\nENV NEXT=1\n")
     try:
-        run("docker", "run", "--detach", "--name", server, "--label", OWN_LABEL, *inside, tag, *serve)
+        run(
+            "docker", "run", "--detach", "--name", server, "--label", OWN_LABEL, *agrees, *inside, tag, *serve
+        )
         assert identity(tag)["image_id"] != info["image_id"]
         eventually(
             "the judge knows of an upgrade",

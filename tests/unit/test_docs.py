@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 from collections import Counter
@@ -18,7 +19,7 @@ from infercanary.contract.report import Metric, Report
 from infercanary.exporter.app import METRICS as EXPORTERS_METRICS
 from infercanary.exporter.discovery import base
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.probe import samplers, tags, targets
+from infercanary.probe import Probe, samplers, tags, targets
 from infercanary.probe.targets.controls.cpu import cpu_controls
 from infercanary.probe.targets.controls.cuda import cuda_controls
 from tests.for_each import for_each
@@ -240,6 +241,12 @@ def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 900, "move it to a page of docs/"
     assert len(text.splitlines()) <= 200
+
+
+def test_each_keyword_of_a_probe_is_on_its_page() -> None:
+    page = (ROOT / "docs/probe.md").read_text(encoding="utf-8")
+    keywords = [name for name in inspect.signature(Probe).parameters if name != "targets"]
+    assert [name for name in keywords if not re.search(rf"^{name}: |`{name}`", page, re.MULTILINE)] == []
 
 
 def test_each_target_sampler_and_discovery_has_its_line() -> None:

@@ -14,8 +14,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 TREES = ("probe/infercanary", "exporter/infercanary")
 
-BANNED = r"told|at_once|calmed|steadied|speaking|heed(?:s|ed|ing)?|liveliest|mend(?:s|ed|ing)?"
-"""Words of an earlier vocabulary. Write reported, known, given; immediate; adjusted; live; follow; most active; fix."""
+BANNED = (
+    r"told|at_once|calmed|steadied|speaking|heed(?:s|ed|ing)?|liveliest|mend(?:s|ed|ing)?|vouch(?:es|ed)?|hence"
+    r"|no restart lies|nobody can know"
+)
+"""Of an earlier vocabulary. Write reported, known, given; immediate; adjusted; live; follow; most active; fix; confirm;
+so; nothing was restarted; there is not enough evidence."""
 WORD = re.compile(rf"(?<![a-z])(?:{BANNED})(?![a-z])", re.IGNORECASE)
 
 ALLOWED: dict[str, str] = {
@@ -63,6 +67,7 @@ def test_no_banned_word() -> None:
         ("It was told.", 1),
         ("def test_a_mistake_is_told_once() -> None:", 1),
         ("Mended: `at_once`, heeds", 3),
+        ("Docker vouches: no restart lies between, hence nobody can know", 4),
         ("We recommend to amend it; an indeed unheeded toldo", 0),
     ],
 )

@@ -27,7 +27,7 @@ class ProbeTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class ProbeAccess(msgspec.Struct, frozen=True):
     """What it shows to each probe; by default nothing.
 
-    A token is shown to whom TLS vouches for where ``tls`` is set; else to each probe, also to an impostor's.
+    A token is shown to whom TLS confirms where ``tls`` is set; else to each probe, also to an impostor's.
     """
 
     tls: ProbeTls | None = None

@@ -100,6 +100,7 @@ def compare_runs(
     restart_sd: float | None = None,
     policy: Policy = FILES,
     gate: Gate = "all",
+    subject: str = "image",
 ) -> ComparisonResult:
     """Judge ``candidate`` against ``baseline``. Every start is one replicate.
 
@@ -112,6 +113,7 @@ def compare_runs(
             two files of numbers, which are one series before and after.
         policy: The numbers that decide.
         gate: Whether the exit code counts measures that regressed.
+        subject: What the two sides differ in, as the sentence names it.
 
     Returns:
         The verdict with its evidence; ``inconclusive`` where there are too few runs.
@@ -125,7 +127,7 @@ def compare_runs(
             "compare: both sides hold the same starts; pick environments or boots out of them with --baseline-id and "
             "--candidate-id"
         )
-    notes = _notes(baseline, candidate, policy)
+    notes = _notes(baseline, candidate, policy, subject)
     old, new = _identified(judged(baseline, policy), judged(candidate, policy))
     replica = (_points(old), _points(new))
     # As in the judge's own `compare`: two files of numbers are one series before and after, starts are named as such.
@@ -157,7 +159,7 @@ def compare_runs(
         notes.append(f"candidate: {failed}: no clear rise")
     # The runs that ended well say nothing about those that failed, however fast they were.
     verdict: Verdict = "inconclusive" if failing and seen.verdict != "regressed" else seen.verdict
-    text = _sentence(seen, causes) if known else _too_few(observed, baseline, candidate)
+    text = _sentence(seen, causes, subject) if known else _too_few(observed, baseline, candidate)
     following = outlook(observed, assumed=source == "assumed") if seen.verdict == "inconclusive" else []
     verdicts = compare_measures(old.starts, new.starts, policy)
     result = ComparisonResult(
@@ -262,7 +264,7 @@ def _identified(old: RecordedRuns, new: RecordedRuns) -> tuple[RecordedRuns, Rec
     return old._replace(starts=starts[: len(old.starts)]), new._replace(starts=starts[len(old.starts) :])
 
 
-def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> list[str]:
+def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy, subject: str) -> list[str]:
     notes = []
     for what, side in (("baseline", baseline), ("candidate", candidate)):
         few = [points.size for points in side.points if points.size < policy.fewest_runs]
@@ -282,7 +284,7 @@ def _notes(baseline: RecordedRuns, candidate: RecordedRuns, policy: Policy) -> l
     if all(settings) and settings[0] != settings[1]:
         before, after = map(" and ".join, settings)
         notes.append(
-            f"the canary's settings differ ({before} → {after}): both sides do not measure the same, and the image "
+            f"the canary's settings differ ({before} → {after}): both sides do not measure the same, and the {subject} "
             "alone is not to blame"
         )
     return notes
@@ -305,14 +307,14 @@ def _ids(series: RecordedRuns) -> list[str]:
     return list(dict.fromkeys(shown(id_, 16) for start in series.environments for _, id_ in start))
 
 
-def _sentence(seen: Comparison, causes: Causes | None) -> str:
+def _sentence(seen: Comparison, causes: Causes | None, subject: str) -> str:
     """Return the exporter's sentence if causes are known, else the verdict and its interval."""
     if causes is not None:
         judgement = Judgement(
             state=seen.verdict, shift=seen.shift, low=seen.low, high=seen.high, causes=causes
         )
         edited = any(change.component.partition(":")[0] == SETTINGS for change in causes.changes)
-        return sentence(judgement, subject="image or settings" if edited else "image")
+        return sentence(judgement, subject=f"{subject} or settings" if edited else subject)
     return f"{seen.verdict} {interval(seen.shift, seen.low, seen.high)}"
 
 

@@ -17,7 +17,7 @@ from infercanary.compare.units import measured, value
 from infercanary.judge.sentence import interval
 
 _MOST = 2000  # characters of one cell
-_SPECIAL = re.compile(r"[\\`*\[\]<>|&~]|(?<!\w)_|_(?!\w)")  # cgroup_throttled needs none
+_SPECIAL = re.compile(r"[\\`*\[\]<>|&~]|(?<![^\W_])_|_(?![^\W_])")  # cgroup_throttled needs none
 _MENTION = re.compile(r"(?<!\w)@(?=\w)")
 
 

@@ -48,7 +48,9 @@ class ComparedResults:
         )
 
 
-def answer(old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | None) -> ComparedResults:
+def answer(
+    old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | None, subject: str
+) -> ComparedResults:
     """Compare two journals.
 
     Args:
@@ -56,6 +58,7 @@ def answer(old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | 
         new: Of the candidate.
         canaries: The name of each side's canary.
         restart_sd: How much starts differ, as a ratio; None to estimate it.
+        subject: What the two differ in, as the sentence names it.
 
     Returns:
         The answer.
@@ -68,6 +71,6 @@ def answer(old: Path, new: Path, canaries: tuple[str, str], restart_sd: float | 
             f"compare: `{canaries[0]}` and `{canaries[1]}` are two canaries; time both with one name (name=…)"
         )
     sides = [pick(read([str(path)]), canaries[0])[canaries[0]] for path in (old, new)]
-    result = compare_runs(canaries[0], *sides, restart_sd=restart_sd)
+    result = compare_runs(canaries[0], *sides, restart_sd=restart_sd, subject=subject)
     article = page.comparison(result, *map(judged, sides))
     return ComparedResults(result, page.page(f"{canaries[0]}: before and after", [article], (), FILES))

@@ -44,8 +44,9 @@ def outlook(observed: Observed, *, assumed: bool) -> list[str]:
         side for side, starts in zip(("baseline", "candidate"), observed.starts, strict=True) if not starts
     ]
     if missing:
+        need = "needs" if len(missing) == 1 else "need"
         return [
-            f"the {' and the '.join(missing)} needs {fewest} runs of one start at least, better {2 * fewest}"
+            f"the {' and the '.join(missing)} {need} {fewest} runs of one start at least, better {2 * fewest}"
         ]
     found = []
     effect = policy.smallest_effect

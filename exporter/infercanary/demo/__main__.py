@@ -155,6 +155,7 @@ class _Demo:
             "listen": f"127.0.0.1:{port}",
             "poll_seconds": 1,
             "docker": {"enabled": False},
+            "links": {"runbooks": f"http://127.0.0.1:{port}/runbooks"},
             "probes": [
                 {"url": f"http://127.0.0.1:{self._probe}", "service": "resnet18", "container": "demo"}
             ],

@@ -18,7 +18,7 @@ from aiohttp import web
 from infercanary.command.settings import UsageError
 from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
-from infercanary.exporter.config import ExporterConfig, check, listen_address
+from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
 
 log = structlog.get_logger(__name__)
 
@@ -147,6 +147,8 @@ async def serve(
             "listening",
             url=f"{'https' if secured.context else 'http'}://{f'[{host}]' if ':' in host else host}:{port}",
         )
+        for remark in remarks(config):
+            log.warning(remark)
         await stop.wait()
         log.info("stopping")
     finally:

@@ -154,6 +154,30 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
     return config
 
 
+def remarks(config: ExporterConfig) -> list[str]:
+    """What a good config leaves out that people miss later, or names that is not on this machine.
+
+    Args:
+        config: Read and checked.
+
+    Returns:
+        A line for each, with the fix.
+    """
+    found = []
+    if not config.links.runbooks:
+        found.append(
+            "links.runbooks is empty: alerts link to no runbook; give the address by which people reach this exporter, "
+            "such as http://gpu-1:9797/runbooks"
+        )
+    if config.store and stores.scheme_of(config.store) == stores.DEFAULT_SCHEME:
+        folder = os.path.dirname(config.store.removeprefix(f"{stores.DEFAULT_SCHEME}://"))
+        if folder and not os.path.isdir(folder):
+            found.append(
+                f"store: no folder `{folder}` here; make it, or what was learned ends with the exporter"
+            )
+    return found
+
+
 def listen_address(text: str, place: str) -> tuple[str, int]:
     """``host:port`` or ``[v6]:port`` as host and port; no host means every address.
 

@@ -26,7 +26,7 @@ from infercanary.exporter.tags import tag_moves
 from infercanary.judge import operator_words
 from infercanary.judge.drift import Drift
 from infercanary.judge.measures import MeasureVerdict, measure_words
-from infercanary.judge.model import Judgement, ServiceKey
+from infercanary.judge.model import ENVIRONMENT, Judgement, ServiceKey
 from infercanary.judge.operators import Operators
 from infercanary.judge.origin import Origin, changed, link
 from infercanary.judge.policy import LIVE, Policy
@@ -261,7 +261,7 @@ def _verdict(judgement: Judgement, sentence: str) -> str:
     images = ""
     if judgement.upgraded_at is not None:
         ago = _age(max(0.0, time.time() - judgement.upgraded_at))
-        names = f"{_text(judgement.baseline_image)} → {_text(judgement.candidate_image)}, {ago} ago"
+        names = f"{_upgrade(judgement.baseline_image, judgement.candidate_image)}, {ago} ago"
         origin = _origin(judgement.baseline_origin, judgement.candidate_origin)
         images = f"<small>{'; '.join(filter(None, (names, origin, progress(judgement))))}</small>"
     return (
@@ -269,6 +269,13 @@ def _verdict(judgement: Judgement, sentence: str) -> str:
         f"{before_and_after(*judgement.medians)}"
         f"{_operators(judgement.causes.operators if judgement.state in CHANGED else None)}</div>"
     )
+
+
+def _upgrade(before: str, after: str) -> str:
+    """From what to what; of a new model alone, in what."""
+    if before == after:
+        return f"the same {_text(before if before.startswith(ENVIRONMENT) else f'image {before}')}"
+    return f"{_text(before)} → {_text(after)}"
 
 
 def _operators(found: Operators | None) -> str:
@@ -306,7 +313,7 @@ def _earlier(answers: Sequence[PastVerdict], now: Judgement | None, place: str) 
         return ""
     rows = "".join(
         f'<li class="{answer.state}"><time>{time.strftime("%F %R", time.gmtime(answer.upgraded_at))} UTC</time> '
-        f"{_text(answer.baseline_image)} → {_text(answer.candidate_image)}: {_text(answer.sentence, 1000)}</li>"
+        f"{_upgrade(answer.baseline_image, answer.candidate_image)}: {_text(answer.sentence, 1000)}</li>"
         for answer in reversed(past[-_MAX_EARLIER:])
     )
     return f'<details id="earlier:{place}"><summary>Earlier upgrades</summary><ol>{rows}</ol></details>'

@@ -340,7 +340,7 @@ class _Parts(NamedTuple):
     slack: float = 0.0
     """How much of the image's part (a logarithm) may be the host's: caches that are cold after waiting."""
     is_known: bool = True
-    """Whether enough vouches for the host's part that it may be blamed."""
+    """Whether enough evidence supports the host's part that it may be blamed."""
     may_be_load: bool = False
     """Whether requests may have made what is left for the image."""
 

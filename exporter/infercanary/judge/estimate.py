@@ -229,7 +229,7 @@ def _without(
 def _is_seen_as_it_is(
     seen: Comparison, parts: Pooled, compared: Sequence[Pair], restarts: Restarts, policy: Policy
 ) -> bool:
-    """Whether an answer needs no second replica on the old image to vouch for it.
+    """Whether an answer needs no second replica on the old image to confirm it.
 
     A replica alone may have changed by itself, which would be attributed to the new image with the opposite sign. So
     the change must be seen in the runs as they are, too, or a control must have moved as that replica did.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -33,18 +33,23 @@ def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str
     if probes:
         from infercanary.probe.config import read
 
-        _all_good(probes, read)
+        for path in probes:
+            read(path)
+            _good(path)
     if exporters:
-        from infercanary.exporter.config import check
+        from infercanary.exporter.config import check, remarks
 
-        _all_good(exporters, check)
+        for path in exporters:
+            _good(path, remarks(check(path)))
     if webs:
         from infercanary.exporter.guard import Secured
 
-        _all_good(webs, lambda path: Secured.read(Path(path)))
+        for path in webs:
+            Secured.read(Path(path))
+            _good(path)
 
 
-def _all_good(paths: Iterable[str], read: Callable[[str], object]) -> None:
-    for path in paths:
-        read(path)
-        click.echo(f"{path}: good")
+def _good(path: str, remarks: Iterable[str] = ()) -> None:
+    click.echo(f"{path}: good")
+    for remark in remarks:
+        click.echo(f"{path}: note: {remark}")

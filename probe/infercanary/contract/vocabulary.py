@@ -17,6 +17,7 @@ SERVICE_LABEL = "infercanary.service"
 PORT_LABEL = "infercanary.port"
 SOCKET_LABEL = "infercanary.socket"
 WATCHES_LABEL = "infercanary.watches"
+WATCHED_BY_LABEL = "infercanary.watched-by"
 
 Outcome = Literal["ok", "raised", "timed_out", "not_finite", "busy"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

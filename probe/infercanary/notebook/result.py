@@ -130,9 +130,11 @@ class TimingResult:
             raise UsageError(f"compare: it needs the module `{error.name}`; {advice('exporter')}") from None
         if restart_sd is None and self.process and self.process == candidate.process:
             restart_sd = 0.0
+        # What was measured here is no image's, as a file of a probe's may be.
+        subject = "code" if self.process or candidate.process else "image"
         with tempfile.TemporaryDirectory(prefix="infercanary-") as folder:
             old, new = self.save(Path(folder) / "old"), candidate.save(Path(folder) / "new")
-            return answer(old, new, (self.canary, candidate.canary), restart_sd)
+            return answer(old, new, (self.canary, candidate.canary), restart_sd, subject)
 
     def to_pandas(self) -> Any:
         """A row for each run: its time (UTC), median, minimum and maximum, phases in seconds, and tags.

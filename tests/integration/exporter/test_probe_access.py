@@ -96,7 +96,7 @@ async def test_a_stranger_on_either_side_is_refused(
         assert await run.value("infercanary_up", container="tls") == 0
 
 
-async def test_a_token_is_for_who_tls_vouches_for(files: Path) -> None:
+async def test_a_token_is_for_whom_tls_confirms(files: Path) -> None:
     access = ProbeAccess(client_tls(files), f"{files}/token")
     assert access.url("http://10.0.0.7:9798") == "https://10.0.0.7:9798"
     assert access.request("https://10.0.0.7:9798")["headers"] == {"Authorization": "Bearer open sesame"}

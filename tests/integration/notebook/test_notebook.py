@@ -36,7 +36,9 @@ def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch: pytest.Monkey
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
     timed, compared, pictures, table, _, magic = [c for c in notebook.cells if c.cell_type == "code"]
     assert "median" in outputs(timed, "text/html") and "µs" in outputs(timed, "text/plain")
-    assert outputs(compared, "text/plain").startswith("regressed +")
+    said = outputs(compared, "text/plain")
+    assert said.startswith("regressed +")
+    assert "image" not in said, "there is none"
     assert "<svg" in outputs(pictures, "text/html").replace("&lt;", "<")
     assert "phase_compute" in outputs(table, "text/html")
     assert "cell: median" in outputs(magic, "text/plain")

@@ -98,12 +98,20 @@ def test_check_config_starts_nothing(
     )
     assert run(monkeypatch, capsys, "check-config", "--probe", str(path)) == (0, f"{path}: good\n", "")
     exporter = tmp_path / "exporter.yaml"
-    exporter.write_text("judge: {smallest_effect: 0.02}\n")
+    exporter.write_text("links: {runbooks: 'http://gpu-1:9797/runbooks'}\nstore: judge.sqlite\n")
     assert run(monkeypatch, capsys, "check-config", "--exporter", str(exporter)) == (
         0,
         f"{exporter}: good\n",
         "",
     )
+    exporter.write_text(f"store: {tmp_path}/none/judge.sqlite\n")
+    code, out, err = run(monkeypatch, capsys, "check-config", "--exporter", str(exporter))
+    good, runbooks, store = out.splitlines()
+    assert (code, good, err) == (0, f"{exporter}: good", "")
+    assert runbooks.startswith(
+        f"{exporter}: note: links.runbooks is empty: alerts link to no runbook; give the"
+    )
+    assert store.startswith(f"{exporter}: note: store: no folder `{tmp_path}/none` here; make it, or")
     path.write_text("canaries: {}\n")
     code, out, err = run(monkeypatch, capsys, "check-config", "--probe", str(path))
     assert (code, out) == (2, "")

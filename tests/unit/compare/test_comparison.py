@@ -273,5 +273,5 @@ def test_what_nothing_settles():
     (line,) = outlook(observed(0.0, 0.001, sd=0.2), assumed=False)
     assert line.startswith("more of the same will hardly settle it: starts of one image differ by 20 %")
     assert outlook(observed(0.0, math.inf, starts=(0, 0)), assumed=True) == [
-        "the baseline and the candidate needs 8 runs of one start at least, better 16"
+        "the baseline and the candidate need 8 runs of one start at least, better 16"
     ]

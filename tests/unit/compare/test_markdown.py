@@ -82,6 +82,7 @@ def test_each_canary_has_a_part_of_its_own_and_notes_are_last(journal: Callable[
     "![x](https://example.com/a.png) [link](https://example.com) <img src=x> `code` **bold** ~~no~~ a|b &lt;"
 )
 @example("# title")
+@example("__0__")
 @example("search@sha256:12 \\| C:\\|")
 @settings(max_examples=150, deadline=None)
 def test_any_words_are_shown_as_they_are(words: str) -> None:

@@ -116,10 +116,13 @@ def test_one_service_name_in_two_compose_projects_is_found() -> None:
         entry["Labels"]["com.docker.compose.project"] = project
         return msgspec.convert(entry, ListedContainer)
 
-    assert ambiguous([of("prod"), of("staging"), of("prod")]) == {"resnet": ["prod", "staging"]}
-    assert ambiguous([of("prod"), of("prod")]) == {}
-    assert ambiguous([of("prod"), of("staging", service="resnet-staging")]) == {}
-    assert ambiguous([of("prod"), of("staging", enable="false")]) == {}
+    assert ambiguous([of("prod"), of("staging"), of("prod")], []) == {"resnet": ["prod", "staging"]}
+    assert ambiguous([of("prod"), of("prod")], []) == {}
+    assert ambiguous([of("prod"), of("staging", service="resnet-staging")], []) == {}
+    assert ambiguous([of("prod"), of("staging", enable="false")], []) == {}
+    claims = ListedImage("sha256:claims", None, of("staging").labels)
+    claiming = msgspec.structs.replace(of("staging"), image_id=claims.id)
+    assert ambiguous([of("prod"), claiming], [claims]) == {}, "whoever built its image is not asked"
 
 
 FOREIGN = {"other": address("10.0.0.2")}
@@ -181,7 +184,7 @@ def test_without_an_address_there_is_a_reason_and_a_fix(there: dict[str, Any], w
 def test_a_sidecar_has_the_image_of_the_server_that_it_watches() -> None:
     server = {
         **listed(7), "Names": ["/server"], "Id": "7" * 64, "Image": "search:2", "ImageID": "sha256:22",
-        "Created": 1000, "Labels": {},
+        "Created": 1000, "Labels": {"infercanary.watched-by": "app-resnet-2"},
     }  # fmt: skip
     sidecar = listed(2, watches="server", service="search")
     [found] = seen(sidecar, server, exporter())
@@ -256,6 +259,83 @@ def test_labels_that_mean_nothing_are_said_with_the_one_that_was_meant() -> None
     [container] = seen(listed(sevice="search", colour="red"), exporter())
     assert container.notes == (
         "label infercanary.colour: not known; the labels are infercanary.enable, infercanary.service, "
-        "infercanary.port, infercanary.socket, infercanary.watches",
+        "infercanary.port, infercanary.socket, infercanary.watches, infercanary.watched-by",
         "label infercanary.sevice: not known; did you mean infercanary.service?",
     )
+
+
+def brought(entry: dict[str, Any], **labels: str) -> Container:
+    image = ListedImage(
+        entry["ImageID"], None, {f"infercanary.{key}": value for key, value in labels.items()}
+    )
+    [found] = containers(msgspec.convert([entry, exporter()], list[ListedContainer]), [image], [HERE])
+    return found
+
+
+def test_what_an_image_says_of_identity_is_ignored_and_said() -> None:
+    found = brought(listed(service="search", port="8000"), service="search", port="8000")
+    assert found.service == "resnet", "Compose started it"
+    assert found.url == "http://172.18.0.5:8000", "an image knows its port"
+    assert found.notes == (
+        "label infercanary.service: its image brings it, and it is ignored; give it when the container is started, "
+        "with another value than the image's",
+    )
+    assert brought(listed(service="search"), service="other").service == "search"
+    socket = "unix:///run/infercanary/search-1.sock"
+    assert brought(listed(socket=socket), socket=socket).url == "http://172.18.0.5:9798"
+
+
+@pytest.mark.parametrize("labels", [{}, {"infercanary.watched-by": "another"}])
+def test_a_server_that_does_not_say_that_it_is_watched_lends_no_identity(labels: dict[str, str]) -> None:
+    server = {**listed(7), "Names": ["/server"], "ImageID": "sha256:22", "Labels": labels}
+    [found] = seen(listed(2, watches="server", service="search"), server, exporter())
+    assert (found.url, found.image_id, found.watched_id) == (None, IMAGE, "")
+    assert found.url_missing == (
+        "label infercanary.watches: 'server' does not say that it is watched; start it with the label "
+        "infercanary.watched-by=app-resnet-2"
+    )
+
+
+def test_composes_labels_count_where_compose_alone_gives_them() -> None:
+    entry = listed()
+    claims = ListedImage(IMAGE, None, entry["Labels"])
+    [found] = containers(msgspec.convert([entry, exporter()], list[ListedContainer]), [claims], [HERE])
+    assert found.service == "app-resnet-1"
+    assert [note.partition(",")[0] for note in found.notes] == [
+        "its image was built for the Compose service 'resnet'"
+    ]
+
+
+WRITERS = "its socket's volume is writable for app-resnet-1, app-resnet-2; give each its own"
+
+
+@pytest.mark.parametrize(
+    ("where", "source", "writable", "missing"),
+    [
+        ("compose", "/v/shared", True, WRITERS),
+        ("compose", "/v/shared/1", True, WRITERS),  # a part of the volume in which the socket is
+        ("compose", "/v/shared", False, ""),
+        ("compose", "/v/shared/2", True, ""),
+        ("compose", "/v/own", True, ""),
+        ("compose", "/v", True, ""),  # who may write to Docker's own folders administers the host
+        ("host", "/run/infercanary", True, WRITERS),
+        ("host", "/run/infercanary/2", True, ""),
+        ("elsewhere", "/v/shared", True, ""),
+    ],
+)
+def test_a_volume_of_sockets_has_one_writer(where: str, source: str, writable: bool, missing: str) -> None:
+    own = "/run/infercanary" if where == "host" else "/v/shared"
+    entries = [
+        {
+            **listed(number, socket=f"unix:///run/infercanary/{number}/probe.sock"),
+            "Mounts": [{"Source": mounted, "Destination": "/run/infercanary", "RW": may_write}],
+        }
+        for number, mounted, may_write in ((1, own, True), (2, source, writable))
+    ]
+    if where != "host":
+        here = "/run/infercanary" if where == "compose" else "/run/another"
+        mount = {"Source": "/v/shared", "Destination": here, "RW": True}
+        entries.append({**exporter(), "Mounts": [mount]})
+    one, _ = seen(*entries)
+    assert one.url_missing == missing
+    assert one.url == (None if missing else "unix:///run/infercanary/1/probe.sock")

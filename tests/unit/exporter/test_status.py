@@ -40,6 +40,21 @@ def test_an_upgrade_before_its_first_look_shows_how_many_runs_it_has() -> None:
     assert "collecting: 7 of 12 runs" in _verdict(settling, "settling")
 
 
+@pytest.mark.parametrize(
+    ("image", "same"),
+    [
+        ("environment e6d0811abd5", "the same environment e6d0811abd5"),
+        ("a:1 (90a)", "the same image a:1 (90a)"),
+    ],
+)
+def test_a_new_model_is_in_the_same_image(image: str, same: str) -> None:
+    judgement = Judgement(
+        state="regressed", upgraded_at=1.0, changed="model", baseline_image=image, candidate_image=image
+    )
+    found = _verdict(judgement, "regressed")
+    assert same in found and "→" not in found
+
+
 def test_a_picture_of_what_a_float_can_hardly_hold() -> None:
     assert "<svg" in before_and_after([5e-324] * 3, [5e-324] * 3)
 

@@ -46,7 +46,7 @@ EXPECTED = {
     "constructor_raises": ': canaries.c.options: `models:Picky` refuses them: TypeError: can only concatenate str (not "int") to str',
     "date": ": a value that YAML cannot read (month must be in 1..12); put it in quotes",
     "device": ": canaries.c.options: device: `gpu` is none of cpu, cuda, cuda:N",
-    "dtype": ": canaries.c: inputs[0].dtype: torch has no dtype `fp32`; it has float32, bfloat16, int64, …",
+    "dtype": ": canaries.c.options: inputs[0].dtype: torch has no dtype `fp32`; it has float32, bfloat16, int64, …",
     "duplicate_canary": ":4:3: the key `c` is here a second time; keep one",
     "duplicate_key": ":3:1: the key `listen` is here a second time; keep one",
     "duty_cap_percent": ": duty_cap: expected a number <= 1.0",

@@ -347,6 +347,8 @@ def test_close_lets_go_of_the_model() -> None:
             r"inputs\[1\]: shape\[0\]: expected a whole number, got text",
         ),
         ({"inputs": [{"shape": [-1]}]}, r"inputs\[0\]: shape\[0\]: expected a whole number >= 0"),
+        ({"inputs": [{"shape": [1], "dtype": "flot32"}]}, r"inputs\[0\].dtype: torch has no dtype `flot32`"),
+        ({"inputs": [{"shape": [1], "dtype": "nn"}]}, r"inputs\[0\].dtype: torch has no dtype `nn`"),
         ({"inputs": [{"shape": 3}]}, r"inputs\[0\]: shape: expected a list, got a whole number"),
         ({"inputs": [{"shape": [1], "size": 3}]}, "unknown key `size`; known keys: shape, dtype, high"),
         ({"inputs": [{"shape": [1], "high": 0}]}, "high: expected a whole number >= 1"),
@@ -371,10 +373,9 @@ def test_a_wrong_argument_is_refused_immediately(options: dict[str, Any], messag
         ({"model": "junk.pt"}, "model: `junk.pt` cannot be loaded"),
         ({"model": "junk.pt2"}, "model: `junk.pt2` cannot be loaded"),
         (
-            {"inputs": [{"shape": [1], "dtype": "float31"}]},
-            r"inputs\[0\].dtype: torch has no dtype `float31`",
+            {"inputs": [{"shape": [1], "dtype": "float8_e7m0"}]},
+            r"inputs\[0\].dtype: torch has no dtype `float8_e7m0`",
         ),
-        ({"inputs": [{"shape": [1], "dtype": "nn"}]}, r"inputs\[0\].dtype: torch has no dtype `nn`"),
         ({"inputs": [{"shape": [10**9, 10**9]}]}, r"inputs\[0\]: torch cannot make it"),
         (
             {"inputs": [{"shape": [2**40]}]},

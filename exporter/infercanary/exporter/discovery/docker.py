@@ -160,7 +160,7 @@ class DockerDiscovery:
             found = containers(listing, self._images, self._own_ids)
             self._ends.follow(found)
             self._call_in_loop(self._list, found, self._ended(client, labelled))
-            if (several := ambiguous(listing)) != self._several:
+            if (several := ambiguous(listing, self._images)) != self._several:
                 for service, projects in several.items():
                     log.warning(
                         "several Compose projects have this service, and are judged as one: "

@@ -15,6 +15,7 @@ from infercanary.contract.vocabulary import (
     PORT_LABEL,
     SERVICE_LABEL,
     SOCKET_LABEL,
+    WATCHED_BY_LABEL,
     WATCHES_LABEL,
 )
 from infercanary.exporter.discovery.base import Container, url_mistake
@@ -29,7 +30,9 @@ _PREFIX = "infercanary."
 _LOCAL = "localhost/"
 """Before the names of images that Podman has from no registry; Docker names them without."""
 _MOST_NOTES = 8
-_LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL)
+_LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL, WATCHED_BY_LABEL)
+_IDENTITY = (SERVICE_LABEL, SOCKET_LABEL, WATCHES_LABEL)
+"""Who a container is: whoever built its image is not asked."""
 
 
 class _Network(msgspec.Struct):
@@ -45,6 +48,14 @@ class _HostConfig(msgspec.Struct, rename="pascal"):
     network_mode: str = ""
 
 
+class ListedMount(msgspec.Struct, rename="pascal"):
+    """A volume, or a folder of the host, in a container."""
+
+    source: str = ""
+    destination: str = ""
+    writable: bool = msgspec.field(default=False, name="RW")
+
+
 class ListedContainer(msgspec.Struct, rename="pascal"):
     """What is used of an entry of GET /containers/json."""
 
@@ -56,6 +67,7 @@ class ListedContainer(msgspec.Struct, rename="pascal"):
     labels: dict[str, str] | None = None
     host_config: _HostConfig = msgspec.field(default_factory=_HostConfig)
     network_settings: _NetworkSettings = msgspec.field(default_factory=_NetworkSettings)
+    mounts: list[ListedMount] | None = None
 
 
 class ListedImage(msgspec.Struct, rename="pascal"):
@@ -90,7 +102,12 @@ def containers(
         if enable in _OFF:
             continue
         name = _name(listed)
-        url, missing = _url(listed, own, by_id)
+        own_image = by_image.get(listed.image_id)
+        labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
+        url, missing = _url(listed, labels, own, by_id)
+        if url is not None and (writers := _writers(url, listed, own, listing)) - {name}:
+            several = ", ".join(map(label_text, sorted(writers)))
+            url, missing = None, f"its socket's volume is writable for {several}; give each its own"
         if enable != "true":
             wrong = label_text(labels[ENABLE_LABEL])
             url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
@@ -100,15 +117,21 @@ def containers(
             if running is None:  # the image that it ran last need not be the next one
                 url = None
                 missing = f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
+            elif not _agrees(running, name, by_image):
+                url = None
+                missing = (
+                    f"label {WATCHES_LABEL}: {label_text(server)!r} does not say that it is watched; start it with the "
+                    f"label {WATCHED_BY_LABEL}={label_text(name)}"
+                )
+                running = listed  # another's identity is not borrowed
             watched = running
         described = watched or listed
         image = by_image.get(described.image_id)
-        own_image = by_image.get(listed.image_id)
         composed, notes = _compose_service(labels, (own_image.labels if own_image else None) or {})
         found.append(
             Container(
                 service=label_text(labels.get(SERVICE_LABEL) or composed or name),
-                notes=(*_unknown(labels), *(notes if not labels.get(SERVICE_LABEL) else ())),
+                notes=(*_unknown(labels), *brought, *(notes if not labels.get(SERVICE_LABEL) else ())),
                 name=name,
                 id=listed.id,
                 image=described.image.removeprefix(_LOCAL),
@@ -124,6 +147,61 @@ def containers(
             )
         )
     return sorted(found, key=lambda container: (container.service, container.name))
+
+
+def _given(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The labels that were given to a container when it was started, and a note for each that its image brings.
+
+    Whoever builds an image must not say whose runs its containers report: a label about identity counts where its value
+    is not the image's own.
+    """
+    brought = [name for name in _IDENTITY if name in labels and labels[name] == image.get(name)]
+    notes = (
+        f"label {name}: its image brings it, and it is ignored; give it when the container is started, with another "
+        "value than the image's"
+        for name in brought
+    )
+    return {name: value for name, value in labels.items() if name not in brought}, tuple(notes)
+
+
+def _agrees(server: ListedContainer, sidecar: str, images: Mapping[str, ListedImage]) -> bool:
+    """Whether who started a server wants it to be watched by this container."""
+    by = (server.labels or {}).get(WATCHED_BY_LABEL)
+    image = images.get(server.image_id)
+    return by == sidecar and by != ((image.labels if image else None) or {}).get(WATCHED_BY_LABEL)
+
+
+def _writers(
+    url: str, listed: ListedContainer, own: ListedContainer | None, listing: Sequence[ListedContainer]
+) -> set[str]:
+    """Who may put a socket where this one is: whoever is first is taken for the container.
+
+    A folder above the shared one is not looked at: who may write to Docker's own folders administers the host.
+    """
+    if not url.startswith("unix://"):
+        return set()
+    path = url.removeprefix("unix://")
+    if own is not None:
+        inside = [m for m in own.mounts or [] if m.source and _is_in(path, m.destination)]
+        if not inside:
+            return set()
+        mount = max(inside, key=lambda mount: len(mount.destination))
+        shared = mount.source.rstrip("/")
+        path = f"{shared}/{path[len(mount.destination) :].lstrip('/')}"
+    else:  # the exporter is on the host, and sees what the container has mounted
+        sources = [m.source for m in listed.mounts or [] if m.source and _is_in(path, m.source)]
+        shared = min(sources, key=len, default=path.rpartition("/")[0]).rstrip("/")
+    return {
+        _name(each)
+        for each in listing
+        if own is None or each.id != own.id
+        for mount in each.mounts or []
+        if mount.writable and _is_in(path, mount.source) and _is_in(f"{mount.source}/", shared)
+    }
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return bool(folder) and path.startswith(f"{folder.rstrip('/')}/")
 
 
 def _compose_service(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
@@ -153,21 +231,24 @@ def _unknown(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(notes[:_MOST_NOTES])
 
 
-def ambiguous(listing: Sequence[ListedContainer]) -> dict[str, list[str]]:
+def ambiguous(listing: Sequence[ListedContainer], images: Iterable[ListedImage]) -> dict[str, list[str]]:
     """Compose services that several projects have → those projects.
 
     The judge would take such a service for one, and the containers that start last for its upgrade.
 
     Args:
         listing: All containers that Docker lists.
+        images: Whose labels are not those of who started a container.
 
     Returns:
         Service → projects, in order; empty where all services are of one project.
     """
+    brought = {image.id: image.labels or {} for image in images}
     projects: dict[str, set[str]] = {}
     for listed in listing:
-        labels = listed.labels or {}
-        service = labels.get(_COMPOSE_SERVICE) if _COMPOSE_HASH in labels else None
+        image = brought.get(listed.image_id, {})
+        labels, _ = _given(listed.labels or {}, image)
+        service, _ = _compose_service(labels, image)
         if service and labels.get(ENABLE_LABEL, "").lower() == "true" and not labels.get(SERVICE_LABEL):
             projects.setdefault(service, set()).add(labels.get(_COMPOSE_PROJECT, ""))
     return {service: sorted(found) for service, found in projects.items() if len(found) > 1}
@@ -224,10 +305,12 @@ def _repository(reference: str) -> str:
 
 
 def _url(
-    listed: ListedContainer, own: ListedContainer | None, by_id: dict[str, ListedContainer]
+    listed: ListedContainer,
+    labels: Mapping[str, str],
+    own: ListedContainer | None,
+    by_id: dict[str, ListedContainer],
 ) -> tuple[str | None, str]:
-    """Where the probe of ``listed`` answers, or why that is not known."""
-    labels = listed.labels or {}
+    """Where the probe of ``listed`` answers, by the labels that count, or why that is not known."""
     if path := labels.get(SOCKET_LABEL):
         # A label may come from the image: it must not send the exporter to any other host.
         if not path.startswith("unix://") or url_mistake(path):

@@ -105,8 +105,7 @@ class TorchTarget:
         ]
         for i, entry in enumerate(self._inputs):
             if isinstance(entry, TensorSpec):
-                if entry.shape is None:
-                    raise UsageError(f"inputs[{i}]: the required key `shape` is missing")
+                torch_model.check(entry, i)
             elif not hasattr(entry, "dtype"):
                 raise UsageError(f"inputs[{i}]: neither a tensor nor a mapping with `shape`")
         self.device = device

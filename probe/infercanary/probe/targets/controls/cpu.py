@@ -245,7 +245,7 @@ def _python_file() -> Iterator[CpuRepeat]:
 
 @contextmanager
 def _wake(code: MachineCode) -> Iterator[CpuRepeat]:
-    """Two threads wake each other in turn, each blocked in ``read`` on a pipe of its own: no Python, hence no GIL."""
+    """Two threads wake each other in turn, each blocked in ``read`` on a pipe of its own: no Python, so no GIL."""
     read, write, size = code.numbers.read, code.numbers.write, _MESSAGE_BYTES
     message, echoed = int64s(1), int64s(0)
     here, there = ctypes.addressof(message), ctypes.addressof(echoed)

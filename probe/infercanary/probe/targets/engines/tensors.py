@@ -79,12 +79,19 @@ def specs(inputs: Any) -> Specs:
         UsageError: It is neither, or an entry of it is wrong.
     """
     if isinstance(inputs, Mapping):
-        return {str(name): convert(entry, TensorSpec, f"inputs.{name}") for name, entry in inputs.items()}
+        return {str(name): _spec(entry, f"inputs.{name}") for name, entry in inputs.items()}
     if isinstance(inputs, (str, bytes)) or not isinstance(inputs, Sequence):
         raise UsageError(
             "inputs: a list is needed, one entry for each input in order, or a mapping by name, each with `shape`"
         )
-    return [convert(entry, TensorSpec, f"inputs[{i}]") for i, entry in enumerate(inputs)]
+    return [_spec(entry, f"inputs[{i}]") for i, entry in enumerate(inputs)]
+
+
+def _spec(entry: object, place: str) -> TensorSpec:
+    spec = convert(entry, TensorSpec, place)
+    if spec.dtype is not None and spec.dtype not in STORAGE:
+        raise UsageError(f"{place}.dtype: no dtype `{spec.dtype}`; there are {', '.join(STORAGE)}")
+    return spec
 
 
 def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
@@ -118,8 +125,6 @@ def matched(wanted: Specs, slots: Sequence[Slot]) -> list[Input]:
 
 
 def _fitted(place: str, spec: TensorSpec, slot: Slot) -> Input:
-    if spec.dtype is not None and spec.dtype not in STORAGE:
-        raise UsageError(f"{place}.dtype: no dtype `{spec.dtype}`; there are {', '.join(STORAGE)}")
     if spec.dtype is not None and spec.dtype != slot.dtype:
         raise UsageError(f"{place}.dtype: the model's input `{slot.name}` is {slot.dtype}, not {spec.dtype}")
     fixed = tuple(size for size in slot.shape if isinstance(size, int))

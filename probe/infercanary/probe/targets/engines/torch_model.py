@@ -22,6 +22,12 @@ from infercanary.probe.targets.registry import attribute
 AUTOCAST_DTYPES = ("bfloat16", "float16")
 """What ``torch.autocast`` computes in, on a CPU as on CUDA."""
 
+_DTYPES = re.compile(
+    r"bool|bfloat16|float(16|32|64)?|complex(32|64|128)|u?int(8|16|32|64)|half|double|short|int|long|c(half|float|double)|"
+    r"float[48]_\w+"
+)
+"""Names that torch has for what it can draw, in any version: https://docs.pytorch.org/docs/stable/tensor_attributes.html"""
+
 _FILES = (".pt", ".ts", ".torchscript", ".pt2")
 
 
@@ -70,6 +76,28 @@ def loaded(torch: Any, source: str, device: Any, seed: int) -> Callable[..., Any
     return made
 
 
+def check(spec: TensorSpec, index: int) -> None:
+    """Refuse what no torch can draw; whether the one that is installed can, only it knows.
+
+    Args:
+        spec: Of an input.
+        index: The input's place.
+
+    Raises:
+        UsageError: The shape is missing, or the dtype is the name of none.
+    """
+    if spec.shape is None:
+        raise UsageError(f"inputs[{index}]: the required key `shape` is missing")
+    if spec.dtype is not None and not _DTYPES.fullmatch(spec.dtype):
+        raise _no_dtype(spec.dtype, index)
+
+
+def _no_dtype(name: str, index: int) -> UsageError:
+    return UsageError(
+        f"inputs[{index}].dtype: torch has no dtype `{name}`; it has float32, bfloat16, int64, …"
+    )
+
+
 def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool = False) -> Any:
     """Draw an input: normal numbers for a floating dtype, integers in ``[0, high)`` otherwise.
 
@@ -89,9 +117,7 @@ def drawn(torch: Any, spec: TensorSpec, index: int, seed: int, is_pinned: bool =
     name = spec.dtype or "float32"
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise UsageError(
-            f"inputs[{index}].dtype: torch has no dtype `{name}`; it has float32, bfloat16, int64, …"
-        )
+        raise _no_dtype(name, index)
     generator = torch.Generator().manual_seed(seed + index)
     shape = spec.shape or ()
     try:
