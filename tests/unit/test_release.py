@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from release import links, pin, sbom
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+RELEASE = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
 DIGEST = "sha256:" + "a" * 64
 MOST_EXPOSED = 3.0
 """Of 10, by systemd-analyze, which calls less than 5 OK."""
@@ -91,7 +93,7 @@ def steps(workflow: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def test_a_release_is_published_without_a_password_and_attested() -> None:
-    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    workflow = RELEASE
     used = [step["uses"] for step in steps(workflow) if "uses" in step]
     assert any(name.startswith("pypa/gh-action-pypi-publish@") for name in used)
     assert any(name.startswith("actions/attest-build-provenance@") for name in used)
@@ -101,6 +103,51 @@ def test_a_release_is_published_without_a_password_and_attested() -> None:
     [built] = [step for step in steps(workflow) if "docker/build-push-action" in step.get("uses", "")]
     assert built["with"]["platforms"] == "linux/amd64,linux/arm64"
     assert built["with"]["sbom"] is True and built["with"]["provenance"] == "mode=max"
+
+
+@pytest.mark.parametrize("job", RELEASE["jobs"].values(), ids=RELEASE["jobs"])
+def test_a_release_calls_what_there_is(job: Mapping[str, Any]) -> None:
+    """A tag is its first run: what it calls is installed by a step before, or a module of the repository."""
+    needed = job.get("needs", [])
+    assert {*([needed] if isinstance(needed, str) else needed)} <= RELEASE["jobs"].keys()
+    installed: set[str] = set()
+    for step in job["steps"]:
+        assert ("run" in step) is not ("uses" in step)
+        if "uses" in step:
+            assert re.fullmatch(r"[\w-]+/[\w./-]+@[\w./-]+", step["uses"])
+        for line in step.get("run", "").splitlines():
+            match shlex.split(line):
+                case ["python", "-m", "pip", "install", *packages]:
+                    files = [package for package in packages if "/" in package]
+                    assert files in ([], ["dist/*.whl"]) and ("." not in packages or _checks_out(job))
+                    installed |= {re.split("[=<>]", package)[0] for package in packages}
+                case ["python", "-m", module]:
+                    path = ROOT / module.replace(".", "/")
+                    assert module in installed or (path.with_suffix(".py").is_file() and _checks_out(job))
+                case ["python", "-c", code]:
+                    assert installed
+                    compile(code, "release.yml", "exec")
+                case [program, *_]:
+                    assert program in installed | {"test"}
+
+
+def _checks_out(job: Mapping[str, Any]) -> bool:
+    return any(step.get("uses", "").startswith("actions/checkout@") for step in job["steps"])
+
+
+def test_a_release_builds_images_from_files_that_exist() -> None:
+    job = RELEASE["jobs"]["images"]
+    [built] = [step["with"]["file"] for step in job["steps"] if "build-push" in step.get("uses", "")]
+    for image in job["strategy"]["matrix"]["image"]:
+        assert (ROOT / built.replace("${{ matrix.image }}", image)).is_file()
+
+
+def test_what_is_to_be_typed_finds_the_program() -> None:
+    """It is in a virtual environment that no step activates."""
+    [commands] = re.findall(
+        r"```sh\n(.*?)```", (ROOT / "docs/systemd.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert "check-config" in commands and "\ninfercanary " not in commands
 
 
 @pytest.mark.parametrize(
