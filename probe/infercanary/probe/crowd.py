@@ -23,11 +23,24 @@ class Inside(NamedTuple):
     """Of other processes."""
     wall_seconds: float
     """How long that was."""
+    away_seconds: float
+    """In how much of it the canary did not compute: between repeats too, where the scheduler likes to take the CPU."""
 
     @property
     def cores(self) -> float:
         """How many they took on average."""
         return self.cpu_seconds / self.wall_seconds
+
+    def share(self, away: float) -> float:
+        """How much of what they took fell into a part of the time.
+
+        Args:
+            away: Seconds of that part in which the canary did not compute: only then another has its CPU.
+
+        Returns:
+            A ratio, at most 1.
+        """
+        return min(1.0, max(0.0, away) / self.away_seconds)
 
 
 class Crowd:
@@ -57,7 +70,8 @@ class Crowd:
         taken, of_process = now - self._all, process_time() - self._process
         processes = max(0.0, taken - of_process)
         threads = max(0.0, of_process - own.cpu_seconds)
-        return Inside(processes + threads, processes, max(1e-9, perf_counter() - self._at))
+        wall = max(1e-9, perf_counter() - self._at)
+        return Inside(processes + threads, processes, wall, max(1e-9, wall - own.cpu_seconds))
 
 
 def divided(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[float | None, float | None]:
@@ -77,7 +91,7 @@ def divided(used: ThreadUsage, wall: float, inside: Inside | None) -> tuple[floa
     if inside is None or used.run_queue_seconds is None:
         return used.waited, None
     threads = max(0.0, used.process_cpu_seconds - used.cpu_seconds)
-    processes = inside.processes_seconds / inside.wall_seconds * wall
+    processes = inside.processes_seconds * inside.share(wall - used.cpu_seconds)
     crowded = min(used.run_queue_seconds, threads + processes)
     return used.run_queue_seconds - crowded, crowded
 

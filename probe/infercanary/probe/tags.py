@@ -199,11 +199,12 @@ def _queued(w: Window) -> float:
 
 
 def _inside(w: Window) -> float:
-    """CPU seconds of others inside the container; an engine's own helper threads are no others."""
+    """CPU seconds of others inside the container during the repeats; an engine's own helper threads are no others."""
     inside = w.done.inside
     if inside is None:
         return 0.0
-    return inside.processes_seconds if w.done.helpers else inside.cpu_seconds
+    took = inside.processes_seconds if w.done.helpers else inside.cpu_seconds
+    return took * inside.share(w.done.busy - w.done.usage.cpu_seconds)
 
 
 def _gpu_grew(w: Window, metric: str, earlier: Values, *labels: str) -> bool:

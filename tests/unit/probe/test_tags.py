@@ -90,8 +90,8 @@ CASES = {
     "stalled": Case(around({STALLED: 1.0}, {STALLED: 1.6}), around({STALLED: 1.6}, {STALLED: 1.6})),
     "preempted": Case(around({}, {}, waited=0.006), around({}, {}, waited=0.005)),
     "crowded_inside": Case(
-        around({}, {}, waited=0.006, inside=Inside(0.006, 0.0, BUSY)),
-        around({}, {}, waited=0.006, inside=Inside(0.003, 0.0, BUSY)),
+        around({}, {}, waited=0.006, inside=Inside(0.006, 0.0, BUSY, BUSY)),
+        around({}, {}, waited=0.006, inside=Inside(0.003, 0.0, BUSY, BUSY)),
     ),
     "cgroup_throttled": Case(
         around({THROTTLED: 1.0}, {THROTTLED: 1.001}), around({THROTTLED: 1.0}, {THROTTLED: 1.0})
@@ -234,12 +234,14 @@ def test_a_thread_that_its_quota_held_back_was_not_preempted() -> None:
     ("inside", "helpers", "expected"),
     [
         (None, False, ("preempted",)),
-        (Inside(0.0, 0.0, BUSY), False, ("preempted",)),
-        (Inside(0.06, 0.06, BUSY), False, ("crowded_inside",)),
-        (Inside(0.06, 0.0, BUSY), False, ("crowded_inside",)),  # by threads of the own process
-        (Inside(0.06, 0.0, BUSY), True, ("preempted",)),  # an engine's own threads crowd nobody
-        (Inside(0.06, 0.02, BUSY), True, ("preempted", "crowded_inside")),
-        (Inside(0.03, 0.03, BUSY), False, ("preempted", "crowded_inside")),
+        (Inside(0.0, 0.0, BUSY, BUSY), False, ("preempted",)),
+        (Inside(0.06, 0.06, BUSY, BUSY), False, ("crowded_inside",)),
+        (Inside(0.06, 0.0, BUSY, BUSY), False, ("crowded_inside",)),  # by threads of the own process
+        (Inside(0.06, 0.0, BUSY, BUSY), True, ("preempted",)),  # an engine's own threads crowd nobody
+        (Inside(0.06, 0.02, BUSY, BUSY), True, ("preempted", "crowded_inside")),
+        (Inside(0.03, 0.03, BUSY, BUSY), False, ("preempted", "crowded_inside")),
+        # As much between the repeats: that is not what they waited for.
+        (Inside(0.06, 0.06, 2 * BUSY, 2 * BUSY), False, ("preempted", "crowded_inside")),
     ],
 )
 def test_who_had_the_cpu_that_the_canary_waited_for(
