@@ -7,7 +7,6 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from time import perf_counter
 
 from infercanary.command.settings import UsageError
@@ -19,7 +18,7 @@ from infercanary.probe.output import fingerprint
 from infercanary.probe.pool import NoTurn, Pool
 from infercanary.probe.record import Record
 from infercanary.probe.round import Round
-from infercanary.probe.runner import Opened, Repeats, Runner
+from infercanary.probe.runner import Around, Opened, Repeats, Runner
 from infercanary.probe.samplers.cgroup import ContainerCpu
 from infercanary.probe.samplers.threads import Place
 from infercanary.probe.start import since_start
@@ -74,7 +73,7 @@ class Canary:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
-        opening: AbstractContextManager[object] | None = None,
+        opening: Around | None = None,
     ) -> None:
         self.name = name
         self.state: CanaryState = "opening"

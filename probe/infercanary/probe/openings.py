@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -210,7 +210,7 @@ class Openings:
 
 
 class Opening:
-    """Around the opening of one canary, until its warm-up is over: ``with opening: target.open(); …``.
+    """Around the opening of one canary, until its warm-up is over: ``with opening as watched, watched: target.open()``.
 
     Args:
         canary: Its name.
@@ -258,7 +258,15 @@ class Opening:
         room = self._openings.device_room.left(self._device)
         return None if room is None else room.size
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> AbstractContextManager[object]:
+        """Refuse what does not fit.
+
+        Returns:
+            What may interrupt the work, to be entered after this: an interruption that hits its end is taken here.
+
+        Raises:
+            Failure: `out_of_memory`.
+        """
         self._of = None
         self._refuse_what_was_ended()
         self._openings.watcher.held.pop(self._canary, None)
@@ -266,13 +274,13 @@ class Opening:
             self._check(self._kind)
         self._used = self._openings.device_room.used(self._device) if self._device else None
         self._growth = self._stack.enter_context(self._openings.watcher.growing(self._canary))
+        return self._openings.watcher.interrupting(self._growth)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         growth, self._growth = self._growth, None
-        with suppress(MemoryError):  # an interruption that came late
-            self._stack.close()
+        self._stack.close()
         if growth is not None and growth.interrupted:
             self._openings.interrupted(growth)
             raise Failure("out_of_memory", growth.interrupted) from None

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from time import perf_counter, sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from infercanary.contract.vocabulary import OF_SERVER
 from infercanary.probe.crowd import Crowd, Helpers, Inside, of_each
@@ -36,6 +36,8 @@ from infercanary.probe.targets import (
 from infercanary.probe.timing import Timing, inferences, overhead
 
 T = TypeVar("T")
+Around: TypeAlias = AbstractContextManager[AbstractContextManager[object]]
+"""Entered around some work; what it gives is entered in it."""
 
 log = logging.getLogger("infercanary.probe")
 
@@ -99,7 +101,7 @@ class Runner:
         pool: The server's own; None to run in the canary's thread.
         container: CPU time of the container; None for one of its own.
         sweep: What of its sweep changes what that measures; None without one.
-        opening: Around opening and warming up, in the target's thread; it may refuse.
+        opening: Around opening and warming up, in the target's thread; it may refuse. None for nothing.
     """
 
     def __init__(
@@ -110,10 +112,10 @@ class Runner:
         pool: Pool | None = None,
         container: ContainerCpu | None = None,
         sweep: object = None,
-        opening: AbstractContextManager[object] | None = None,
+        opening: Around | None = None,
     ) -> None:
         self.name = name
-        self._opening = opening or nullcontext()
+        self._opening: Around = opening or nullcontext(nullcontext())
         self._sweep = sweep
         self._container = ContainerCpu() if container is None else container
         self.taking = Taking(target, self._container)  # the measures of its runs
@@ -261,7 +263,7 @@ class Runner:
     def _open(self) -> Opened:
         self.unopened = {}
         try:
-            with self._opening:
+            with self._opening as watched, watched:
                 return self._unless_short(self._opened)
         except BaseException as error:
             if isinstance(self._target, MayLackCuda):
@@ -370,7 +372,7 @@ class Runner:
     def _with_target(self, function: Callable[..., Any], *arguments: Any) -> Any:
         def work() -> Any:
             self._thread_id = threading.get_native_id()
-            before = thread_usage()
+            before = thread_usage(before=True)
             self._entered = begin = perf_counter()
             try:
                 return function(*arguments)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import pytest
@@ -16,7 +17,7 @@ from infercanary.probe.anew import Carried, Ended, carried, start_anew
 from infercanary.probe.openings import Openings
 from infercanary.probe.room import Left, Room
 from infercanary.probe.targets import Failure, Need
-from infercanary.probe.watcher import Growth, Watcher
+from infercanary.probe.watcher import Growth, Interrupter, Watcher
 
 MIB = 1 << 20
 LIMIT = "the container's limit of 300 MiB"
@@ -177,7 +178,7 @@ class Asking(Target):
 def opened(of: Openings, canary: str) -> str:
     """Why it was not; empty where it was."""
     try:
-        with of.of[canary]:
+        with of.of[canary] as watched, watched:
             pass
     except Failure as error:
         return f"{error}" if error.reason == "out_of_memory" else error.reason
@@ -283,17 +284,16 @@ def test_in_a_servers_process_an_opening_is_interrupted(resident: dict[str, int]
     of: Openings = Openings(room, {"a": Target(), "b": Target()})  # type: ignore[dict-item]
     of.be_a_guest()
 
-    def factory(growth: Growth) -> None:
-        """A call, as in the product: in 3.13 what interrupts a loop of the `with` itself may pass its end by."""
+    def opens() -> None:
+        with of.of["a"] as watched, watched:
+            [growth] = of.watcher._growing
+            resident["now"], room.mib = 120, 0
+            opening(growth)
+
+    def opening(growth: Growth) -> None:
         deadline = time.monotonic() + 10
         while not (late and growth.interrupted):  # else one without an end
             assert time.monotonic() < deadline
-
-    def opens() -> None:
-        with of.of["a"]:
-            [growth] = of.watcher._growing
-            resident["now"], room.mib = 120, 0
-            factory(growth)
 
     with pytest.raises(Failure) as caught:
         opens()
@@ -304,3 +304,54 @@ def test_in_a_servers_process_an_opening_is_interrupted(resident: dict[str, int]
     assert opened(of, "a") == str(caught.value)
     room.mib = 1000
     assert opened(of, "b") == ""
+
+
+def test_an_interruption_may_hit_any_instruction(
+    resident: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each call and return, where Python looks for it, as long as it may come: this opening ends, and no more."""
+    monkeypatch.setattr(Interrupter, "_watch", lambda self: None)  # this test interrupts in its place
+    of: Openings = Openings(FakeRoom(1000), {"a": Target(), "b": Target()})  # type: ignore[dict-item]
+    of.be_a_guest()
+    files = {watcher.__file__, openings.__file__}
+    hits = 0
+
+    def interrupted_at(n: int) -> str:
+        watched: Any = None
+        seen = 0
+
+        def profile(frame: FrameType, event: str, arg: object) -> None:
+            nonlocal seen
+            if watched is None or not (frame.f_code is work.__code__ or frame.f_code.co_filename in files):
+                return
+            if hasattr(watched, "_thread") and not watched._over.is_set() and not watched._lock.locked():
+                seen += 1
+                if seen == n:
+                    sys.setprofile(None)
+                    watched._interrupt(f"hit {n}")  # raised here, and so in the frame that is profiled
+
+        def opens() -> None:
+            nonlocal watched
+            of.ended = {}
+            with of.of["a"] as watched, watched:
+                work()
+
+        def work() -> None:
+            pass
+
+        why = ""
+        sys.setprofile(profile)
+        try:
+            opens()
+        except Failure as error:
+            why = f"{error.reason}: {error}"
+        finally:
+            sys.setprofile(None)
+        return why
+
+    while why := interrupted_at(hits + 1):
+        hits += 1
+        assert why == f"out_of_memory: hit {hits}"
+        assert of.watcher._growing == [] and of.ended["a"].why == f"hit {hits}"
+        assert opened(of, "b") == ""
+    assert hits > 2
