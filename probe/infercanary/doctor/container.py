@@ -25,13 +25,12 @@ _ATTRIBUTES = 64  # PERF_ATTR_SIZE_VER0
 
 @check("container", "cgroup")
 def _cgroup(machine: Machine) -> Ability:
-    cgroup = own_cgroup(machine.cgroups, machine.proc / "self")
-    if not any(machine.cgroups.glob("*")):
+    if (machine.proc / "self/cgroup").exists() and not any(machine.cgroups.glob("*")):
         return refused(
             f"nothing is mounted at {machine.cgroups}: quota, throttling and memory of the container are not known",
             "mount it in the container, read-only; Docker does so unless something else is mounted over /sys",
         )
-    version = 2 if isinstance(cgroup, V2) else 1
+    version = 2 if isinstance(own_cgroup(machine.cgroups, machine.proc / "self"), V2) else 1
     given = ", ".join(
         f"{name} {value}" for name, value in limits(machine.cgroups, machine.proc / "self").items()
     )

@@ -374,7 +374,6 @@ def test_no_cgroup_is_unavailable_and_not_an_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no cgroup is mounted at"):
         list(CgroupSampler(tmp_path, tmp_path / "proc").sample())
     assert granted_cpus(tmp_path, tmp_path / "proc") is None
-    assert limits(tmp_path, tmp_path / "proc") == {}
 
 
 GOLDEN = Path(__file__).parents[2] / "golden/cgroup_v2"
@@ -398,8 +397,18 @@ def test_a_host_without_cgroups_has_none_of_it(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/cgroup": "0::/\n"})
     with pytest.raises(Unavailable, match="no cgroup is mounted"):
         list(CgroupSampler(tmp_path / "none", tmp_path / "proc").sample())
-    assert limits(tmp_path / "none", tmp_path / "proc") == {}
     assert granted_cpus(tmp_path / "none", tmp_path / "proc") is None
+
+
+@pytest.mark.parametrize("own", ["", "0::/\n", OWN_V1])
+def test_limits_that_could_not_be_seen_are_unknown(tmp_path: Path, own: str) -> None:
+    """What the process's list names need not be mounted where it runs, and no limit is another thing."""
+    tree(tmp_path, {"proc/cgroup": own})
+    root = tmp_path / "sys"
+    assert limits(root, tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "unknown"}
+    tree(root, below("memory/", {"memory.limit_in_bytes": "9223372036854771712\n"}))
+    if own == OWN_V1:
+        assert limits(root, tmp_path / "proc") == {"cpu_quota": "unknown", "memory_limit": "none"}
     assert ContainerCpu(tmp_path / "none", tmp_path / "proc").seconds() is None
 
 

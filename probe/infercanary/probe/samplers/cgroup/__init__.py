@@ -105,17 +105,18 @@ def limits(root: Path = _ROOT, proc: Path = _PROC) -> dict[str, str]:
         proc: The process's folder in ``/proc``.
 
     Returns:
-        Component → number with its unit, ``none`` where there is no limit; empty where no cgroup is visible.
+        Component → number with its unit, ``none`` where there is no limit, ``unknown`` where none could be seen.
     """
     try:
         cgroup = own_cgroup(root, proc)
     except Unavailable:
-        return {}
+        return {"cpu_quota": "unknown", "memory_limit": "unknown"}
     quota, memory = cgroup.quota(), cgroup.facts()[MEMORY_LIMIT]
+    no_quota, no_memory = ("none" if known else "unknown" for known in cgroup.knows_limits())
     _, cpus = _cpuset(cgroup.cpuset())
     found = {
-        "cpu_quota": "none" if quota is None else f"{quota:g}",
-        "memory_limit": "none" if memory is None else _bytes(memory),
+        "cpu_quota": no_quota if quota is None else f"{quota:g}",
+        "memory_limit": no_memory if memory is None else _bytes(memory),
     }
     return found | ({"cpuset_cpus": str(cpus)} if cpus else {})
 

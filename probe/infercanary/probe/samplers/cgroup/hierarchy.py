@@ -59,6 +59,14 @@ class V2(NamedTuple):
 
     lineage: Lineage
 
+    def knows_limits(self) -> tuple[bool, bool]:
+        """Whether limits on CPU time, and on memory, would be seen.
+
+        Returns:
+            Both of them: there is one hierarchy, and it is mounted.
+        """
+        return True, True
+
     def facts(self) -> Facts:
         """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
 
@@ -153,6 +161,14 @@ class V1(NamedTuple):
     memory: Lineage
     pids: Lineage
     cpuacct: Lineage
+
+    def knows_limits(self) -> tuple[bool, bool]:
+        """Whether limits on CPU time, and on memory, would be seen.
+
+        Returns:
+            Whether the hierarchy of each is mounted.
+        """
+        return os.path.isdir(self.cpu[-1]), os.path.isdir(self.memory[-1])
 
     def facts(self) -> Facts:
         """What the container is granted and has used. Times are in seconds, memory is in bytes, and the quota in cores.
@@ -266,7 +282,8 @@ def own_cgroup(root: Path, proc: Path) -> V1 | V2:
     paths = _own_paths(proc / "cgroup")
     if os.path.exists(root / "cgroup.controllers"):
         return V2(_lineage(root, paths.get("", "/")))
-    if any(name in paths for name in _V1_CONTROLLERS):
+    # The process's list names what the kernel counts by, which need not be mounted here.
+    if any(name in paths and os.path.isdir(root / name) for name in _V1_CONTROLLERS):
         return V1(*(_lineage(root / name, paths.get(name, "/")) for name in _V1_CONTROLLERS))
     raise Unavailable(f"no cgroup is mounted at {root}")
 
