@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ try:
     from gpu import why_not
     from gpu_claims import state as states
     from gpu_claims.claim import from_json, row
-    from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, end_with_parent, steps
+    from gpu_claims.step import LIMIT_SECONDS, ROOT, NotRun, Place, Step, group, steps
 except ModuleNotFoundError as error:
     needs = "click msgspec nvidia-ml-py psutil PyYAML"
     raise SystemExit(f"{sys.executable} has no module `{error.name}`; the probe needs {needs}") from None
@@ -66,7 +65,6 @@ def versions(device: str) -> str:
 
 def perform(name: str, device: str, scale: float) -> None:
     """One step in this process: its outcome is the last line that it prints."""
-    end_with_parent()
     with tempfile.TemporaryDirectory() as folder:
         try:
             rows = steps()[name].function(Place(device, scale, Path(folder)))
@@ -94,17 +92,11 @@ def launched(each: Step, device: str, scale: float, limit: float) -> dict[str, A
         "--scale",
         str(scale),
     ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+    with group(command) as process:
         try:
             output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
             return {"outcome": "failed", "why": f"it took more than {limit:g} s"}
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)
-            raise
     last = next((line for line in reversed(output.splitlines()) if line.startswith(_MARK)), None)
     if last is None:
         return {"outcome": "failed", "why": f"ended with {process.returncode}: {output.strip()[-300:]}"}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
-import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from gpu_claims.claim import Measured
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 480.0
-_PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
+_GUARD = 'read -r line; kill -s KILL -- "-$1" 2>/dev/null'
 MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "engines", "tests")
 
 
@@ -80,9 +79,22 @@ def steps() -> dict[str, Step]:
     return dict(_steps)
 
 
-def end_with_parent() -> None:
-    """Have this process killed where the one that started it is: a killed run leaves no load behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+@contextmanager
+def group(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A process in a group of its own, which is killed with all that it started in the end, however this one ends.
+
+    A killed process cannot clean up: the guard waits at a pipe that this process alone holds open.
+    """
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        guard = subprocess.Popen(
+            ["sh", "-c", _GUARD, "guard", str(process.pid)], stdin=subprocess.PIPE, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            guard.communicate()
 
 
 def need(*modules: str) -> None:
@@ -161,8 +173,7 @@ class Busy:
 
 
 _LOAD = """
-import ctypes, sys, torch
-ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+import sys, torch
 device, kind = sys.argv[1:3]
 on_gpu = device != "cpu"
 if kind == "compute":

@@ -9,8 +9,10 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gpu_claims import __main__ as runner
@@ -139,6 +141,39 @@ def test_a_step_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
         "  ", " "
     )
     assert time.monotonic() - begin < 60
+
+
+_STEP = """
+import subprocess, sys, time
+load = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(load.pid, flush=True)
+time.sleep(600)
+"""
+_RUN = f"""
+import sys
+from gpu_claims.step import group
+with group([sys.executable, "-c", {_STEP!r}]) as process:
+    print(process.stdout.readline(), end="", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_load_ends_with_the_run_however_that_ends(is_killed: bool) -> None:
+    """Also one that has not come to its first line yet."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN], cwd=ROOT / "benchmarks", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        load = psutil.Process(int(run.stdout.readline()))
+        if is_killed:
+            run.kill()
+        run.communicate()
+    deadline = time.monotonic() + 30
+    with suppress(psutil.NoSuchProcess):
+        while load.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def test_without_a_gpu_it_ends_well_and_says_so(
