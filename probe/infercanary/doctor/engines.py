@@ -16,10 +16,10 @@ _IMPORT_SECONDS = 120.0
 """torch with CUDA reads gigabytes from a cold disk."""
 
 
-def _imported(name: str) -> Any:
-    """The module; an Ability where there is none or it fails."""
+def _imported(name: str, needed: str) -> Any:
+    """The module; an Ability where it fails, or there is none, with what that is needed for."""
     if find_spec(name) is None:
-        return None
+        return absent(f"not installed: {needed}")
     try:
         return import_module(name)
     except Exception as error:
@@ -30,10 +30,9 @@ def _imported(name: str) -> Any:
 
 @check("engines", "torch", seconds=_IMPORT_SECONDS)
 def _torch(machine: Machine) -> Ability:
-    if isinstance(torch := _imported("torch"), Ability):
+    needed = f"targets `torch` and `matmul` need it ({advice('torch')})"
+    if isinstance(torch := _imported("torch", needed), Ability):
         return torch
-    if torch is None:
-        return absent(f"not installed: targets `torch` and `matmul` need it ({advice('torch')})")
     built = torch.version.cuda
     found = f"torch {torch.__version__}, {f'CUDA {built}' if built else 'without CUDA'}"
     if built and (why := unfit_driver(f"torch {torch.__version__}", built)):
@@ -62,10 +61,9 @@ def _compile(machine: Machine) -> Ability:
 
 @check("engines", "onnxruntime", seconds=_IMPORT_SECONDS)
 def _onnxruntime(machine: Machine) -> Ability:
-    if isinstance(engine := _imported("onnxruntime"), Ability):
+    needed = f"the target `onnx` needs it ({advice('onnx')}, or onnxruntime-gpu)"
+    if isinstance(engine := _imported("onnxruntime", needed), Ability):
         return engine
-    if engine is None:
-        return absent(f"not installed: the target `onnx` needs it ({advice('onnx')}, or onnxruntime-gpu)")
     providers = engine.get_available_providers()
     found = f"onnxruntime {engine.__version__}: {', '.join(providers)}"
     built = getattr(engine, "cuda_version", "") if "CUDAExecutionProvider" in providers else ""
@@ -76,10 +74,8 @@ def _onnxruntime(machine: Machine) -> Ability:
 
 @check("engines", "tensorrt", seconds=_IMPORT_SECONDS)
 def _tensorrt(machine: Machine) -> Ability:
-    if isinstance(engine := _imported("tensorrt"), Ability):
+    if isinstance(engine := _imported("tensorrt", "the target `tensorrt` needs it"), Ability):
         return engine
-    if engine is None:
-        return absent("not installed: the target `tensorrt` needs it")
     version = engine.__version__
     if why := unfit_driver(f"tensorrt {version}", wheel_cuda("tensorrt", version)):
         return refused(why, found=f"tensorrt {version}")
