@@ -149,11 +149,11 @@ PARTS = (
     Part(
         "Exporter",
         "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
-        "rejected budget runs_collected runs_lost build links event_loop discovery discovered kubernetes config "
-        "connections",
+        "rejected budget runs_collected runs_lost build links event_loop refused_containers memory_limit discovery "
+        "discovered kubernetes config connections",
         "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
-        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`) "
-        "have neither. "
+        "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`, "
+        "`infercanary_refused_containers`, `infercanary_memory_limit_bytes`) have neither. "
         "Beside them it shows `prometheus_client`'s `process_*` of its own process.",
     ),
 )

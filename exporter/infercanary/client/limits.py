@@ -10,7 +10,12 @@ Count = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much one probe may cost. ``samples`` are exposition lines: a histogram's point has one per bucket."""
+    """How much one answer of a probe may have, and all probes together.
+
+    ``samples`` are exposition lines: a histogram's point has one per bucket. The last three are of all probes: how many
+    there are, and what ``/metrics`` shows of them. Prometheus refuses the whole host beyond the ``body_size_limit`` and
+    the ``sample_limit`` of its scrape (100 MB and 500,000 in ours), so these are lower.
+    """
 
     report_bytes: Count = 4 << 20
     families: Count = 200
@@ -20,3 +25,5 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     environment_bytes: Count = 64 << 10
     runs: Count = 10_000
     probes: Count = 2_000
+    shown_bytes: Count = 80_000_000
+    shown_series: Count = 400_000

@@ -20,7 +20,7 @@ import infercanary
 from infercanary.client.accept import base_name
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter import api, connections, expose, polled, reload, runbooks, scrape, status
+from infercanary.exporter import api, connections, expose, polled, reload, runbooks, scrape, status, totals
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.conditions import Condition, impaired
 from infercanary.exporter.config import ExporterConfig
@@ -69,6 +69,7 @@ METRICS = (
         LINKS,
         LAG,
         *polled.METRICS,
+        *totals.METRICS,
         *reload.METRICS,
         *connections.METRICS,
         *base.METRICS,
@@ -224,6 +225,7 @@ class Exporter:
             *self.live.families(),
             *self.connections.families(),
             *self.judging.families(),
+            *self.collector.shares.families(),
             *self.collector.kills.families(),
             *(family for discovery in self.discoveries.values() for family in discovery.families()),
         ]
@@ -252,13 +254,7 @@ class Exporter:
             for container in discovery.containers
         )
         wanted = {container.key: container for container in found}
-        if len(wanted) > config.limits.probes:
-            log.warning(
-                "not all probes are polled; raise limits.probes",
-                found=len(wanted),
-                polled=config.limits.probes,
-            )
-        self.collector.follow([*wanted.values()][: config.limits.probes])
+        self.collector.follow(wanted.values())
 
     async def _measure_lag(self) -> None:
         loop = asyncio.get_running_loop()

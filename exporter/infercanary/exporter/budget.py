@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from infercanary.contract.report import Metric
 
 Budget = Literal["cpu_seconds", "bytes", "starts", "runs", "samples", "environment_bytes", "series"]
+Total = Literal["shown_bytes", "shown_series"]
 
 
 class Allowance(NamedTuple):
@@ -37,14 +38,14 @@ comes back; in a crash loop it starts six times a minute, and finds the runs of 
 EXCEEDED = Metric(
     "infercanary_budget_exceeded_total",
     "counter",
-    "How often the container's probe was in debt: it wanted more than it may cost, by what it had too much of.",
+    "How often the container's probe wanted more than it may cost, by what it had too much of.",
     ("budget",),
     reading="Healthy is no increase. The container alone loses what is too much, and is polled more rarely: a crash "
     "loop, a sampler or target of your own with labels that never repeat, or an image that you do not trust. What each "
     "budget is: [the table](exporter.md#budgets).",
 )
 METRICS = (EXCEEDED,)
-BUDGETS: Final = get_args(Budget)
+BUDGETS: Final = (*get_args(Budget), *get_args(Total))
 
 _LONGEST_WAIT = 60.0
 _DEBT = -1e-6  # what rounding leaves is none
@@ -54,8 +55,8 @@ class Account:
     """Of one probe. Times are of the monotonic clock, and do not go back."""
 
     def __init__(self) -> None:
-        self.exceeded: Counter[Budget] = Counter()
-        """How often it was in debt, by what it had too much of."""
+        self.exceeded: Counter[Budget | Total] = Counter()
+        """How often it was in debt, or had more than its share of a total, by what it had too much of."""
         self._left = {budget: allowance.most for budget, allowance in ALLOWED.items()}
         self._at: float | None = None
 

@@ -26,7 +26,7 @@ from infercanary.contract.text import printable
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.discovery.kills import KillCounts, MemoryKill
-from infercanary.exporter.expose import Exposition, write
+from infercanary.exporter.expose import Exposition, Lines, write
 from infercanary.exporter.history import RunSummary
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import NOTHING
@@ -34,6 +34,7 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
+from infercanary.exporter.totals import Shares, memory_limit
 from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
@@ -76,6 +77,7 @@ class Collector:
         self.probes: dict[Key, PolledProbe] = {}
         self.services: dict[ServiceKey, list[PolledProbe]] = {}
         """The same by service."""
+        self.shares = Shares(memory_limit())
         self.kills = KillCounts()
         self._exposition = exposition
         self._reserved = reserved
@@ -85,14 +87,15 @@ class Collector:
         self._compared_at = -math.inf
 
     def follow(self, containers: Iterable[Container]) -> None:
-        """Poll ``containers`` and no others.
+        """Poll ``containers`` and no others, as many as fit; those that are polled already go first.
 
         The one with another id, or that watches one with another id, is another container, whatever its name.
 
         Args:
             containers: All that the discoveries found.
         """
-        wanted = {container.key: container for container in containers}
+        found = {container.key: container for container in containers}
+        wanted = self.shares.admitted(found, self.probes, self.config.limits)
         self.judging.watched = frozenset(container.service_key for container in wanted.values())
         self.kills.follow(wanted.values(), time.time())
         replaced: set[Key] = set()
@@ -103,6 +106,7 @@ class Collector:
                 if (start := known.gone(time.time())) is not None:
                     self.judging.submit(*start, ())
                 del self.probes[key]
+                self.shares.forget(key)
                 self._shares_changed = True
                 replaced.add(key)
         # Starts are spread, so that a thousand probes do not answer in the same instant.
@@ -249,7 +253,8 @@ class Collector:
         probe.rejected += accepted.rejected
         probe.environment = accepted.environment
         probe.reported.take(accepted.families, now)
-        probe.lines = probe.series.affordable(lines, probe.lines, probe.account, now)
+        affordable = probe.series.affordable(lines, probe.lines, probe.account, now)
+        self._fit(probe, affordable)
         if (cpus := listed_cpus(accepted.families)) != probe.cpus:
             probe.cpus, probe.cpuset = cpus, cpu_bits(cpus)
             self._shares_changed = True
@@ -259,6 +264,10 @@ class Collector:
         if not probe.up:
             log.info("probe is up", **probe.identity, url=probe.container.url)
         probe.up, probe.trouble = True, ""
+        for key in self.shares.over(self.config.limits):
+            if key in self.probes and (other := self.probes[key]) is not probe:
+                self._fit(other, other.lines)
+                self.show(other)
 
     def _take(self, probe: PolledProbe, boot_id: str, runs: Sequence[tuple[Run, RunSummary]]) -> None:
         """Hand over the new runs of one start."""
@@ -271,6 +280,9 @@ class Collector:
         else:
             container = probe.container
             self.judging.submit_found(container.service_key, container.replica, probe.start_id(boot_id), raw)
+
+    def _fit(self, probe: PolledProbe, lines: Sequence[Lines]) -> None:
+        probe.lines = self.shares.fitting(probe.key, lines, probe.account, self.config.limits)
 
     async def close(self) -> None:
         """Stop polling."""

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from infercanary.client.limits import Limits
+from infercanary.contract.report import Metric, Report, encode
+from infercanary.exporter.budget import Account
+from infercanary.exporter.collect import Collector
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container, Key
+from infercanary.exporter.expose import Exposition, Lines, write
+from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.totals import (
+    BASE_BYTES,
+    PROBE_BYTES,
+    Ceilings,
+    FairShare,
+    Shares,
+    fair,
+    memory_limit,
+)
+
+SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
+
+
+@given(st.lists(st.integers(0, 1_000), max_size=20), st.integers(1, 5_000))
+def test_a_total_is_shared_so_that_nobody_has_more_for_asking_for_more(wanted: list[int], total: int) -> None:
+    shared = FairShare()
+    keys = [("", "s", str(n)) for n in range(len(wanted))]
+    granted: dict[Key, int] = {}
+    for key, size in [*zip(keys, wanted, strict=True)] * 2:
+        granted[key] = shared.want(key, size, total)
+        for other in shared.over(total):
+            granted[other] = shared.want(other, granted[other], total)
+        assert sum(granted.values()) <= total
+    if sum(wanted) <= total:
+        assert [*granted.values()] == wanted
+    else:
+        share = fair(wanted, total)
+        assert all(granted[key] >= min(size, share) for key, size in zip(keys, wanted, strict=True))
+    for key in keys:
+        shared.want(key, 0, total)
+    assert shared.want(("", "s", "new"), total, total) == total
+
+
+def test_beside_probes_that_show_too_much_an_honest_one_shows_all() -> None:
+    shares, limits = Shares(None), Limits(shown_bytes=20_000, shown_series=10_000)
+    many = [
+        write(Metric(f"infercanary_many_{n}", "gauge", "Many.").family(1.0), {"service": "s"})
+        for n in range(1_000)
+    ]
+    shown: dict[int, list[Lines]] = {}
+    accounts = {number: Account() for number in range(12)}
+    for number in range(12):
+        shown[number] = shares.fitting(
+            ("", "s", str(number)), many[:10] if number == 11 else many, accounts[number], limits
+        )
+        for key in shares.over(limits):
+            other = int(key[-1])
+            shown[other] = shares.fitting(key, shown[other], accounts[other], limits)
+    assert shown[11] == many[:10]
+    assert not accounts[11].exceeded
+    assert sum(len(each.text) for lines in shown.values() for each in lines) <= 20_000
+    assert all(30 <= len(shown[number]) <= 60 for number in range(11)), {n: len(s) for n, s in shown.items()}
+    assert shown[0] == many[: len(shown[0])]
+    assert accounts[0].exceeded["shown_bytes"] >= 2
+    limits = Limits(shown_series=30)
+    assert len(shares.fitting(("", "s", "0"), many, accounts[0], limits)) <= 30
+    assert accounts[0].exceeded["shown_series"] == 1
+    for number in range(12):
+        shares.forget(("", "s", str(number)))
+    assert shares.fitting(("", "t", "0"), many[:30], Account(), limits) == many[:30]
+
+
+async def test_who_has_more_than_its_share_gives_it_back_when_another_comes() -> None:
+    config = ExporterConfig(limits=Limits(shown_bytes=5_000))
+    collector = Collector(config, Exposition(), Judging(None), ())
+    big, small = (PolledProbe(Container(service="s", name=name, id=name * 64)) for name in "ab")
+    collector.probes = {probe.key: probe for probe in (big, small)}
+    many = [Metric(f"infercanary_many_{n}", "gauge", "Many.").family(1.0) for n in range(100)]
+    for probe, families in ((big, many), (small, many[:20])):
+        report = Report(1, probe.container.name, 0.0, "", 0, tuple(families), {}, ())
+        await collector.absorb(probe, encode(report))
+        collector.show(probe)
+    await collector.close()
+    text = b"".join(b"".join(pieces.texts) for pieces in collector._exposition.families(in_openmetrics=False))
+    shown = {c: len(re.findall(rb'infercanary_many_\d+\{container="%b"' % c, text)) for c in (b"a", b"b")}
+    assert shown[b"b"] == 20
+    assert 50 <= shown[b"a"] == len(big.lines) < 100
+    assert sum(len(lines.text) for probe in (big, small) for lines in probe.lines) <= 5_000
+
+
+def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_already_stay() -> None:
+    shares = Shares(BASE_BYTES + 2 * PROBE_BYTES)
+    found = {c.key: c for c in (Container(service="s", name=name, id=name * 64) for name in "abc")}
+    a, b, c = found
+    with capture_logs() as lines:
+        assert [*shares.admitted(found, [c], Limits())] == [a, c]
+        assert [*shares.admitted(found, [a, c], Limits())] == [a, c]
+    [line] = lines
+    assert (line["refused"], line["polled"], line["log_level"]) == (["s/b"], 2, "warning")
+    values = {family.name: [p.value for p in family.points] for family in shares.families()}
+    assert values == {
+        "infercanary_memory_limit_bytes": [BASE_BYTES + 2 * PROBE_BYTES],
+        "infercanary_refused_containers": [1.0],
+    }
+    del found[c]
+    assert [*shares.admitted(found, [a], Limits())] == [a, b]
+    assert not shares.refused
+    assert [*shares.admitted(found, [], Limits(probes=1))] == [a]
+
+
+def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
+    assert Ceilings.within(Limits(), 512 << 20).probes >= 200
+    assert Ceilings.within(Limits(), 16 << 20).probes == 1
+    assert Ceilings.within(Limits(), None) == Ceilings(80_000_000, 400_000, 2_000)
+    assert Ceilings.within(Limits(shown_bytes=5), 512 << 20).shown_bytes == 5
+
+
+@pytest.mark.parametrize(
+    ("of_process", "limits", "expected"),
+    [
+        ("0::/\n", {"memory.max": "536870912"}, 512 << 20),  # a container with cgroup v2
+        ("0::/\n", {"memory.max": "max"}, None),
+        ("0::/a/b\n", {"a/memory.max": "1000", "a/b/memory.max": "max"}, 1000),
+        ("0::/a/b\n", {"a/memory.max": "1000", "a/b/memory.max": "900"}, 900),
+        ("4:memory:/docker/x\n1:name=systemd:/\n", {"memory/memory.limit_in_bytes": "4096"}, 4096),
+        ("4:cpu,memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("0::/../../x\n", {"memory.max": "7"}, 7),  # of a control group above the namespace's own
+        ("odd", {"memory.max": "7"}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_limit_of_its_own_control_group(
+    tmp_path: Path, of_process: str | None, limits: dict[str, str], expected: int | None
+) -> None:
+    root, process = tmp_path / "cgroup", tmp_path / "process"
+    for name, text in limits.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"{text}\n")
+    if of_process is not None:
+        process.write_text(of_process)
+    assert memory_limit(root, process) == expected
