@@ -78,6 +78,11 @@ def from_registry(image: str) -> str:
     except subprocess.TimeoutExpired:
         raise UsageError(f"{image}: the registry does not answer within 120 s") from None
     if done.returncode:
+        # What a docker says of a plugin that it lacks differs from version to version.
+        if subprocess.run(["docker", "buildx", "version"], capture_output=True, check=False).returncode:  # noqa: S607
+            raise UsageError(
+                "docker has no plugin buildx: install docker-buildx-plugin, or Debian's docker-buildx"
+            )
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise UsageError(f"{image}: {lines[-1]}")
     return done.stdout.strip()

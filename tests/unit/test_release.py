@@ -71,6 +71,30 @@ def test_a_machine_without_docker_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         pin.from_registry("haproxy:3.2")
 
 
+@pytest.mark.parametrize(
+    ("docker", "said"),
+    [
+        (
+            "echo 'unknown flag: --format' >&2; exit 1",
+            "docker has no plugin buildx: install",
+        ),
+        (
+            "[ $2 = version ] || { echo 'ERROR: dial tcp: no such host' >&2; exit 1; }",
+            "^haproxy:3.2: ERROR: dial tcp: no such host$",
+        ),
+    ],
+)
+def test_a_docker_that_cannot_ask_a_registry_is_one_line(
+    docker: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "docker"
+    program.write_text(f"#!/bin/sh\n{docker}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(UsageError, match=said):
+        pin.from_registry("haproxy:3.2")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize("unit", ["infercanary-exporter", "infercanary-probe"])
 def test_a_unit_is_sound_and_hardly_exposed(unit: str, tmp_path: Path) -> None:
