@@ -6,6 +6,7 @@ file itself keeps exact tags, which people can read. ``docker compose -f docker-
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -70,7 +71,8 @@ def from_registry(image: str) -> str:
     Raises:
         UsageError: There is no buildx, or the registry does not answer.
     """
-    command = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{.Manifest.Digest}}"]
+    # Of a format that begins with {{.Manifest buildx prints its table, whatever field is asked for.
+    command = ["docker", "buildx", "imagetools", "inspect", image, "--format", "{{json .Manifest}}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)  # noqa: S603
     except FileNotFoundError:
@@ -85,7 +87,10 @@ def from_registry(image: str) -> str:
             )
         lines = done.stderr.strip().splitlines() or ["no reason given"]
         raise UsageError(f"{image}: {lines[-1]}")
-    return done.stdout.strip()
+    try:
+        return str(json.loads(done.stdout)["digest"])
+    except (ValueError, LookupError, TypeError):
+        return done.stdout.strip()  # `overlay` says that it is none
 
 
 def main() -> None:

@@ -87,12 +87,25 @@ def test_a_machine_without_docker_is_one_line(monkeypatch: pytest.MonkeyPatch) -
 def test_a_docker_that_cannot_ask_a_registry_is_one_line(
     docker: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    program = tmp_path / "docker"
-    program.write_text(f"#!/bin/sh\n{docker}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    a_docker(docker, monkeypatch, tmp_path)
     with pytest.raises(UsageError, match=said):
         pin.from_registry("haproxy:3.2")
+
+
+def test_the_digest_is_that_of_the_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As buildx 0.13 answers: JSON, but its table for every format that begins with ``{{.Manifest``."""
+    index = f'{{"schemaVersion": 2, "digest": "{DIGEST}", "manifests": [{{"digest": "sha256:{"b" * 64}"}}]}}'
+    says = f"""case "$6" in '{{{{.Manifest'*) echo "Digest: {DIGEST}";; '{{{{json'*) echo '{index}';; esac"""
+    a_docker(says, monkeypatch, tmp_path)
+    assert pin.from_registry("haproxy:3.2") == DIGEST
+
+
+def a_docker(script: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Registries cannot be reached from a test, so a script answers for the one program that asks them."""
+    program = folder / "docker"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
