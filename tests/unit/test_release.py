@@ -59,6 +59,14 @@ def test_the_compose_file_itself_has_exact_tags() -> None:
         assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", image), image
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda path: path.name)
+def test_actions_are_pinned_by_their_commit(path: Path) -> None:
+    """A tag may be moved to other code, which would run with the rights to publish."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if "uses:" in line and "uses: ./" not in line:
+            assert re.search(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+
+
 @pytest.mark.parametrize("answer", ["", "latest", "sha256:12"])
 def test_what_is_no_digest_is_refused(answer: str) -> None:
     with pytest.raises(UsageError, match="is no digest"):
