@@ -21,7 +21,7 @@ from typing import Any
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
-from infercanary.store import retention, starts, thinning
+from infercanary.store import database, retention, starts, thinning
 from infercanary.store.base import DEFAULT_SCHEME, HISTORY, Document, Fleet, LastRun, register
 from infercanary.store.records import ContainerKey, decode, encode, key_of, tier_of
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
@@ -286,6 +286,7 @@ class SqliteStore:
         self.rows = int(rows)
 
     def _load(self, db: sqlite3.Connection) -> None:
+        self.unreadable += database.retyped(db)
         touched = set(db.execute("SELECT DISTINCT namespace, service, container FROM generation"))
         now, age = db.execute("SELECT now, age FROM clock").fetchone() or (None, 0.0)
         self._count(db)

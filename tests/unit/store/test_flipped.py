@@ -75,6 +75,10 @@ def test_whatever_byte_of_a_run_flips_the_others_are_read() -> None:
         "UPDATE series SET canary = CAST(x'ff' AS TEXT) WHERE id = 1",
         "UPDATE sample SET body = x'ff' WHERE series = 1 AND sequence = 3",
         "UPDATE clock SET age = 'x', now = 'y'",
+        "UPDATE series SET canary = CAST(canary AS BLOB) WHERE id = 1",
+        "UPDATE series SET failed = x'ff', merged_through = 'x' WHERE id = 1",
+        "UPDATE generation SET seen = 'x', image_key = x'' WHERE container = 'search-1'",
+        "UPDATE generation SET service = CAST(service AS BLOB), image_id = x'ff' WHERE container = 'search-1'",
     ],
 )
 def test_a_row_that_cannot_be_read_stops_nothing(path: Path, statement: str) -> None:
