@@ -58,10 +58,8 @@ LONGEST_ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 _TURN_LOOKS = 10
 _COLLECT_CLOSED = 32
-_REPLACED_PER_SECOND = 40.0
-_BURST = 64.0
 _LOG_SECONDS = 60.0
-_BACKLOG = 1024
+_BACKLOG = 4096  # whom the kernel refuses for a full queue tries again only after a second
 _SEND_BUFFER = 128 << 10  # bytes in the kernel, which doubles them; they count in the container's memory
 _NO_FILE_SECONDS = 0.1
 
@@ -90,9 +88,6 @@ class Connections:
         self._tasks: list[asyncio.Task[None]] = []
         self._logged_at: dict[Reason, float] = {}
         self._closed = 0
-        self._replacing: dict[
-            str, tuple[float, float]
-        ] = {}  # address → how many it may exchange, and when that was so
 
     def start(self, server: web.Server, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Let connections in, until :meth:`stop`.
@@ -245,20 +240,11 @@ class Connections:
         for connection in self._open.values():
             by_address[connection.address].append(connection)
         if len(by_address[address]) >= self._of_address:
-            return self._may_replace(address, now) and self._make_room(by_address[address], now)
+            return self._make_room(by_address[address], now)
         if len(self._open) >= self._most:
             most = max(by_address, key=lambda each: len(by_address[each]))
             return self._make_room(by_address[most], now)
         return True
-
-    def _may_replace(self, address: str, now: float) -> bool:
-        """Whether an address that has all it may have can exchange one more: each costs CPU time that others need."""
-        left, since = self._replacing.pop(address, (_BURST, now))
-        left = min(_BURST, left + (now - since) * _REPLACED_PER_SECOND)
-        self._replacing[address] = max(0.0, left - 1), now
-        if len(self._replacing) > self._most:
-            del self._replacing[next(iter(self._replacing))]
-        return left >= 1
 
     def _make_room(self, among: Iterable[Caller], now: float) -> bool:
         """Close the first of these that gives way; whether one did."""
