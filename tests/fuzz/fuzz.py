@@ -78,6 +78,8 @@ def store(data: bytes) -> None:
                     found.generations(service, canary)
                     found.starts(service)
                     found.history(service, canary, "finding")
+                found.last_runs("")
+                found.thin(2e9)
             finally:
                 found.close()
 
