@@ -1,5 +1,7 @@
 """Honest probes, many in one process: ``python honest.py HOST FIRST_PORT COUNT`` (each on a port of its own).
 
+With a fourth argument they report no phases: 90 lines each.
+
 The server is the probe's own; what it reports is like what a probe of one canary reports, and grows.
 """
 
@@ -25,6 +27,8 @@ from infercanary.probe.serve import ReportServer
 class Honest:
     """What one of them reports."""
 
+    phases: tuple[str, ...] = ("h2d", "compute", "d2h", "launch", "queue")
+
     def __init__(self, number: int) -> None:
         self.boot_id = f"honest-{number}"
         self.reports = 0
@@ -34,10 +38,9 @@ class Honest:
         self.reports += 1
         counts = (0,) * 20 + (self.reports,) + (0,) * (len(LADDER) - 20)
         histogram = HistogramValue(counts, 0.0016 * self.reports)
-        phases = ("h2d", "compute", "d2h", "launch", "queue")
         families = (
             LATENCY.family({("model",): histogram}),
-            PHASE.family({("model", phase): histogram for phase in phases}),
+            PHASE.family({("model", phase): histogram for phase in self.phases}),
         )
         return encode(
             Report(
@@ -55,6 +58,8 @@ class Honest:
 
 if __name__ == "__main__":
     host, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    if sys.argv[4:]:
+        Honest.phases = ()
     servers = [ReportServer(f"{host}:{first + n if first else 0}", Honest(n).report) for n in range(count)]
     print(" ".join(server.address for server in servers), flush=True)
     ended = threading.Event()

@@ -18,13 +18,16 @@ class Watch:
         url: Of the exporter.
         probes: How many honest ones there are.
         context: For TLS.
+        every: Seconds between two scrapes; those of many probes cost their reader much.
     """
 
-    def __init__(self, url: str, probes: int, context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, url: str, probes: int, context: ssl.SSLContext | None = None, every: float = 0.1
+    ) -> None:
         self.seconds: list[float] = []
         self.faults: list[str] = []
         self.text = ""
-        self._url, self._probes, self._context = url, probes, context
+        self._url, self._probes, self._context, self._every = url, probes, context, every
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._scrape)
         self._thread.start()
@@ -62,7 +65,7 @@ class Watch:
                 self.faults.append(f"{up:g} probes are up")
             if failed := self.value("infercanary_failed_polls_total"):
                 self.faults.append(f"{failed:g} polls failed")
-            self._ended.wait(0.1)
+            self._ended.wait(self._every)
 
 
 def memory(pid: int) -> tuple[int, int]:
