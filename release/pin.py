@@ -1,5 +1,7 @@
 """``make pin``: compose.pinned.yml, an overlay that names every image of the Compose file by its digest.
 
+Those that Compose builds are built on base images by their digests: BuildKit takes a context of its own for a name.
+
 At a release: the digests are those that the registries have at that moment, for all platforms of an image. The Compose
 file itself keeps exact tags, which people can read. ``docker compose -f docker-compose.yml -f compose.pinned.yml up``.
 """
@@ -11,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from infercanary.command.settings import UsageError
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "docker-compose.yml"
 TARGET = ROOT / "compose.pinned.yml"
+_FROM = re.compile(r"^FROM (?:--\S+ )*(\S+)(?: AS (\S+))?", re.MULTILINE | re.IGNORECASE)
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -37,6 +41,24 @@ def pulled(document: Mapping[str, Any]) -> dict[str, str]:
     return {name: each["image"] for name, each in document["services"].items() if each["image"] not in built}
 
 
+def bases(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The images that others are built on.
+
+    Args:
+        document: A Compose file, in the repository's root.
+
+    Returns:
+        Service that is built → images that its Dockerfile begins with, but for its own stages.
+    """
+    found = {}
+    for name, service in document["services"].items():
+        if "build" in service:
+            stages = _FROM.findall((ROOT / service["build"]["dockerfile"]).read_text(encoding="utf-8"))
+            named = {stage for _, stage in stages}
+            found[name] = sorted({image for image, _ in stages} - named)
+    return found
+
+
 def overlay(document: Mapping[str, Any], digest: Callable[[str], str]) -> str:
     """Make the overlay.
 
@@ -51,11 +73,17 @@ def overlay(document: Mapping[str, Any], digest: Callable[[str], str]) -> str:
         UsageError: An answer is no digest.
     """
     images = pulled(document)
-    digests = {image: digest(image) for image in sorted(set(images.values()))}
-    for image, found in digests.items():
-        if not _DIGEST.fullmatch(found):
-            raise UsageError(f"{image}: the registry's answer `{found[:80]}` is no digest")
-    services = {name: {"image": f"{image}@{digests[image]}"} for name, image in images.items()}
+    built = bases(document)
+    digests = {image: digest(image) for image in sorted({*images.values(), *chain(*built.values())})}
+    for image, answer in digests.items():
+        if not _DIGEST.fullmatch(answer):
+            raise UsageError(f"{image}: the registry's answer `{answer[:80]}` is no digest")
+    services: dict[str, Any] = {
+        name: {"image": f"{image}@{digests[image]}"} for name, image in images.items()
+    }
+    for name, found in built.items():
+        contexts = {image: f"docker-image://{image}@{digests[image]}" for image in found}
+        services[name] = {"build": {"additional_contexts": contexts}}
     return f"# Made by `make pin` from {SOURCE.name}.\n" + yaml.safe_dump({"services": services})
 
 

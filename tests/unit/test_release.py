@@ -51,7 +51,17 @@ def test_the_overlay_names_every_image_by_its_digest() -> None:
         if "infercanary-" not in service["image"]
     }
     assert len(from_elsewhere) >= 4
-    assert made == {name: {"image": f"{image}@{DIGEST}"} for name, image in from_elsewhere.items()}
+    pulled = {name: service for name, service in made.items() if "image" in service}
+    assert pulled == {name: {"image": f"{image}@{DIGEST}"} for name, image in from_elsewhere.items()}
+
+
+def test_the_overlay_names_what_images_are_built_on_by_its_digest() -> None:
+    made = yaml.safe_load(pin.overlay(COMPOSE, lambda _: DIGEST))["services"]
+    base = "python:3.11-slim-bookworm"
+    contexts = {base: f"docker-image://{base}@{DIGEST}"}
+    built = {name for name, service in COMPOSE["services"].items() if "build" in service}
+    assert {name for name, service in made.items() if "build" in service} == built >= {"exporter", "classify"}
+    assert all(made[name]["build"] == {"additional_contexts": contexts} for name in built)
 
 
 def test_the_compose_file_itself_has_exact_tags() -> None:
