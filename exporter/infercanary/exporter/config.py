@@ -59,7 +59,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     long as the exporter does. ``host`` tells apart the hosts of those; empty for the node's name, or the host's own.
     """
 
-    listen: str = "0.0.0.0:9797"
+    listen: str | int = "0.0.0.0:9797"
     poll_seconds: Seconds = 5.0
     timeout_seconds: Seconds = 3.0
     store: str | None = None
@@ -178,11 +178,11 @@ def remarks(config: ExporterConfig) -> list[str]:
     return found
 
 
-def listen_address(text: str, place: str) -> tuple[str, int]:
-    """``host:port`` or ``[v6]:port`` as host and port; no host means every address.
+def listen_address(listen: str | int, place: str) -> tuple[str, int]:
+    """``host:port`` or ``[v6]:port`` as host and port; no host means every address, and so does a port alone.
 
     Args:
-        text: As given.
+        listen: As given.
         place: Where it is given, for the message.
 
     Returns:
@@ -191,6 +191,7 @@ def listen_address(text: str, place: str) -> tuple[str, int]:
     Raises:
         UsageError: It is neither.
     """
+    text = f":{listen}" if str(listen).isdecimal() else str(listen)
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if (
@@ -199,5 +200,5 @@ def listen_address(text: str, place: str) -> tuple[str, int]:
         or int(port) > 65_535
         or (":" in bare and bare == host)
     ):
-        raise UsageError(f"{place}: {text!r} is not HOST:PORT; write for example 0.0.0.0:9797 or [::]:9797")
+        raise UsageError(f"{place}: '{listen}' is not HOST:PORT; write for example 0.0.0.0:9797 or [::]:9797")
     return bare or "0.0.0.0", int(port)  # noqa: S104

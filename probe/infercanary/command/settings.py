@@ -141,6 +141,8 @@ def _validation_line(place: str, kind: object, message: str, document: object) -
     while "[...]" in where and (named := _name_entry(document, kind, where, message)) is not None:
         where = named
     text += _FORMS.get(text[:1].lower() + text[1:], "")
+    if where and text.startswith("Expected a mapping") and (known := _keys_at(kind, where)):
+        text += f"; its keys: {', '.join(known)}"
     return ": ".join(part for part in (place, where, text[:1].lower() + text[1:]) if part)
 
 
@@ -149,6 +151,7 @@ _FORMS = {
 }
 
 _READABLE = {
+    "`int | str`": "text or a whole number",
     "`object`": "a mapping",
     "`array`": "a list",
     "`str`": "text",

@@ -70,7 +70,12 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         ("timeout_seconds: -1", "timeout_seconds: expected"),
         ("limits: {families: 0}", "limits.families: expected"),
         ("docker: {socket: x}", "docker: unknown key `socket`; known keys: enabled, url, relist_seconds"),
-        ("listen: 9797", "listen: expected"),
+        ("listen: true", "listen: expected text or a whole number, got true or false"),
+        ("listen: 99999", "listen: '99999' is not HOST:PORT"),
+        (
+            "probes: [http://h:1]",
+            "probes[0]: expected a mapping, got text; its keys: url, service, container",
+        ),
         ("listen: localhost", "listen: 'localhost' is not HOST:PORT; write for example 0.0.0.0:9797"),
         ("listen: '::1:9797'", "listen: '::1:9797' is not HOST:PORT"),
         ("listen: 'localhost:99999'", "listen: 'localhost:99999' is not HOST:PORT"),
@@ -147,10 +152,12 @@ def test_a_mistake_is_one_line_with_the_place_and_the_fix(tmp_path: Path, text: 
     ("text", "address"),
     [
         ("0.0.0.0:9797", ("0.0.0.0", 9797)),
+        ("9797", ("0.0.0.0", 9797)),
+        (9797, ("0.0.0.0", 9797)),
         ("[::]:1", ("::", 1)),
         (":80", ("0.0.0.0", 80)),
         ("localhost:0", ("localhost", 0)),
     ],
 )
-def test_listen_addresses(text: str, address: tuple[str, int]) -> None:
+def test_listen_addresses(text: str | int, address: tuple[str, int]) -> None:
     assert listen_address(text, "--listen") == address

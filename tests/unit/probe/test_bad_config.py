@@ -42,7 +42,7 @@ EXPECTED = {
     "canaries_null": ": canaries: expected a mapping, got nothing",
     "canary_name": ": canaries: `a canary` is not a name of letters, digits, `_`, `.` and `-` (64 at most)",
     "canary_number": ": canaries: expected text, got a whole number as a key; put it in quotes",
-    "canary_text": ": canaries.c: expected a mapping, got text",
+    "canary_text": ": canaries.c: expected a mapping, got text; its keys: target, options, sweep",
     "constructor_raises": ': canaries.c.options: `models:Picky` refuses them: TypeError: can only concatenate str (not "int") to str',
     "date": ": a value that YAML cannot read (month must be in 1..12); put it in quotes",
     "device": ": canaries.c.options: device: `gpu` is none of cpu, cuda, cuda:N",
