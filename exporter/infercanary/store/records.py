@@ -170,11 +170,12 @@ def began(started_at: float, latest: float | None) -> float:
     """When a start counts as begun.
 
     Starts of a service are in the order in which they began, but a container's own are in the order in which they were
-    seen: a host without a battery boots in 1970.
+    seen: a host without a battery boots in 1970. Where the clock was set back meanwhile, a start comes after all that
+    is known of the one before it, and so also after what other containers did in that time.
 
     Args:
         started_at: By the probe's clock.
-        latest: When the container's start before counts as begun; None where there is none.
+        latest: When the container's start before counts as begun or, if later, its last run; None where there is none.
 
     Returns:
         A Unix time, later than ``latest``.

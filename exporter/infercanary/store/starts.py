@@ -178,7 +178,9 @@ def _find(db: sqlite3.Connection, generation: Generation) -> StartRow | None:
 def _add(db: sqlite3.Connection, generation: Generation, age: float) -> StartRow:
     key = key_of(generation)
     (latest,) = db.execute(
-        "SELECT max(began) FROM generation WHERE namespace = ? AND service = ? AND container = ?", key
+        "SELECT max(max(began, ifnull(last_at, 0))) FROM generation g LEFT JOIN series s ON s.generation = g.id "
+        "WHERE namespace = ? AND service = ? AND container = ?",
+        key,
     ).fetchone()
     added = db.execute(
         "INSERT INTO generation (namespace, service, container, boot_id, started_at, began, seen, image, image_id, "

@@ -17,6 +17,7 @@ from infercanary.judge.model import Generation, ServiceKey
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior
 from infercanary.judge.shift import CHANGED
+from infercanary.store.base import StoreError
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 
@@ -409,6 +410,34 @@ def test_a_file_that_was_deleted_is_shown_and_begun_anew(tmp_path: Path) -> None
     store = SqliteStore.open(path)
     assert [len(kept) for _, kept in store.generations(S, "c")] == [5]
     store.close()
+
+
+def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_those_of_others(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging.submit(generation(), [], runs(192))
+    judging.turn()
+    real = SqliteStore.save
+    asked = []
+
+    def save(store: SqliteStore, service: ServiceKey, canary: str, *rest: object) -> None:
+        asked.append(service)
+        if len(asked) < 3:
+            raise StoreError("the disk is full")
+        real(store, service, canary, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SqliteStore, "save", save)
+    other = ServiceKey("", "other")
+    for service in ("s", "other"):
+        for boot in ("b1", "b2"):
+            start = msgspec.structs.replace(generation(boot, f"sha256:{boot}"), service=service)
+            judging.submit(start, [], runs(192, seconds=0.02 if boot == "b1" else 0.03))
+    for _ in range(3):
+        judging.turn()
+    assert {service: found.judgements["c"].state for service, found in judging.findings.items()} == {
+        S: "regressed", other: "regressed",
+    }  # fmt: skip
+    assert {*asked[:2]} == {S, other}
 
 
 def test_what_waits_for_a_store_is_bounded_and_stored_later(

@@ -637,6 +637,17 @@ def test_a_host_that_boots_in_1970_keeps_its_order(store: AnyStore) -> None:
     assert [g.started_at for g, _ in store.generations(SEARCH, "resnet18")] == times
 
 
+def test_a_clock_that_is_set_back_leaves_a_start_after_what_ran_before_it(store: AnyStore) -> None:
+    store.take(generation("old", container="a", started_at=T), samples(1, 50))
+    store.take(generation("old", container="b", started_at=T + 60), samples(1, 50))
+    store.take(generation("new", container="a", started_at=T - DAY), samples(1, 5))
+    assert [(g.container, g.boot_id) for g in store.starts(SEARCH)] == [
+        ("a", "old"),
+        ("b", "old"),
+        ("a", "new"),
+    ]
+
+
 def test_containers_are_ordered_by_when_they_started_not_by_when_they_were_found(store: AnyStore) -> None:
     for name, started_at in (("b", T + 50), ("a", T), ("c", T + 20)):
         store.take(generation(container=name, started_at=started_at), [])

@@ -81,7 +81,7 @@ class Judging:
         self._stored_at: float | None = None
         self._seconds = 0.0
         self._bytes: int | None = None
-        self._due: set[Canary] = set()  # to be looked at though they did not run
+        self._due: dict[Canary, None] = {}  # to be looked at, in this order
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
         # By service and container: its newest start.
         self._reported: dict[ServiceKey, dict[str, Generation]] = {}
@@ -186,8 +186,7 @@ class Judging:
             if not self._stopping.is_set():
                 ran |= self._apply_policy(store)
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
-                self._act(store, ran | self._due)
-                self._due.clear()
+                self._act(store, ran)
                 self._thin(store)
             self._bytes = store.size_bytes
         except StoreError as error:
@@ -247,7 +246,7 @@ class Judging:
                         ran |= {(start.key, run.canary) for run in report.runs}
                         if not report.runs:  # it says how the start ended
                             judged = self.findings.get(start.key, NOTHING).judgements
-                            self._due |= {(start.key, canary) for canary in judged}
+                            self._due |= dict.fromkeys((start.key, canary) for canary in judged)
         for (service, container), runs in unknown.items():
             log.info("runs of earlier starts are left out: their image is not known", service=service,
                      container=container, runs=runs)  # fmt: skip
@@ -298,11 +297,12 @@ class Judging:
         return {*store.canaries(None if store.fleet is None else self.ownership.held)}
 
     def _act(self, store: Store, ran: set[Canary]) -> None:
-        """Do what is next for each of these canaries."""
-        pending = dict.fromkeys(ran)
+        """Do what is next for each of these canaries, and for those with which the store failed last time."""
+        pending = self._due
+        pending |= dict.fromkeys(ran)
         while pending:
-            service, canary = next(iter(pending))
-            del pending[service, canary]
+            service, canary = one = next(iter(pending))
+            pending[one] = pending.pop(one)  # where the store fails with it, the others come first next time
             # After a restart of the exporter all probes hand over their rings while all canaries are to be judged.
             if self._queue.is_half_full:
                 ran = self._take(store)
@@ -311,6 +311,7 @@ class Judging:
                 if self.ownership.is_due(store.fleet):  # a long judgement must not cost a lease
                     pending |= dict.fromkeys(self._share(store, store.fleet))
                 if service not in self.ownership.held:
+                    del pending[one]
                     continue
             found = self.findings.get(service, NOTHING)
             view = View(
@@ -326,6 +327,7 @@ class Judging:
                 )
             elif due is not NextAction.NOTHING:
                 self._judge(store, service, canary, view, drift_alone=due is NextAction.DRIFT)
+            del pending[one]
 
     def _judge(
         self, store: Store, service: ServiceKey, canary: str, view: View, *, drift_alone: bool

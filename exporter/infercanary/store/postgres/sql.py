@@ -69,7 +69,10 @@ START = (
     "SELECT image, image_id, image_digest, image_key, host, environment, details FROM generation "
     "WHERE service = %(service)s AND start = %(start)s FOR UPDATE"
 )
-LATEST = "SELECT max(began) FROM generation WHERE service = %(service)s AND container = %(container)s"
+LATEST = (
+    "SELECT max(greatest(g.began, s.last_at)) FROM generation g LEFT JOIN series s USING (service, start) "
+    "WHERE g.service = %(service)s AND g.container = %(container)s"
+)
 ADD_ENVIRONMENT = (
     "INSERT INTO environment (service, digest, body) VALUES (%(service)s, %(digest)s, %(body)s) "
     "ON CONFLICT (service, digest) DO NOTHING"

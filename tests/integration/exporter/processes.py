@@ -1,0 +1,212 @@
+"""A real probe and a real exporter, each a process that may be killed and started again."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from infercanary.contract.journal import decode
+from infercanary.contract.report import Report
+from infercanary.contract.report import decode as report_in
+from infercanary.judge.model import ServiceKey
+from infercanary.store.sqlite import SqliteStore
+
+KEY, CANARY = ServiceKey("", "s"), "quick"
+
+TARGET = """
+import threading
+from infercanary.probe.timing import HostClock
+
+
+class Quick:
+    clock = HostClock()
+
+    def __init__(self, seconds): self.seconds = seconds
+
+    def open(self): pass
+
+    def run(self, phase):
+        with phase("compute"):
+            threading.Event().wait(self.seconds)  # libfaketime has no clock_nanosleep()
+
+    def values(self, result): return [1.0]
+
+    def environment(self): return {"quick": str(self.seconds)}
+
+    def close(self): pass
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as candidate:
+        candidate.bind(("127.0.0.1", 0))
+        return int(candidate.getsockname()[1])
+
+
+def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait until a function says yes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {seconds} s"
+        time.sleep(0.05)
+
+
+def stored(path: Path) -> dict[str, list[int]]:
+    """Boot id → the sequences of its runs in a store."""
+    with closing(SqliteStore.open(path)) as store:
+        found = store.generations(KEY, CANARY)
+        kept = {generation.boot_id: [sample.sequence for sample in samples] for generation, samples in found}
+        taken = {boot: count for (_, boot), count in store.taken(KEY, CANARY).items()}
+        assert store.session.set_aside == store.unreadable == 0
+    assert taken == {boot: len(numbers) for boot, numbers in kept.items()}
+    return kept
+
+
+class Process:
+    """A command, in a folder of its own.
+
+    Args:
+        folder: Made; it holds the settings.
+        environment: Of the process; None for this one's.
+    """
+
+    command: Sequence[str] = ("-m", "infercanary")
+    """How Python starts it."""
+
+    def __init__(self, folder: Path, name: str, environment: Mapping[str, str] | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.folder, self.name = folder, name
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = environment
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; it is up a second or so later."""
+        command = [
+            sys.executable,
+            *self.command,
+            self.name,
+            "--config",
+            f"{self.name}.yaml",
+            "--log-level",
+            "error",
+        ]
+        self._child = subprocess.Popen(command, cwd=self.folder, env=self.environment)
+
+    def kill(self) -> None:
+        """End it as a lack of memory does."""
+        if self._child is not None:
+            assert self._child.poll() is None, f"{self.folder.name} ended by itself: {self._child.returncode}"
+            self._child.kill()
+            self._child.wait()
+            self._child = None
+
+    def stop(self) -> None:
+        """End it as a container's stop does, and wait for that."""
+        if self._child is not None:
+            self._child.terminate()
+            assert self._child.wait(60) == 0
+            self._child = None
+
+    def get(self, path: str) -> bytes:
+        """What it answers; nothing where it does not."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=10) as response:
+                body: bytes = response.read()
+        except OSError:
+            return b""
+        return body
+
+
+class ProbeProcess(Process):
+    """Three runs a second of a canary that sleeps, kept in a journal."""
+
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str] | None = None, seconds: float = 0.001
+    ) -> None:
+        super().__init__(folder, "probe", environment)
+        (folder / "quick.py").write_text(TARGET)
+        self.takes(seconds)
+
+    def takes(self, seconds: float, more: str = "") -> None:
+        """From its next start on its canary takes so long."""
+        (self.folder / "probe.yaml").write_text(
+            f"listen: 127.0.0.1:{self.port}\ninterval_seconds: 0.3\nduty_cap: 1\ncontrols: false\njournal: journal\n"
+            f"canaries: {{{CANARY}: {{target: 'quick:Quick', options: {{seconds: {seconds}}}}}}}\n{more}"
+        )
+
+    def works(self) -> bool:
+        """Whether it has a run."""
+        body = self.get("/report")
+        return bool(body) and any(not run.boot_id for run in report_in(body).runs)
+
+    def journalled(self) -> dict[str, list[int]]:
+        """Boot id → the sequences of its runs, of all starts until now."""
+        found: dict[str, list[int]] = {}
+        for file in ("journal.1", "journal"):
+            if (self.folder / file).exists():
+                for line in (self.folder / file).read_bytes().splitlines():
+                    if line.endswith(b"}") and (entry := decode(line)).run is not None:
+                        found.setdefault(entry.boot_id, []).append(entry.run.sequence)
+        return found
+
+    def ring(self) -> dict[str, list[int]]:
+        """The same of the runs that it offers now."""
+        found: dict[str, list[int]] = {}
+        cursor = ""
+        while body := self.get(f"/report?since={cursor}"):
+            report: Report = report_in(body)
+            if not report.runs:
+                break
+            for run in report.runs:
+                found.setdefault(run.boot_id or report.boot_id, []).append(run.sequence)
+            cursor = report.cursor
+        return found
+
+
+class ExporterProcess(Process):
+    """It polls these probes ten times a second, and keeps their runs in a file."""
+
+    def __init__(
+        self,
+        folder: Path,
+        probes: Sequence[ProbeProcess],
+        environment: Mapping[str, str] | None = None,
+        store: Path | None = None,
+    ) -> None:
+        super().__init__(folder, "exporter", environment)
+        self.store = store or folder / "store.db"
+        listed = "".join(
+            f"\n- {{url: '{probe.url}', service: {KEY.name}, container: {probe.folder.name}}}"
+            for probe in probes
+        )
+        (folder / "exporter.yaml").write_text(
+            f"listen: 127.0.0.1:{self.port}\npoll_seconds: 0.1\nstore: {self.store}\n"
+            f"docker: {{enabled: false}}\nprobes:{listed}\n"
+        )
+
+    def works(self) -> bool:
+        """Whether it stores what all of its probes report."""
+        stored = self.values("infercanary_stored_runs_total")
+        return any(stored.values()) and {*self.values("infercanary_up").values()} == {1.0}
+
+    def has_collected(self, rings: Sequence[Mapping[str, Sequence[int]]]) -> bool:
+        """Whether it took as many runs since it was started as the rings of its probes had."""
+        counts = sorted(self.values("infercanary_runs_collected_total").items())
+        had = [sum(map(len, ring.values())) for ring in rings]
+        return len(counts) == len(had) and all(
+            count >= runs for (_, count), runs in zip(counts, had, strict=True)
+        )
+
+    def values(self, name: str) -> dict[str, float]:
+        """The series of a metric, by labels; none where it does not answer."""
+        text = self.get("/metrics").decode()
+        return {labels: float(value) for labels, value in re.findall(rf"^{name}({{.*}}|) (\S+)$", text, re.M)}

@@ -1,0 +1,88 @@
+"""The host's clock is set, forward and back, under probes and their exporter: libfaketime below real processes."""
+
+from __future__ import annotations
+
+import os
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.integration.exporter.processes import KEY, ExporterProcess, ProbeProcess, stored, until
+
+LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+DAY = 86_400
+STEPS = (60, -60, 3_600, -3_600, DAY, -2 * DAY, 400 * DAY, -399 * DAY, -10 * 365 * DAY, 9 * 365 * DAY)
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(
+    LIBRARY is None, reason="a clock that is set needs libfaketime: apt-get install libfaketime"
+)
+@pytest.mark.parametrize("back", STEPS, ids=lambda seconds: f"{seconds:+d}s")
+def test_verdicts_and_cursors_stay_sound(tmp_path: Path, back: int) -> None:
+    """Around an upgrade of one of two replicas, the clock is set often; by ``back`` seconds just before it."""
+    rng = random.Random(back)
+    offset = tmp_path / "offset"
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": str(LIBRARY),
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    shown = 0
+
+    def set_clock(seconds: int) -> None:
+        nonlocal shown
+        shown += seconds
+        (tmp_path / "new").write_text(f"{shown:+d}")
+        (tmp_path / "new").replace(offset)
+
+    set_clock(0)
+    probes = [ProbeProcess(tmp_path / name, environment, seconds=0.02) for name in "ab"]
+    upgraded = probes[0]
+    exporter = ExporterProcess(tmp_path / "exporter", probes, environment)
+
+    def have(runs: int) -> bool:
+        return all(sum(map(len, probe.journalled().values())) >= runs for probe in probes)
+
+    def state() -> str:
+        shown = [labels for labels, value in exporter.values("infercanary_verdict").items() if value]
+        return next(
+            (name for name in ("regressed", "improved") if any(f'"{name}"' in one for one in shown)), ""
+        )
+
+    try:
+        for process in (*probes, exporter):
+            process.start()
+        for goal in (12, 24, 36):
+            until(partial(have, goal))
+            set_clock(rng.choice((-1, 1)) * rng.choice((30, 1_800)))
+        until(partial(have, 48))
+        set_clock(back)
+        upgraded.kill()
+        upgraded.takes(0.04)
+        upgraded.start()
+        until(lambda: state())
+        assert state() == "regressed", exporter.values("infercanary_verdict_info")
+        set_clock(-back // 2)
+        exporter.kill()
+        exporter.start()
+        until(lambda: state())
+        assert state() == "regressed", exporter.values("infercanary_verdict_info")
+        rings = [probe.ring() for probe in probes]
+        until(lambda: exporter.has_collected(rings))
+        exporter.stop()
+    finally:
+        for process in (*probes, exporter):
+            process.kill()
+    kept = stored(exporter.store)
+    made = {boot: numbers for probe in probes for boot, numbers in probe.journalled().items()}
+    assert kept.keys() == made.keys() and len(kept) == 3
+    for boot, numbers in kept.items():
+        assert numbers == made[boot][: len(numbers)]
+    for ring in rings:
+        assert all(len(kept[boot]) >= len(numbers) for boot, numbers in ring.items())
+    print(f"{back:+d} s: {sum(map(len, kept.values()))} runs of {KEY.name}, each once; regressed")

@@ -1,0 +1,184 @@
+"""The disk loses power, or is full at each single write: what the store then holds, and that it goes on."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import full_disk
+import msgspec
+import pytest
+import store_writer
+from disk import FakeDisk, Platter, files, needs_cc, put
+from full_disk import REPORTS, Trial
+from store_writer import KEEP, RUNS, S, take
+
+from infercanary.store.sqlite import SqliteStore
+from tests.integration.exporter.processes import ExporterProcess, ProbeProcess, stored, until
+
+pytestmark = needs_cc
+
+
+def batches_in(path: Path) -> int:
+    """How many batches the store in a file holds: each as a whole, all up to one."""
+    with closing(SqliteStore.open(path, KEEP)) as store:
+        assert store.session.set_aside == 0
+        found = store.generations(S, "c")
+        taken = store.taken(S, "c")
+        documents = [int(document.body) for document in store.history(S, "c", "answer")]
+        assert store.unreadable == 0
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+        counts = "SELECT total(opening + raw + failed + first + blocks + hours) FROM series"
+        assert db.execute(counts).fetchone() == db.execute("SELECT count(*) FROM sample").fetchone()
+    for _, samples in found:
+        sequences = [sample.sequence for sample in samples]
+        assert sequences == sorted(set(sequences))
+    last = documents[-1] if documents else 0
+    assert documents == [*range(max(1, last - len(documents) + 1), last + 1)]
+    of_a = taken.get(("a", "a"), 0)
+    assert of_a == RUNS * last
+    return last
+
+
+@pytest.mark.parametrize(
+    ("batches", "losses"), [(60, 10), pytest.param(400, 2000, marks=pytest.mark.campaign)]
+)
+def test_a_loss_of_power_leaves_whole_transactions_and_all_that_was_safe(
+    tmp_path: Path, batches: int, losses: int
+) -> None:
+    rng = random.Random(5)
+    disk = FakeDisk(tmp_path / "disk", tmp_path)
+    subprocess.run(
+        [sys.executable, store_writer.__file__, str(disk.folder), str(batches)],
+        env=disk.environment,
+        check=True,
+        timeout=300,
+    )
+    calls = disk.take_record()
+    assert batches_in(disk.folder / "store.db") == batches
+    # Half of them beside what orders writes, where a mistake would show: there are few of these calls.
+    order = [number for number, call in enumerate(calls) if call.kind in "CTSUR"]
+    moments = [rng.choice(order) + rng.randint(-3, 3) for _ in range(losses // 2)]
+    moments += [rng.randrange(len(calls)) for _ in range(losses - len(moments))]
+    after = {moment: moments.count(moment) for moment in sorted(moments)}
+    platter = Platter({})
+    done = safe = 0
+    lost = []
+    for number, call in enumerate(calls):
+        for _ in range(after.get(number, 0)):
+            put(disk.folder, platter.left(rng))
+            found = batches_in(disk.folder / "store.db")
+            assert safe <= found <= done + 1
+            lost.append(done - found)
+            with closing(SqliteStore.open(disk.folder / "store.db", KEEP)) as store:
+                new = [take(store, batch) for batch in range(max(1, found - 1), found + 3)]
+                assert new[-2:] == [2 * RUNS] * 2 and not any(new[:-2])
+            assert batches_in(disk.folder / "store.db") == found + 2
+        platter.take(call)
+        if (call.kind, call.name) == ("W", "done"):
+            done = int(call.data)
+        elif (call.kind, call.name) == ("S", "store.db-wal"):
+            safe = done
+    assert done == batches and max(lost) > 0
+    print(f"{len(lost)} losses of power in {len(calls)} calls: {sum(map(bool, lost))} cost a batch or more, "
+          f"at most {max(lost)}")  # fmt: skip
+
+
+@pytest.mark.parametrize("step", [9, pytest.param(1, marks=pytest.mark.campaign)])
+def test_a_disk_that_is_full_at_any_write_costs_nothing_that_the_rings_hold(
+    tmp_path: Path, step: int
+) -> None:
+    disk = FakeDisk(tmp_path / "disk", tmp_path)
+    command = [sys.executable, full_disk.__file__, str(disk.folder), str(step)]
+    done = subprocess.run(
+        command,
+        env=disk.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "Traceback" not in done.stderr
+    trials = {
+        int(call): msgspec.convert(found, Trial)
+        for call, found in map(msgspec.json.decode, done.stdout.splitlines())
+    }
+    everything = [*range(REPORTS * full_disk.RUNS)]
+    assert len(trials) > trials[0].calls / step
+    for call, found in trials.items():
+        assert found.kept == found.found_again == everything, call
+        assert found.counted == len(everything), call
+        assert found.left == everything[: len(found.left)] and len(found.left) % full_disk.RUNS == 0, call
+        assert found.ups[-1] == 1.0, call
+        assert found.verdict == trials[0].verdict, call
+        # It is said, of a report that was not stored and of a verdict that was not.
+        assert 0 <= len(found.left) // full_disk.RUNS - found.ups[:-1].count(1.0) <= 1, call
+        assert (0.0 in found.ups) is (call > 0), call
+    print(f"{len(trials) - 1} of {trials[0].calls} calls without room")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("losses", [20])
+def test_an_exporter_goes_on_after_each_loss_of_power(tmp_path: Path, losses: int) -> None:
+    rng = random.Random(8)
+    probes = [ProbeProcess(tmp_path / name) for name in "ab"]
+    disk = FakeDisk(tmp_path / "disk", tmp_path)
+    exporter = ExporterProcess(tmp_path / "exporter", probes, disk.environment, disk.folder / "store.db")
+    # What is logged goes into the file often, as it does in hours with many more containers.
+    small_log = (
+        "from infercanary.store import database; database._WAL_PAGES = 40; import infercanary.__main__"
+    )
+    exporter.command = ("-c", small_log)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+
+    def held() -> dict[str, int]:
+        """Boot id → how many runs the files hold now, which are not touched: the first so many."""
+        put(copy, files(disk.folder))
+        found = stored(copy / "store.db")
+        assert all(numbers == [*range(numbers[0], numbers[0] + len(numbers))] for numbers in found.values())
+        assert {file.name for file in copy.iterdir()} == {"store.db"}, "nothing is set aside"
+        with closing(sqlite3.connect(copy / "store.db")) as db:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        return {boot: len(numbers) for boot, numbers in found.items()}
+
+    lost = []
+    held_before: dict[str, int] = {}
+    try:
+        for probe in probes:
+            probe.start()
+        for _ in range(losses):
+            before = files(disk.folder)
+            exporter.start()
+            until(lambda: min(exporter.values("infercanary_stored_runs_total").values(), default=0) > 0)
+            time.sleep(rng.uniform(0, 4))
+            exporter.kill()
+            held_whole = held()
+            disk.lose_power(before, rng)
+            held_now = held()
+            for boot, count in held_whole.items():
+                assert held_before.get(boot, 0) <= held_now.get(boot, 0) <= count
+            lost.append(sum(held_whole.values()) - sum(held_now.values()))
+            held_before = held_now
+        exporter.start()
+        rings = [probe.ring() for probe in probes]
+        until(lambda: exporter.has_collected(rings))
+        exporter.stop()
+    finally:
+        for process in (*probes, exporter):
+            process.kill()
+    kept = stored(exporter.store)
+    assert kept.keys() == {boot for ring in rings for boot in ring}
+    for ring in rings:
+        for boot, made in ring.items():
+            assert kept[boot][: len(made)] == made
+    print(f"{losses} losses of power: {lost} runs were lost with each, and taken again from the rings; "
+          f"{sum(map(len, kept.values()))} runs in the end, each once")  # fmt: skip

@@ -1,0 +1,56 @@
+"""An exporter over days, by a simulated clock: what it takes stays as it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+import soak
+from soak import HOUR, NAMES, Hour
+
+from infercanary.store.retention import BLOCK, Retention
+
+FULL_HOURS = 6
+"""Until then a ring, a history or a cache fills for the first time."""
+
+
+def most_rows(images: int) -> int:
+    """Of one canary of one container with so many images, each started so often that the openings are all kept."""
+    keep = Retention()
+    of_image = keep.opening * keep.opening_starts + keep.raw + keep.slack + keep.first_most // BLOCK
+    return images * of_image + keep.blocks + keep.hours + keep.failed
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("days", [1, 7])
+def test_memory_is_flat_and_files_are_within_their_bound(tmp_path: Path, days: int) -> None:
+    command = [sys.executable, soak.__file__, str(tmp_path / "store.db"), str(24 * HOUR * days)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=2 * 3600 * days)
+    hours = [msgspec.json.decode(line, type=Hour) for line in done.stdout.splitlines()]
+    assert len(hours) == 24 * days
+    print("| hour | resident, MB | store, MB | its log, MB | rows | /metrics, kB | tasks |")
+    for hour in hours[:: 6 * days - 1]:
+        sizes = (hour.resident / 1e6, hour.store / 1e6, hour.log / 1e6)
+        cells = (
+            hour.hour,
+            *(f"{size:.2f}" for size in sizes),
+            hour.rows,
+            f"{hour.scrape / 1e3:.1f}",
+            hour.tasks,
+        )
+        print(f"| {' | '.join(map(str, cells))} |")
+    later = hours[FULL_HOURS - 1 :]
+    first = later[0].resident
+    assert max(hour.resident for hour in later) <= 1.02 * first
+    assert max(hour.rows for hour in hours) <= most_rows(2) * len(NAMES)
+    assert max(hour.store for hour in hours) <= 14e6 * len(NAMES), "as store/sqlite.py says"
+    assert max(hour.log for hour in hours) <= 17e6, "as store/database.py says"
+    assert max(hour.tasks for hour in later) == min(hour.tasks for hour in later)
+    # None is lost in all that time, but for what a start made within the last seconds before the next one.
+    made = 24 * HOUR * days // soak.RUN_SECONDS * len(NAMES)
+    assert made - 100 * days <= hours[-1].stored <= made
+    assert hours[-1].verdicts["upgraded"] == "regressed"
+    assert not {hour.verdicts["steady"] for hour in hours} & {"regressed", "improved"}

@@ -1,0 +1,127 @@
+"""The judge's thread on a disk that has no room from one call on, and room again later.
+
+A process of its own, which has ``tests/fake_disk`` below it; it prints a line of JSON for each of the calls.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import structlog
+from disk import Room
+
+from infercanary.contract.report import Run
+from infercanary.exporter.judging.store_metrics import STORE_UP, STORED
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import Generation, ServiceKey
+from infercanary.store.sqlite import SqliteStore
+
+REPORTS = 4
+RUNS = 8  # in each
+S = ServiceKey("", "s")
+
+
+class Trial(msgspec.Struct):
+    """What came of it."""
+
+    calls: int
+    """That needed room before there was none, or all of them."""
+    ups: list[float]
+    """``infercanary_store_up`` after each report, and when there was room again."""
+    counted: float
+    """``infercanary_stored_runs_total`` then."""
+    verdict: str
+    """The sentence then."""
+    kept: list[int]
+    """The runs in the file then."""
+    left: list[int]
+    """Those in the file that a kill at the end of the room would leave."""
+    found_again: list[int]
+    """Those in that file after the next exporter got what the rings hold."""
+
+
+def _reports() -> Iterator[tuple[Generation, list[Run]]]:
+    for number in range(REPORTS):
+        boot = str(number * 2 // REPORTS)  # an upgrade halfway
+        start = Generation(
+            service="s", container="a", boot_id=boot, started_at=0.0, environment={"torch": boot}
+        )
+        yield start, [
+            Run(sequence=n, canary="c", scheduled_at=10.0 * n, started_at=10.0 * n, outcome="ok", latencies=(0.01,) * 5)
+            for n in range(RUNS * number, RUNS * (number + 1))
+        ]  # fmt: skip
+
+
+def _values(judging: Judging) -> dict[str, float]:
+    return {
+        f.name: f.points[0].value
+        for f in judging.families()
+        if f.points and isinstance(f.points[0].value, float)
+    }
+
+
+def _stored(path: Path) -> list[int]:
+    with closing(SqliteStore.open(path)) as store:
+        assert store.session.set_aside == 0
+        return [s.sequence for _, samples in store.generations(S, "c") for s in samples]
+
+
+def _ended(judging: Judging) -> None:
+    judging.start()
+    judging.stop(60)
+
+
+def trial(folder: Path, room: Room, call: int) -> Trial:
+    """Without room from this call of a new file on; 0 for room all of the time."""
+    path, left = folder / "store.db", folder / "left.db"
+    first = room.calls
+    room.ends_at(first + call if call else 0)
+    judging = Judging(path)
+    ups = []
+    for start, runs in _reports():
+        judging.submit(start, (), runs)
+        judging.turn()
+        ups.append(_values(judging)[STORE_UP.name])
+    calls = room.calls - first
+    room.ends_at(0)
+    for suffix in ("", "-wal", "-journal"):
+        if Path(f"{path}{suffix}").exists():
+            shutil.copyfile(f"{path}{suffix}", f"{left}{suffix}")
+    judging.turn()
+    values = _values(judging)
+    ups.append(values[STORE_UP.name])
+    verdict = judging.findings[S].sentences["c"]
+    _ended(judging)
+    was_left = _stored(left)
+    judging = Judging(left)
+    for start, runs in _reports():
+        judging.submit(start, (), runs)
+    _ended(judging)
+    done = Trial(calls, ups, values[STORED.name], verdict, _stored(path), was_left, _stored(left))
+    for file in folder.iterdir():
+        file.unlink()
+    return done
+
+
+def main(folder: Path, step: int) -> None:
+    """A trial with room, and one for each ``step``-th call of it."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    room = Room(Path(os.environ["FAKE_DISK_CONTROL"]))
+    calls = 1
+    call = 0
+    while call <= calls:
+        found = trial(folder, room, call)
+        calls = max(calls, found.calls) if call == 0 else calls
+        print(json.dumps([call, msgspec.to_builtins(found)]), flush=True)
+        call = call + step if call else 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

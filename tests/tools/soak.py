@@ -1,0 +1,206 @@
+"""Days of an exporter by a simulated clock: its own event loop, polls, store, judge and scrapes, and probes on sockets.
+
+A process of its own. The clock stands still while something is done, so a busy machine makes it slower and changes
+nothing else. Four containers of two services run a canary each 10 s and are started again each 6 hours; at noon one
+service gets an image that is slower by a fifth. For each hour it prints a line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import structlog
+from aiohttp import web
+
+from infercanary.contract.report import LADDER, LATENCY, SCHEMA_VERSION, HistogramValue, Report, Run, encode
+from infercanary.exporter.app import EXPORTER, create_app
+from infercanary.exporter.collect import Collector
+from infercanary.exporter.config import file_type
+from infercanary.exporter.discovery.docker import DockerSettings
+from infercanary.exporter.discovery.static import StaticProbe
+from infercanary.exporter.judging.thread import Judging
+from infercanary.probe.measures import resident
+from infercanary.store.sqlite import SqliteStore
+
+STEP = 5  # seconds of a step of the clock
+RUN_SECONDS, SCRAPE_SECONDS, HOUR = 10, 15, 3600
+RESTART_SECONDS = 6 * HOUR
+NAMES = tuple((service, f"{service}-{number}") for service in ("steady", "upgraded") for number in (1, 2))
+UPGRADE_SECONDS = 12 * HOUR
+CANARY = "c"
+
+
+class Clock:
+    """What ``time`` and the event loop show, once it is set."""
+
+    passed = 0.0
+
+    def set(self) -> None:
+        """Have them show it."""
+        time.time = lambda: 1_790_000_000.0 + self.passed
+        time.monotonic = lambda: 1_000.0 + self.passed
+
+
+CLOCK = Clock()
+
+
+class Hour(msgspec.Struct):
+    """What an exporter had after an hour."""
+
+    hour: int
+    resident: int
+    """Bytes of its process, in which the simulated probes are too."""
+    store: int
+    """Bytes of the store's file."""
+    log: int
+    """Bytes of the log beside that."""
+    rows: int
+    scrape: int
+    """Bytes of /metrics."""
+    tasks: int
+    stored: float
+    verdicts: dict[str, str]
+
+
+class Container:
+    """A probe whose runs follow from the time alone: it holds none of them."""
+
+    def __init__(self, number: int) -> None:
+        self.service, self.name = NAMES[number]
+        self._late = 600 * number
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Its report."""
+        start = int((CLOCK.passed + RESTART_SECONDS - self._late) // RESTART_SECONDS)
+        began = max(0, start * RESTART_SECONDS - RESTART_SECONDS + self._late)
+        is_new = self.service == "upgraded" and began >= UPGRADE_SECONDS
+        boot = f"{self.name}-{start}"
+        known, _, sequence = request.query.get("since", "").rpartition(".")
+        first = int(sequence) + 1 if known == boot else 0
+        end = int(CLOCK.passed - began) // RUN_SECONDS
+        runs = tuple(
+            self._run(boot, began, number, 0.012 if is_new else 0.01) for number in range(first, end)
+        )
+        counts = [0] * (len(LADDER) + 1)
+        counts[len(LADDER) // 2] = end
+        report = Report(
+            SCHEMA_VERSION, boot, 1_790_000_000.0 + began, f"{boot}.{max(end, 1) - 1}" if end else "", 0,
+            (LATENCY.family({(CANARY,): HistogramValue(tuple(counts[: len(LADDER)]), 0.01 * end)}),),
+            {"torch": "2.13.0" if is_new else "2.7.0"}, runs,
+        )  # fmt: skip
+        return web.Response(body=encode(report), content_type="application/json")
+
+    def _run(self, boot: str, began: float, number: int, seconds: float) -> Run:
+        rng = random.Random(f"{boot} {number}")
+        level = seconds * random.Random(boot).lognormvariate(0, 0.004)  # two starts differ
+        at = 1_790_000_000.0 + began + RUN_SECONDS * number
+        return Run(
+            sequence=number, canary=CANARY, scheduled_at=at, started_at=at, outcome="ok",
+            latencies=tuple(level * rng.lognormvariate(0, 0.005) for _ in range(5)),
+        )  # fmt: skip
+
+
+class Polls:
+    """Counts the polls that are under way, so that the clock waits for them."""
+
+    def __init__(self) -> None:
+        self._under_way = 0
+        self._none = asyncio.Event()
+        self._none.set()
+        poll = Collector._poll
+
+        async def counted(*given: object) -> None:
+            self._under_way += 1
+            self._none.clear()
+            try:
+                await poll(*given)  # type: ignore[arg-type]
+            finally:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._none.set()
+
+        Collector._poll = counted  # type: ignore[method-assign, assignment]
+
+    async def done(self) -> None:
+        """Wait until all that are due were made."""
+        for _ in range(5):  # timers that are due, then what these begin
+            await asyncio.sleep(0)
+        await self._none.wait()
+
+
+async def _serve(app: web.Application, stack: list[web.AppRunner]) -> str:
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    stack.append(runner)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    return f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+
+def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
+    """What is there now."""
+    gc.collect()
+    store = judging._store
+    assert isinstance(store, SqliteStore)
+    values = {family.name: family.points[0].value for family in judging.families() if family.points}
+    stored = values["infercanary_stored_runs_total"]
+    assert isinstance(stored, float)
+    return Hour(
+        hour=number,
+        resident=resident(),
+        store=path.stat().st_size,
+        log=path.with_name(path.name + "-wal").stat().st_size,
+        rows=store.rows,
+        scrape=len(scrape),
+        tasks=len(asyncio.all_tasks()),
+        stored=stored,
+        verdicts={
+            service.name: found.judgements[CANARY].state for service, found in judging.findings.items()
+        },
+    )
+
+
+async def soak(store: Path, seconds: int) -> None:
+    """Let so much time pass."""
+    polls = Polls()
+    Judging.start = lambda self: None  # type: ignore[method-assign]  # its turns come with the clock
+    runners: list[web.AppRunner] = []
+    probes = []
+    for number, (service, name) in enumerate(NAMES):
+        app = web.Application()
+        app.router.add_get("/report", Container(number).answer)
+        probes.append(StaticProbe(url=await _serve(app, runners), service=service, container=name))
+    sections = {"docker": DockerSettings(enabled=False), "probes": tuple(probes)}
+    config = file_type()(store=str(store), **sections)  # type: ignore[arg-type]
+    app = create_app(config, None)
+    url = await _serve(app, runners)
+    judging = app[EXPORTER].judging
+    loop = asyncio.get_running_loop()
+    scrape = b""
+    async with aiohttp.ClientSession() as session:
+        for second in range(STEP, seconds + 1, STEP):
+            CLOCK.passed = float(second)
+            await polls.done()
+            await loop.run_in_executor(None, judging.turn)
+            if second % SCRAPE_SECONDS == 0:
+                async with session.get(f"{url}/metrics") as response:
+                    scrape = await response.read()
+            if second % HOUR == 0:
+                print(
+                    json.dumps(msgspec.to_builtins(hour(second // HOUR, store, judging, scrape))), flush=True
+                )
+    for runner in reversed(runners):
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    CLOCK.set()
+    asyncio.run(soak(Path(sys.argv[1]), int(sys.argv[2])))
