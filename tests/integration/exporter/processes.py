@@ -50,7 +50,7 @@ def free_port() -> int:
         return int(candidate.getsockname()[1])
 
 
-def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 300.0) -> None:
     """Wait until a function says yes."""
     deadline = time.monotonic() + seconds
     while not condition():
