@@ -1,7 +1,8 @@
 """The store in one SQLite file: each run once, thinned as :mod:`.retention` says, and the judge's documents.
 
 The file is in WAL mode with ``synchronous = NORMAL``: what is committed outlives the process, however that ends. A
-loss of power may cost the last seconds, but not the file; these runs are still in the probes' rings.
+loss of power may cost what the kernel had not written yet (half a minute, by Linux's defaults), but not the file, which
+then holds all transactions up to one; the rest is still in the rings of probes that went on.
 
 Its size is bounded, whatever comes and whatever the clocks say. One canary of one container has, of each of 8 images,
 at most 288 runs of the opening, 1,080 later ones and 720 block medians of the first day, and of all images 5,040 block

@@ -70,8 +70,8 @@ START = (
     "WHERE service = %(service)s AND start = %(start)s FOR UPDATE"
 )
 LATEST = (
-    "SELECT max(greatest(g.began, s.last_at)) FROM generation g LEFT JOIN series s USING (service, start) "
-    "WHERE g.service = %(service)s AND g.container = %(container)s"
+    "SELECT max(greatest(g.began, s.last_at)) FROM generation g LEFT JOIN series s "
+    "ON s.service = g.service AND s.start = g.start WHERE g.service = %(service)s AND g.container = %(container)s"
 )
 ADD_ENVIRONMENT = (
     "INSERT INTO environment (service, digest, body) VALUES (%(service)s, %(digest)s, %(body)s) "
