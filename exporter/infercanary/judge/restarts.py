@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 
 from infercanary.judge.host import undisturbed
@@ -43,9 +44,25 @@ def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE)
 
 
 def _by_image(starts: Iterable[Start], policy: Policy) -> list[list[Start]]:
-    """Those with enough runs, of each image of each container, in order of time."""
+    """Those with enough runs, of each image of each replica, in order of time.
+
+    A replica is a container or, where pods come back under new names, several: a new one takes the place of the one that
+    ended last before the new one's runs were enough, and that no other one replaced.
+    """
     groups: dict[tuple[str, ...], list[Start]] = {}
     for start in starts:
         if len(start.samples) >= policy.fewest_runs:
             groups.setdefault((start.generation.container, *start.work), []).append(start)
-    return [*groups.values()]
+    replicas: list[list[Start]] = []
+    ended: dict[tuple[str, ...], list[tuple[float, int]]] = {}  # when, and the replica that may get another name
+    for (_, *work), group in groups.items():
+        left = ended.setdefault(tuple(work), [])
+        before = bisect_left(left, (group[0].samples[policy.fewest_runs - 1].started_at,))
+        if before:
+            _, number = left.pop(before - 1)
+            replicas[number] += group
+        else:
+            number = len(replicas)
+            replicas.append(group)
+        insort(left, (max(start.samples[-1].started_at for start in group), number))
+    return replicas
