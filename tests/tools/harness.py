@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
@@ -103,8 +104,12 @@ def remove(*names: str) -> None:
 
 
 def get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=10) as response:
-        body: bytes = response.read()
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            body: bytes = response.read()
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise
     return body
 
 

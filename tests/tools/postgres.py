@@ -83,18 +83,22 @@ class Postgres:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Start it, and wait until it takes connections."""
-        options = [f"-c{name}={value}" for name, value in self._settings.items()]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                self._as_user("postgres", "-D", self._data, "-p", self.port, "-k", self.folder, *options),
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+        """Start it, unless it runs, and wait until it takes connections."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._started()
         deadline = time.monotonic() + 30
         while self._call("pg_isready", "-h", self.folder, "-p", self.port).returncode != 0:
             assert self._process.poll() is None, (self.folder / "log").read_text()[-2000:]
             assert time.monotonic() < deadline, "PostgreSQL did not start"
             time.sleep(0.05)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                self._as_user("postgres", "-D", self._data, "-p", self.port, "-k", self.folder, *options),
+                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
 
     def stop(self, kill: int = signal.SIGINT) -> None:
         """End it, and all of its processes.
@@ -157,6 +161,16 @@ class Postgres:
         name = f"t{time.monotonic_ns()}"
         self.sql(f"CREATE DATABASE {name}")
         return f"postgresql://postgres@/{name}?host={self.folder}&port={self.port}"
+
+    def own(self, path: Path) -> None:
+        """Let the server alone read a file, as it wants of its key.
+
+        Args:
+            path: In its folder.
+        """
+        path.chmod(0o600)
+        if self._user is not None:
+            shutil.chown(path, self._user)
 
     def _as_user(self, program: str, *arguments: object) -> list[str]:
         command = [str(self._programs / program), *map(str, arguments)]

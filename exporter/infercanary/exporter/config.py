@@ -15,7 +15,8 @@ from infercanary.command import settings
 from infercanary.command.settings import UsageError
 from infercanary.exporter.discovery.base import DiscoveryKind, registered, url_mistake
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.store import base as stores
+from infercanary.store import kinds as stores
+from infercanary.store.base import StoreError
 
 S = TypeVar("S")
 
@@ -142,7 +143,7 @@ def check(path: str | os.PathLike[str]) -> ExporterConfig:
         raise UsageError(f"{path}: {error}") from None
     try:
         stores.check(config.store)
-    except stores.StoreError as error:
+    except StoreError as error:
         raise UsageError(f"{path}: store: {error}") from None
     for kind in registered():
         kind.check(config.section(kind), config.limits, f"{path}: {kind.key}")

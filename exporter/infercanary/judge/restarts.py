@@ -46,15 +46,15 @@ def restarts_before(last: Start, starts: Sequence[Start], policy: Policy = LIVE)
 def _by_image(starts: Iterable[Start], policy: Policy) -> list[list[Start]]:
     """Those with enough runs, of each image of each replica, in order of time.
 
-    A replica is a container or, where pods come back under new names, several: a new one takes the place of the one that
-    ended last before the new one's runs were enough, and that no other one replaced.
+    A replica is a container or, where pods come back under new names, several: a new one takes the place of the one
+    that ended last before the new one's runs were enough, and that no other one replaced.
     """
     groups: dict[tuple[str, ...], list[Start]] = {}
     for start in starts:
         if len(start.samples) >= policy.fewest_runs:
             groups.setdefault((start.generation.container, *start.work), []).append(start)
     replicas: list[list[Start]] = []
-    ended: dict[tuple[str, ...], list[tuple[float, int]]] = {}  # when, and the replica that may get another name
+    ended: dict[tuple[str, ...], list[tuple[float, int]]] = {}  # when, and which replica
     for (_, *work), group in groups.items():
         left = ended.setdefault(tuple(work), [])
         before = bisect_left(left, (group[0].samples[policy.fewest_runs - 1].started_at,))

@@ -1,25 +1,16 @@
-"""What judging needs of a store, and the registry of the kinds of stores.
-
-A kind is one file or folder beside this file: a class with the methods of :class:`Store`, and one call of
-:func:`register`. ``sqlite`` is the default; ``postgresql`` is for exporters that share one.
-"""
+"""What judging needs of a store, and what goes wrong with one. :mod:`.kinds` says which kinds there are."""
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import pkgutil
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
-
-DEFAULT_SCHEME = "sqlite"
 
 HISTORY = 100
 """Documents of a kind that are kept for each service and canary."""
@@ -134,6 +125,13 @@ class Fleet(Protocol):
         Returns:
             Starts, in order of their containers' names; none where nobody has the service's lease, for then no exporter
             sees what runs.
+        """
+
+    def services(self) -> set[ServiceKey]:
+        """All services that are judged.
+
+        Returns:
+            Those whose lease somebody holds.
         """
 
     def taught(self) -> list[StoredFinding]:
@@ -316,92 +314,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of it. Never raises."""
-
-
-OpenStore: TypeAlias = Callable[["str | None"], Store]
-"""From a location, or None for memory; it may raise :class:`StoreError`."""
-
-
-class Kind(NamedTuple):
-    """A kind of store."""
-
-    open: OpenStore
-    check: Callable[[str], object]
-    """Raises :class:`StoreError` for a location that cannot be right; nothing is opened."""
-
-
-_registered: dict[str, Kind] = {}
-
-
-def register(scheme: str, opener: OpenStore, check: Callable[[str], object] = str) -> None:
-    """Add a kind of store, for locations that begin with ``scheme://``.
-
-    Args:
-        scheme: Without ``://``.
-        opener: Opens a location of this scheme, or a store in memory for None.
-        check: Raises :class:`StoreError` for a location that cannot be right.
-
-    Raises:
-        ValueError: Another kind has the same scheme.
-    """
-    if scheme in _registered:
-        raise ValueError(f"two stores have the scheme {scheme!r}")
-    _registered[scheme] = Kind(opener, check)
-
-
-def registered() -> dict[str, Kind]:
-    """Scheme → the kind, of every one that a file or folder beside this one registers.
-
-    Returns:
-        Scheme → kind, in order of the schemes.
-    """
-    package = importlib.import_module(__package__ or "")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return dict(sorted(_registered.items()))
-
-
-def scheme_of(location: str | os.PathLike[str] | None) -> str:
-    """Which kind of store ``location`` names: without ``scheme://`` it is a file's path, of the default kind.
-
-    Args:
-        location: A URL or a path; None or empty for memory.
-    """
-    scheme, separator, _ = str(location or "").partition("://")
-    return scheme if separator else DEFAULT_SCHEME
-
-
-def check(location: str | os.PathLike[str] | None) -> Kind:
-    """The kind of the store at ``location``, which is not opened.
-
-    Args:
-        location: A URL of a registered scheme or a file's path; None for memory.
-
-    Returns:
-        The kind, which can open it.
-
-    Raises:
-        StoreError: There is no such kind, or the location cannot be right.
-    """
-    scheme = scheme_of(location)
-    kinds = registered()
-    if scheme not in kinds:
-        raise StoreError(f"{location}: no store for {scheme}://; those that there are: {', '.join(kinds)}")
-    if location is not None:
-        kinds[scheme].check(str(location))
-    return kinds[scheme]
-
-
-def open_store(location: str | os.PathLike[str] | None) -> Store:
-    """The store at ``location``.
-
-    Args:
-        location: A URL of a registered scheme or a file's path; None keeps everything in memory.
-
-    Returns:
-        The store; the caller closes it.
-
-    Raises:
-        StoreError: There is no such kind, or it cannot be opened.
-    """
-    return check(location).open(None if location is None else str(location))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 
-from infercanary.store.base import StoreError, open_store
+from infercanary.store.base import StoreError
+from infercanary.store.kinds import open_store
 
 
 def main(arguments: list[str]) -> int:

@@ -80,6 +80,21 @@ def encode_environment(environment: Mapping[str, str]) -> bytes:
     return _encoder.encode(dict(sorted(environment.items())))
 
 
+def by_canary(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    """The samples of each canary.
+
+    Args:
+        samples: Of any, in any order.
+
+    Returns:
+        Canary → its samples in that order.
+    """
+    found: dict[str, list[Sample]] = {}
+    for sample in samples:
+        found.setdefault(sample.canary, []).append(sample)
+    return found
+
+
 def key_of(generation: Generation) -> ContainerKey:
     """What tells its container from all others.
 

@@ -23,8 +23,9 @@ from typing import Any
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import database, retention, starts, thinning
-from infercanary.store.base import DEFAULT_SCHEME, HISTORY, Document, Fleet, LastRun, register
-from infercanary.store.records import ContainerKey, decode, encode, key_of, tier_of
+from infercanary.store.base import HISTORY, Document, Fleet, LastRun
+from infercanary.store.kinds import DEFAULT_SCHEME, register
+from infercanary.store.records import ContainerKey, by_canary, decode, encode, key_of, tier_of
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
 from infercanary.store.session import Session
 from infercanary.store.sqlite_rows import SqliteRows, drop
@@ -103,13 +104,10 @@ class SqliteStore:
 
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
         """Keep ``samples`` of ``generation``; how many of them are new."""
-        by_canary: dict[str, list[Sample]] = {}
-        for sample in samples:
-            by_canary.setdefault(sample.canary, []).append(sample)
         new = 0
         with self.transaction(), self.session.work() as db:
             start = self._starts.update(db, generation, self._age)
-            for canary, several in by_canary.items():
+            for canary, several in by_canary(samples).items():
                 series = start.series.get(canary)
                 if series is None:
                     if len(start.series) == _MAX_CANARIES:

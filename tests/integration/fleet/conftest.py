@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from postgres import Postgres, running
+
+from infercanary.exporter.judging import ownership
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     with running() as server:
         yield server
+
+
+@pytest.fixture
+def judges(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
+    """Closes those that a test makes; they share at each turn."""
+    monkeypatch.setattr(ownership, "_SHARE_SECONDS", 0.0)
+    with ExitStack() as stack:
+        yield stack

@@ -5,100 +5,22 @@ from __future__ import annotations
 import random
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import psycopg
 import pytest
 from postgres import PASSWORD, Postgres
 
-from infercanary.contract.report import Run
 from infercanary.exporter.judging import ownership, thread
-from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import Generation, ServiceKey
+from infercanary.exporter.judging.learning import LEARN_SECONDS, Learning
+from infercanary.exporter.judging.ownership import PRIORS
+from infercanary.judge.model import ServiceKey
+from infercanary.judge.policy import LIVE
+from infercanary.judge.priors import learned
+from infercanary.judge.shift import Restarts
 from infercanary.store.postgres import Location, PostgresStore
-
-SERVICES = {"faster": 0.93, "slower": 1.08, "same": 1.0, "much-slower": 1.5, "alone": None}
-"""What the second image makes of the latency; None for a service without one."""
-HOSTS = tuple(f"host-{n}" for n in range(5))
-REPLICAS = 8
-T = 1_790_000_000.0
-BEFORE, AFTER, EVERY = 40, 24, 10.0
-
-
-class Part(NamedTuple):
-    """What one answer of a probe has."""
-
-    host: str
-    start: Generation
-    runs: list[Run]
-
-
-def fleet() -> list[Part]:
-    """40 replicas of 5 services, spread over 5 hosts; each host is slower for a while, for all on it alike."""
-    rng = np.random.default_rng(21)
-    hours = {host: 0.01 * np.sin(np.arange(BEFORE + AFTER + 60) / 9 + rng.uniform(0, 6)) for host in HOSTS}
-    parts = []
-    for number, (service, factor) in enumerate(SERVICES.items()):
-        for replica in range(REPLICAS):
-            host = HOSTS[(number + replica) % len(HOSTS)]
-            images = [("sha256:1", 1.0, BEFORE)] + ([("sha256:2", factor, AFTER)] if factor else [])
-            begun = 0
-            for image, scale, count in images:
-                start = Generation(
-                    service=service,
-                    container=f"{service}-{replica}",
-                    boot_id=f"{service}-{replica}-{image}",
-                    started_at=T + EVERY * begun + replica,
-                    image_id=image,
-                    environment={"cpu_model": "X"},
-                )
-                level = 0.02 * scale * np.exp(rng.normal(0, 0.003))
-                at = np.arange(begun, begun + count)
-                seconds = level * np.exp(hours[host][at] + rng.normal(0, 0.004, count))
-                runs = [
-                    Run(sequence=i, canary="c", scheduled_at=0.0, started_at=start.started_at + EVERY * i + 1,
-                        outcome="ok", latencies=(float(x),) * 5, controls={"cpu_spin": float(0.001 * np.exp(h))})
-                    for i, (x, h) in enumerate(zip(seconds, hours[host][at], strict=True))
-                ]  # fmt: skip
-                parts += [Part(host, start, runs[i : i + 7]) for i in range(0, count, 7)]
-                begun += count
-    return parts
-
-
-def in_time(parts: list[Part]) -> list[Part]:
-    return sorted(parts, key=lambda part: part.runs[0].started_at)
-
-
-def submit(judging: Judging, part: Part) -> None:
-    judging._host = part.host
-    judging.submit(part.start, [], part.runs)
-
-
-@pytest.fixture
-def judges() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture(autouse=True)
-def _at_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ownership, "_SHARE_SECONDS", 0.0)
-
-
-def judge(stack: ExitStack, location: str | None, host: str = "") -> Judging:
-    judging = Judging(location, host=host)
-    judging.watched = frozenset(ServiceKey("", name) for name in SERVICES)
-
-    def close() -> None:
-        if judging._store is not None:
-            judging._store.close()
-
-    stack.callback(close)
-    return judging
+from tests.integration.fleet.parts import HOSTS, REPLICAS, SERVICES, fleet, in_time, judge, submit
 
 
 def test_what_cannot_be_stored_now_is_stored_later(postgres: Postgres, judges: ExitStack) -> None:
@@ -288,3 +210,44 @@ def test_any_exporter_answers_about_a_service_of_other_hosts(
     postgres.sql("UPDATE lease SET expires = now()", url)
     elsewhere.turn()
     assert elsewhere.findings[key].judgements and not elsewhere.ownership.running(key)
+
+
+def test_names_that_no_service_has_are_not_followed(postgres: Postgres, judges: ExitStack) -> None:
+    """Anybody may ask about any: that keeps no rollout from its answer, and costs no query each."""
+    url = postgres.database()
+    own, elsewhere = judge(judges, url, HOSTS[0]), judge(judges, url, HOSTS[1])
+    own.watched, elsewhere.watched = frozenset({ServiceKey("", "slower")}), frozenset()
+    own.turn()
+
+    def flood() -> None:
+        for number in range(10_000):
+            elsewhere.ownership.ask(ServiceKey("", f"no-such-{number}"))
+
+    flood()
+    elsewhere.ownership.ask(ServiceKey("", "slower"))
+    elsewhere.turn()
+    assert elsewhere.ownership.asked == frozenset()
+    flood()
+    elsewhere.ownership.ask(ServiceKey("", "slower"))
+    assert elsewhere.ownership.asked == {ServiceKey("", "slower")}, "it is known by name now"
+
+
+def test_what_exporters_learned_apart_is_one_prior(postgres: Postgres, judges: ExitStack) -> None:
+    url = postgres.database()
+    stores = [judges.enter_context(closing(PostgresStore(Location.of(url)))) for _ in range(3)]
+    learns = [Learning() for _ in stores]
+    lessons = {ServiceKey("", f"s{number}"): Restarts(0.016 + 0.001 * number, 5.0) for number in range(10)}
+    for number, (service, lesson) in enumerate(lessons.items()):
+        learning, fleet = learns[number % 2], stores[number % 2].fleet
+        fleet.hold({service})
+        learning.teach((service, "c"), lesson)
+        fleet.put_finding(service, "c", 0.0, b"", learning.lesson((service, "c")))
+    stores[2].fleet.hold({PRIORS})  # it judges none of them
+    for now in (0.0, LEARN_SECONDS):
+        learns[2].learn(stores[2], LIVE, now)
+    found = learned([*lessons.values()], LIVE)
+    assert found is not None and found.services == 10
+    for learning, store in zip(learns, stores, strict=True):
+        learning.read_again()
+        prior = learning.prior(store, None)
+        assert (prior.number, prior.sd, prior.df, prior.services) == (1, found.sd, found.df, 10)

@@ -20,9 +20,11 @@ from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
 from infercanary.store.postgres import Location
+from infercanary.store.postgres.location import LEASE_SECONDS
 
 SERVICE = "search"
 _EVERY = 0.05  # seconds between two runs; by the probe's own clock 10
+_BEGAN = 1_790_000_000.0
 
 
 class Probe:
@@ -30,10 +32,12 @@ class Probe:
 
     Args:
         name: Of the container.
+        began: Its first start, a Unix time.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, began: float = _BEGAN) -> None:
         self.name = name
+        self._began_at = began
         self._rng = np.random.default_rng(sum(map(ord, name)))
         self._began = time.monotonic()
         self._lock = threading.Lock()
@@ -48,7 +52,7 @@ class Probe:
             self._boots += 1
             self._first = len(self._runs)
             self._level, self._environment = seconds, {"torch": torch}
-            self._started_at = 1_790_000_000.0 + 10 * self._first
+            self._started_at = self._began_at + 10 * self._first
 
     @property
     def boot_id(self) -> str:
@@ -60,10 +64,11 @@ class Probe:
             while not self.stopped and len(self._runs) < (time.monotonic() - self._began) / _EVERY:
                 number = len(self._runs)
                 latency = self._level * float(np.exp(self._rng.normal(0, 0.003)))
-                at = 1_790_000_001.0 + 10 * number
+                control = 0.001 * float(np.exp(self._rng.normal(0, 0.003)))
+                at = self._began_at + 1 + 10 * number
                 self._runs.append(
                     Run(sequence=number - self._first, canary="c", scheduled_at=at, started_at=at, outcome="ok",
-                        latencies=(latency,) * 5, boot_id=self.boot_id)
+                        latencies=(latency,) * 5, boot_id=self.boot_id, controls={"cpu_spin": control})
                 )  # fmt: skip
             return [*self._runs]
 
@@ -154,7 +159,7 @@ class Exporter:
         return self._log.read_text()
 
 
-def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float) -> str:
+def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float = LEASE_SECONDS) -> str:
     """The database ``url`` over TCP, with a password in a file."""
     (folder / "password").write_text(PASSWORD)
     return (
@@ -165,11 +170,11 @@ def location(postgres: Postgres, url: str, folder: Path, lease_seconds: float) -
 
 @contextmanager
 def fleet(
-    folder: Path, store: str, hosts: int, replicas: int
+    folder: Path, store: str, hosts: int, replicas: int, began: float = _BEGAN
 ) -> Iterator[tuple[list[Probe], list[Exporter]]]:
     """So many replicas of one service, spread over hosts, each with an exporter that runs."""
     with ExitStack() as stack:
-        probes = [Probe(f"c-{number}") for number in range(replicas)]
+        probes = [Probe(f"c-{number}", began) for number in range(replicas)]
         urls = [stack.enter_context(served(probe)) for probe in probes]
         exporters = []
         for number in range(hosts):

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
-import socket
 import subprocess
-import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from alertmanager import ALERTS, CONFIG, SECRET, Alertmanager, running
+from harness import ROOT
 
-ROOT = Path(__file__).parents[3]
-CONFIG = ROOT / "prometheus/alertmanager.yml"
-SECRET = "/run/secrets/webhook-url"
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-
-# Of an alert with two severities, the last: a test names the other one.
-ALERTS = {
-    rule["alert"]: rule["labels"]
-    for group in yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())["groups"]
-    for rule in group["rules"]
-}
 
 
 def test_the_config_is_accepted(tool: Callable[..., str]) -> None:
@@ -72,46 +59,6 @@ def test_what_inhibition_names_exists() -> None:
                 assert value in {labels["layer"] for labels in ALERTS.values()}, matcher
 
 
-class Webhook(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.received.append(json.loads(body))  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-class Alertmanager:
-    """A running one, and what it sent."""
-
-    def __init__(self, url: str, received: list[dict[str, Any]]) -> None:
-        self._url = url
-        self.received = received
-
-    def send(self, *alerts: dict[str, str], ends_at: str = "") -> None:
-        """Alerts as Prometheus would send them: a name, and labels beside the rule's own."""
-        end = {"endsAt": ends_at} if ends_at else {}
-        body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
-        self._ask("POST", body)
-
-    def states(self) -> dict[str, str]:
-        """Alert → active or suppressed, of all that came."""
-        return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in self._ask("GET")}
-
-    def _ask(self, method: str, body: object = None) -> Any:
-        request = urllib.request.Request(
-            f"{self._url}/api/v2/alerts",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=5) as response:
-            text = response.read()
-        return json.loads(text) if text else None
-
-
 def wait(seconds: float, check: Callable[[], object]) -> None:
     deadline = time.monotonic() + seconds
     while not check():
@@ -122,45 +69,10 @@ def wait(seconds: float, check: Callable[[], object]) -> None:
 @pytest.fixture
 def alertmanager(tool: Callable[..., str], tmp_path: Path) -> Iterator[Alertmanager]:
     tool("amtool", "check-config", str(CONFIG))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
-    server.received = []  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    secret = tmp_path / "webhook-url"
-    secret.write_text(f"http://127.0.0.1:{server.server_port}/\n")
-    config = tmp_path / "alertmanager.yml"
-    # As shipped, but for the place of the secret and the patience.
-    text = CONFIG.read_text().replace(SECRET, str(secret))
-    for patience in ("30s", "10s"):
-        text = text.replace(f"group_wait: {patience}", "group_wait: 1s")
-    config.write_text(text)
-    url = f"http://127.0.0.1:{port}"
-    arguments = [
-        f"--config.file={config}", f"--storage.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
-    ]  # fmt: skip
-    child = subprocess.Popen(
-        ["alertmanager", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        running = Alertmanager(url, server.received)  # type: ignore[attr-defined]
-
-        def answers() -> bool:
-            try:
-                running.states()
-            except OSError:
-                return False
-            return True
-
-        wait(20, answers)
-        yield running
-    finally:
-        child.terminate()
-        child.wait(10)
-        server.shutdown()
-        server.server_close()
+    # As shipped, but for the patience.
+    impatient = {f"group_wait: {patience}": "group_wait: 1s" for patience in ("30s", "10s")}
+    with running(tmp_path, impatient) as found:
+        yield found
 
 
 HOST = {"instance": "node-1:9797"}

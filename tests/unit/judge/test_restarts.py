@@ -1,4 +1,4 @@
-"""Which starts show how much starts of one image differ: those of a container, and pods that take each other's place."""
+"""Which starts show how much starts of one image differ: a container's, and pods that take each other's place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from infercanary.judge.restarts import restarts_of
 T = 1_790_000_000.0
 
 
-def start(name: str, at: float, runs: int = 60, image: str = "sha256:1", level: float = 1.0, host: str = "") -> Start:
+def start(
+    name: str, at: float, runs: int = 60, image: str = "sha256:1", level: float = 1.0, host: str = ""
+) -> Start:
     """One that runs every 10 s from ``at`` on."""
     rng = np.random.default_rng([ord(letter) for letter in name])
     cpu = {"cpu_model": f"CPU of {host}"} if host else {}

@@ -14,7 +14,8 @@ from postgres import PASSWORD, Postgres
 
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.store import migrate, retention
-from infercanary.store.base import LeaseLost, StoredFinding, StoreError, check, open_store
+from infercanary.store.base import LeaseLost, StoredFinding, StoreError
+from infercanary.store.kinds import check, open_store
 from infercanary.store.postgres import Location, PostgresStore, sql
 from infercanary.store.retention import Retention
 
@@ -239,6 +240,33 @@ def test_many_that_want_a_lease_together_do_not_get_it_twice(url: str, postgres:
             assert sum(map(len, held)) == len(services) and set().union(*held) == services
             postgres.sql("UPDATE lease SET expires = now()", url)
             assert postgres.sql("SELECT DISTINCT fence FROM lease", url) == str(round_ + 1)
+
+
+def test_services_are_those_that_somebody_judges(
+    stores: list[PostgresStore], url: str, postgres: Postgres
+) -> None:
+    first, second, reader = (store.fleet for store in stores)
+    first.hold({SEARCH})
+    second.hold({RANK})
+    assert reader.services() == {SEARCH, RANK}
+    second.give_back({RANK})
+    assert reader.services() == {SEARCH}
+
+
+def test_what_all_services_teach_is_read_by_any(stores: list[PostgresStore]) -> None:
+    first, second, reader = (store.fleet for store in stores)
+    first.hold({SEARCH})
+    second.hold({RANK})
+    first.put_finding(SEARCH, "c", T, b"f", b"before")
+    first.put_finding(SEARCH, "c", T, b"f", b"lesson")
+    first.put_finding(SEARCH, "d", T, b"f", b"")
+    second.put_finding(RANK, "c", T, b"f", b"another")
+    assert sorted(reader.taught()) == [
+        StoredFinding(SEARCH, "c", b"lesson"),
+        StoredFinding(RANK, "c", b"another"),
+    ]
+    first.put_finding(SEARCH, "c", T, b"f", b"")  # its restarts are no longer kept
+    assert reader.taught() == [StoredFinding(RANK, "c", b"another")]
 
 
 # Reading what others wrote ---------------------------------------------------------------------------------------

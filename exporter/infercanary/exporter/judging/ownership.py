@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ PRIORS = ServiceKey("", "")
 _SHARE_SECONDS = 5.0  # a lease is renewed, and what others wrote is read, so often
 _ASKED_SECONDS = 900.0  # so long a service is followed after somebody asked about it
 _MOST_ASKED = 200  # services; a rollout asks about one
+_NAMES_SECONDS = 60.0  # so often at most it is read which services there are
 _AWAY_SECONDS = 600.0  # so long a holder that cannot reach the store shows what it found
 
 
@@ -106,6 +108,9 @@ class Ownership:
         """Whether the store has one owner, as far as is known."""
         self._running: dict[ServiceKey, list[Generation]] = {}  # of services that somebody asked about
         self._asked: dict[ServiceKey, float] = {}  # until when it is followed
+        self._names: frozenset[ServiceKey] = frozenset()  # of all services, as they were read last
+        self._named_at = -math.inf
+        self._unknown: set[ServiceKey] = set()  # somebody asked about them since
         self._until = 0.0
         self._shared_at: float | None = None
         self._is_away = False
@@ -129,11 +134,15 @@ class Ownership:
     def ask(self, service: ServiceKey) -> None:
         """Follow a service for a while that may have no container here; from the event loop.
 
+        Anybody may ask about any name. One that no service has is not followed, nor keeps another one from it.
+
         Args:
             service: Its key.
         """
-        if service in self._asked or len(self._asked) < _MOST_ASKED:
+        if service in self._asked or (service in self._names and len(self._asked) < _MOST_ASKED):
             self._asked[service] = _clock() + _ASKED_SECONDS
+        elif len(self._unknown) < _MOST_ASKED:
+            self._unknown.add(service)
 
     def read_asked(self, fleet: Fleet) -> set[ServiceKey]:
         """Read which starts run of the services that somebody asked about.
@@ -145,6 +154,11 @@ class Ownership:
             Those services.
         """
         now = _clock()
+        unknown, self._unknown = self._unknown, set()
+        if unknown and now - self._named_at >= _NAMES_SECONDS:
+            self._names, self._named_at = frozenset(fleet.services()), now
+        for service in unknown & self._names:
+            self.ask(service)
         for service, until in self._asked.copy().items():
             if until < now:
                 del self._asked[service]

@@ -3,8 +3,8 @@
 What a probe reported takes these steps:
 
 1. :meth:`Judging.submit` puts it into a bounded queue, from the event loop;
-2. once a second :meth:`Judging.turn` stores what is queued, in one transaction; of a store that several exporters
-   share it also reads what the others stored, of the services whose lease it has (:mod:`.ownership`);
+2. once a second :meth:`Judging.turn` stores what is queued, in one transaction (:mod:`.intake`); of a store that
+   several exporters share it also reads what the others stored, of the services whose lease it has (:mod:`.ownership`);
 3. :func:`.action.next_action` says for each canary that ran what to do: judge it, look at its drift, count, nothing;
 4. :meth:`.findings.Findings.judged` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.answers`);
@@ -19,7 +19,7 @@ import math
 import os
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -30,6 +30,7 @@ from infercanary.exporter.judging import action, store_metrics
 from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, View
 from infercanary.exporter.judging.answers import changed_calls, record
 from infercanary.exporter.judging.findings import NOTHING, Findings
+from infercanary.exporter.judging.intake import take
 from infercanary.exporter.judging.learning import Learning
 from infercanary.exporter.judging.ownership import PRIORS, Ownership, encoded, with_finding
 from infercanary.exporter.judging.queue import ReportQueue, StartReport, cold_starts
@@ -37,11 +38,12 @@ from infercanary.exporter.judging.siblings import Siblings
 from infercanary.exporter.judging.silence import Canary, Silence
 from infercanary.judge.identity import identified
 from infercanary.judge.measures import measure_words
-from infercanary.judge.model import Generation, ServiceKey, Start, kept
+from infercanary.judge.model import Generation, ServiceKey, Start
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior, taught_by
 from infercanary.judge.upgrade import last_upgrade
-from infercanary.store.base import Fleet, LeaseLost, Store, StoreAway, StoreError, open_store
+from infercanary.store.base import Fleet, LeaseLost, Store, StoreError
+from infercanary.store.kinds import open_store
 
 log = structlog.get_logger(__name__)
 
@@ -217,51 +219,16 @@ class Judging:
     def _take(self, store: Store) -> set[Canary]:
         """Store what is queued: the canaries that ran."""
         reports = self._queue.waiting()
-        ran: set[Canary] = set()
-        unknown: Counter[tuple[str, str]] = Counter()
-        stored = 0
-        if reports:
-            with store.transaction():
-                for report in reports:
-                    start = report.generation
-                    try:
-                        new = self._take_one(store, report)
-                    except StoreAway:
-                        raise
-                    except StoreError as error:
-                        # One that cannot be taken must not hold up the rest; a full disk fails the whole transaction.
-                        self._errors += 1
-                        where = {"service": str(start.key), "container": start.container}
-                        log.error("runs not stored", **where, error=str(error))
-                        continue
-                    except Exception:  # a row that a failing disk made another one of
-                        self._errors += 1
-                        where = {"service": str(start.key), "container": start.container}
-                        log.exception("runs not stored by a fault of the exporter", **where)
-                        continue
-                    if new is None:
-                        unknown[str(start.key), start.container] += len(report.runs)
-                    else:
-                        stored += new
-                        ran |= {(start.key, run.canary) for run in report.runs}
-                        if not report.runs:  # it says how the start ended
-                            judged = self.findings.get(start.key, NOTHING).judgements
-                            self._due |= dict.fromkeys((start.key, canary) for canary in judged)
-        for (service, container), runs in unknown.items():
-            log.info("runs of earlier starts are left out: their image is not known", service=service,
-                     container=container, runs=runs)  # fmt: skip
-        self._stored += stored
-        self._queue.done(reports)
-        return ran
-
-    def _take_one(self, store: Store, report: StartReport) -> int | None:
-        """Store the runs of one report; how many of them are new, or None where their start is not known."""
-        start = report.generation
-        if not report.is_found:
+        taken = take(store, reports)
+        for start in (report.generation for report in reports if not report.is_found):
             self._reported.setdefault(start.key, {})[start.container] = start
-            return store.take(start, map(kept, report.runs))
-        known = store.start_of(start.key, start.container, start.boot_id)
-        return None if known is None else store.take(known, map(kept, report.runs))
+        for service in taken.ended:
+            judged = self.findings.get(service, NOTHING).judgements
+            self._due |= dict.fromkeys((service, canary) for canary in judged)
+        self._errors += taken.failures
+        self._stored += taken.runs
+        self._queue.done(reports)
+        return taken.ran
 
     def _share(self, store: Store, fleet: Fleet) -> set[Canary]:
         """Renew the leases, and read what other exporters wrote: the canaries of which something is new."""

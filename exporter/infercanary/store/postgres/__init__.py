@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from infercanary.store.base import StoreError, register
+from infercanary.store.base import StoreError
+from infercanary.store.kinds import register
 from infercanary.store.postgres.location import Location
 from infercanary.store.postgres.store import PostgresStore
 

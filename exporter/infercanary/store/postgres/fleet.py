@@ -134,6 +134,10 @@ class PostgresFleet:
         newest = {start.container: start.generation for start in mirror.in_order()}
         return [g for _, g in sorted(newest.items()) if g is not None and not g.ended_at]
 
+    def services(self) -> set[ServiceKey]:
+        """All services that are judged."""
+        return {ServiceKey(*row) for row in self._db.rows(sql.SERVICES)}
+
     def taught(self) -> list[StoredFinding]:
         """What each canary of all services teaches."""
         rows = self._db.rows(sql.TAUGHT)

@@ -28,12 +28,20 @@ _ADVICE: Mapping[str, str] = {
     "42501": "the role lacks a right; docs/fleet.md has the grants",
     "25006": "the database is read-only, a standby perhaps; name the primary too: host=a,b",
     "3D000": "there is no such database; create it, or correct `store:`",
-    "28P01": "the password was refused; it is read from the file again at each try",
-    "28000": "the role may not connect; see pg_hba.conf, or correct the role in `store:`",
     "57014": "it took too long; the database is overloaded, or its disk is slow",
     "55P03": "it waited too long for a lock; it is tried again",
     "40001": "another exporter was faster; it is tried again",
     "40P01": "another exporter was faster; it is tried again",
+}
+# What no connection came of has no such code.
+_ADVICE_BY_TEXT: Mapping[str, str] = {
+    "password authentication failed": "the password was refused; it is read from the file again at each try",
+    "certificate verify failed": "the server's certificate is not by a CA that sslrootcert names, or it has expired",
+    "does not match host name": "the server's certificate is for another name; write its own into `store:`",
+    "does not support SSL": "the server has no TLS; set ssl = on there, or another sslmode",
+    "valid client certificate": "the server wants a certificate of this exporter; add sslcert= and sslkey=",
+    "alert unknown ca": "the server does not know the CA of sslcert=; see its ssl_ca_file",
+    "no pg_hba.conf entry": "the role may not connect from here; see pg_hba.conf, or correct the role in `store:`",
 }
 
 
@@ -206,10 +214,8 @@ def explain(error: BaseException) -> str:
         error: What psycopg raised, or the system.
     """
     text = " ".join(str(error).split())
-    state = getattr(error, "sqlstate", None) or ""
-    if "password authentication failed" in text:
-        state = "28P01"
-    advice = _ADVICE.get(state)
+    by_text = (advice for part, advice in _ADVICE_BY_TEXT.items() if part in text)
+    advice = _ADVICE.get(getattr(error, "sqlstate", None) or "") or next(by_text, None)
     if advice is not None:
         return f"{advice} ({text})"
     return text or type(error).__name__

@@ -216,6 +216,7 @@ RENEW = (
     "WHERE service = ANY(%(services)s) AND holder = %(holder)s AND expires > now() RETURNING service, fence"
 )
 HELD = "SELECT service FROM lease WHERE service = ANY(%(services)s) AND expires > now()"
+SERVICES = "SELECT namespace, name FROM lease WHERE expires > now()"
 TAKE = (
     "INSERT INTO lease (service, namespace, name, holder, fence, expires) "
     "VALUES (%(service)s, %(namespace)s, %(name)s, %(holder)s, 1, now() + %(seconds)s * interval '1 second') "

@@ -29,6 +29,7 @@ from infercanary.store.postgres.session import PostgresSession
 from infercanary.store.records import (
     ContainerKey,
     began,
+    by_canary,
     decode,
     details_of,
     encode,
@@ -100,19 +101,17 @@ class PostgresStore:
 
     def take(self, generation: Generation, samples: Iterable[Sample]) -> int:
         """Keep ``samples`` of ``generation``; how many of them are new."""
-        by_canary: dict[str, list[Sample]] = {}
-        for sample in samples:
-            by_canary.setdefault(sample.canary, []).append(sample)
-        storable(generation.image, generation.image_id, generation.image_digest, generation.host, *by_canary)
+        several = by_canary(samples)
+        storable(generation.image, generation.image_id, generation.image_digest, generation.host, *several)
         service, start = service_id(generation.key), start_id(generation.container, generation.boot_id)
         with self.transaction():
             written = self._write_start(service, start, generation)
-            for canary in [*by_canary]:
+            for canary in [*several]:
                 if canary not in written.canaries and len(written.canaries) >= _MAX_CANARIES:
-                    self.refused += len(by_canary.pop(canary))
+                    self.refused += len(several.pop(canary))
                     continue
                 written.canaries.add(canary)
-            new = self._insert(service, start, by_canary) if by_canary else 0
+            new = self._insert(service, start, several) if several else 0
         self._touched.add(key_of(generation))
         return new
 
@@ -267,23 +266,23 @@ class PostgresStore:
         self._written[generation.key, start] = _Written(generation, now, canaries)
         return self._written[generation.key, start]
 
-    def _insert(self, service: UUID, start: UUID, by_canary: dict[str, list[Sample]]) -> int:
+    def _insert(self, service: UUID, start: UUID, several: dict[str, list[Sample]]) -> int:
         """How many of the runs are new."""
         db = self.session
-        ids = {series_id(start, canary): canary for canary in by_canary}
+        ids = {series_id(start, canary): canary for canary in several}
         locked = db.rows(sql.LOCK_SERIES, service=service, series=[*ids])
         if len(locked) < len(ids):
             for one in ids.keys() - {row[0] for row in locked}:
-                first = min(by_canary[ids[one]], key=lambda sample: sample.sequence)
+                first = min(several[ids[one]], key=lambda sample: sample.sequence)
                 db.run(
                     sql.ADD_SERIES,
                     service=service, series=one, start=start, canary=ids[one], first_at=first.started_at,
                 )  # fmt: skip
             locked = db.rows(sql.LOCK_SERIES, service=service, series=[*ids])
-        again = {one for one, _, last, *_ in locked if any(s.sequence <= last for s in by_canary[ids[one]])}
+        again = {one for one, _, last, *_ in locked if any(s.sequence <= last for s in several[ids[one]])}
         known: set[tuple[UUID, int]] = set()
         if again:
-            numbers = sorted({s.sequence for one in again for s in by_canary[ids[one]]})
+            numbers = sorted({s.sequence for one in again for s in several[ids[one]]})
             rows = db.rows(sql.KNOWN_SEQUENCES, service=service, series=[*again], sequences=numbers)
             known = {(one, sequence) for one, sequence in rows}
         added: list[tuple[UUID, int, int, bytes]] = []
@@ -291,7 +290,7 @@ class PostgresStore:
         for one, taken, _, merged_through, failed_through in locked:
             tiers = dict.fromkeys((retention.OPENING, retention.RAW, retention.FAILED), 0)
             last_at, last = 0.0, -1
-            for sample in sorted(by_canary[ids[one]], key=lambda sample: sample.sequence):
+            for sample in sorted(several[ids[one]], key=lambda sample: sample.sequence):
                 through = failed_through if sample.failed else merged_through
                 if sample.sequence <= through or (one, sample.sequence) in known:
                     continue

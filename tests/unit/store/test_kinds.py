@@ -9,13 +9,14 @@ import pytest
 
 from infercanary import store as package
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.store import base
-from infercanary.store.base import StoreError, open_store, register, registered, scheme_of
+from infercanary.store import kinds
+from infercanary.store.base import StoreError
+from infercanary.store.kinds import open_store, register, registered, scheme_of
 from infercanary.store.retention import Retention, opening_for
 from infercanary.store.sqlite import SqliteStore
 
 NEW_STORE = """
-from infercanary.store.base import register
+from infercanary.store.kinds import register
 from infercanary.store.sqlite import SqliteStore
 
 
@@ -48,7 +49,7 @@ def test_a_kind_that_there_is_not_is_named_with_those_that_there_are() -> None:
 
 def test_a_new_store_takes_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "fleet.py").write_text(NEW_STORE)
-    monkeypatch.setattr(base, "_registered", registered())
+    monkeypatch.setattr(kinds, "_registered", registered())
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     store = open_store("fleet://host")
     assert type(store).__name__ == "FleetStore"

@@ -1,0 +1,298 @@
+"""PostgreSQL refuses what it took before: nothing is lost, nothing is stored twice, and a metric says since when."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from postgres import Postgres, running
+from structlog.testing import capture_logs
+
+from infercanary.exporter.judging.thread import Judging
+from infercanary.judge.model import ServiceKey
+from infercanary.store.base import StoreError
+from infercanary.store.kinds import open_store
+from infercanary.store.postgres import Location
+from tests.integration.fleet.parts import HOSTS, fleet, in_time, judge, submit
+from tests.integration.fleet.world import eventually, location
+
+KEY = ServiceKey("", "slower")
+
+
+def shown(judging: Judging, name: str) -> float:
+    [point] = next(
+        family.points for family in judging.families() if family.name == f"infercanary_store_{name}"
+    )
+    assert isinstance(point.value, float)
+    return point.value
+
+
+def survives(
+    stack: ExitStack,
+    postgres: Postgres,
+    url: str,
+    store: str,
+    breaks: Callable[[], object],
+    repairs: Callable[[], object],
+    says: str,
+) -> None:
+    """A third of the answers comes before the database refuses, a third meanwhile, and a third afterwards."""
+    parts = [part for part in in_time(fleet()) if part.start.service == KEY.name]
+    third = len(parts) // 3
+    judging = judge(stack, store, HOSTS[0])
+    for part in parts[:third]:
+        submit(judging, part)
+    judging.turn()
+    assert shown(judging, "up") == 1.0
+    before = shown(judging, "success_timestamp_seconds")
+
+    breaks()
+    with capture_logs() as logged:
+        for number, part in enumerate(parts[third : 2 * third]):
+            submit(judging, part)
+            if number % 9 == 0:
+                judging.turn()
+    assert shown(judging, "up") == 0.0
+    assert shown(judging, "success_timestamp_seconds") == before, "it says since when"
+    assert judging.ownership.publishes(KEY), "what was found stays"
+    complaints = [line["error"] for line in logged if line["log_level"] == "error"]
+    assert says in complaints[-1] and "\n" not in complaints[-1]
+    assert len(complaints) <= 3, "and not at each turn"
+
+    repairs()
+    for part in parts[2 * third :]:
+        submit(judging, part)
+
+    def goes_on() -> bool:
+        judging.turn()
+        return shown(judging, "up") == 1.0
+
+    eventually(goes_on, 30)
+    judging.turn()
+    assert shown(judging, "success_timestamp_seconds") > before
+    total = sum(len(part.runs) for part in parts)
+    assert postgres.sql("SELECT sum(taken) FROM series", url) == str(total)
+    assert (
+        postgres.sql("SELECT count(*), count(DISTINCT (series, sequence)) FROM sample", url)
+        == f"{total}|{total}"
+    )
+    alone = judge(stack, None)
+    for part in parts:
+        submit(alone, part)
+    alone.turn()
+    assert alone.findings[KEY].judgements["c"].state == "regressed"
+    assert judging.findings[KEY].judgements == alone.findings[KEY].judgements, "as if nothing had been"
+
+
+# Its disk --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def disk(folder: Path, megabytes: int) -> Iterator[Path]:
+    """A file system of PostgreSQL's own; ``ballast`` fills it."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+    try:
+        shutil.chown(folder, "postgres")
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> None:
+    with suppress(OSError), (folder / "ballast").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+@pytest.mark.root
+def test_its_disk_is_full(postgres: Postgres, judges: ExitStack) -> None:
+    with disk(postgres.folder / "small", 24) as small:
+        postgres.sql(f"CREATE TABLESPACE small LOCATION '{small}'")
+        url = postgres.database()
+        name = Location.of(url).shown.rpartition("/")[2]
+        postgres.sql(f"ALTER DATABASE {name} SET TABLESPACE small")
+        survives(
+            judges, postgres, url, url,
+            breaks=lambda: fill(small),
+            repairs=(small / "ballast").unlink,
+            says="the database's disk is full; what was kept is not lost, and it goes on once there is room",
+        )  # fmt: skip
+        judges.close()
+        postgres.sql(f"DROP DATABASE {name}")
+        postgres.sql("DROP TABLESPACE small")
+
+
+@pytest.mark.root
+@pytest.mark.campaign
+def test_the_disk_of_its_log_is_full_and_it_stops(judges: ExitStack) -> None:
+    """Then all of PostgreSQL's processes end, and begin again once there is room."""
+    with running(fsync="on", synchronous_commit="on") as postgres, disk(postgres.folder / "wal", 40) as small:
+        postgres.stop()
+        log = postgres.folder / "data/pg_wal"
+        for entry in log.iterdir():
+            subprocess.run(["cp", "-a", str(entry), str(small)], check=True)
+        shutil.rmtree(log)
+        log.symlink_to(small)
+        postgres.start()
+        url = postgres.database()
+
+        def breaks() -> None:
+            fill(small)
+            postgres.sql("SELECT pg_switch_wal()")
+
+        def repairs() -> None:
+            assert "PANIC" in (postgres.folder / "log").read_text()
+            (small / "ballast").unlink()
+            postgres.start()
+
+        survives(judges, postgres, url, url, breaks, repairs, says="connection failed")
+
+
+# Its password ----------------------------------------------------------------------------------------------------
+
+
+def end_connections(postgres: Postgres, role: str) -> None:
+    postgres.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'")
+
+
+def test_its_password_is_changed(postgres: Postgres, judges: ExitStack, tmp_path: Path) -> None:
+    url = postgres.database()
+    postgres.sql("DROP ROLE IF EXISTS rotated")
+    postgres.sql("CREATE ROLE rotated LOGIN SUPERUSER PASSWORD 'old'")
+    at = location(postgres, url, tmp_path).replace("//postgres@", "//rotated@")
+    (tmp_path / "password").write_text("old")
+
+    def breaks() -> None:
+        postgres.sql("ALTER ROLE rotated PASSWORD 'new'")
+        end_connections(postgres, "rotated")
+
+    survives(
+        judges, postgres, url, at, breaks,
+        repairs=lambda: (tmp_path / "password").write_text("new\n"),
+        says="the password was refused; it is read from the file again at each try",
+    )  # fmt: skip
+
+
+# Its certificate -------------------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path, name: str, address: str) -> Path:
+    """One that signs itself, for an address; its key is beside it."""
+    pem, key = folder / f"{name}.pem", folder / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+         "-days", "1", "-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{address}",
+         "-keyout", str(key), "-out", str(pem)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return pem
+
+
+def reload(postgres: Postgres, **settings: object) -> None:
+    """Change settings of a running server, and wait until new connections have them."""
+    for name, value in settings.items():
+        postgres.sql(f"ALTER SYSTEM SET {name} = '{value}'")
+    log = postgres.folder / "log"
+    size = log.stat().st_size
+    postgres.sql("SELECT pg_reload_conf()")
+    eventually(lambda: "reloading configuration files" in log.read_text()[size:], 10)
+    time.sleep(0.2)
+
+
+class Server:
+    """The server with TLS, by one of two certificates: of its address, and of another one.
+
+    Args:
+        postgres: It runs.
+        folder: For copies that clients read.
+    """
+
+    def __init__(self, postgres: Postgres, folder: Path) -> None:
+        self.postgres, self.folder = postgres, folder
+        self.right = self._made("right", "127.0.0.1")
+        self.other = self._made("other", "127.0.0.9")
+        self.next = self._made("next", "127.0.0.1")
+
+    def _made(self, name: str, address: str) -> Path:
+        made = certificate(self.postgres.folder, name, address)
+        for path in (made, made.with_suffix(".key")):
+            shutil.copy(path, self.folder)
+            self.postgres.own(path)
+        return self.folder / made.name
+
+    def has(self, certificate: Path) -> None:
+        """Serve this certificate."""
+        pem = self.postgres.folder / certificate.name
+        reload(self.postgres, ssl_cert_file=pem, ssl_key_file=pem.with_suffix(".key"), ssl="on")
+
+
+@pytest.fixture
+def server(postgres: Postgres, tmp_path: Path) -> Iterator[Server]:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificates")
+    yield Server(postgres, tmp_path)
+    postgres.sql("ALTER SYSTEM RESET ALL")
+    reload(postgres)
+
+
+def test_its_certificate_is_by_another_authority(
+    server: Server, postgres: Postgres, judges: ExitStack, tmp_path: Path
+) -> None:
+    server.has(server.right)
+    url = postgres.database()
+    trusted = tmp_path / "trusted.pem"
+    shutil.copy(server.right, trusted)
+    at = f"{location(postgres, url, tmp_path)}&sslmode=verify-full&sslrootcert={trusted}"
+
+    def breaks() -> None:
+        server.has(server.next)
+        postgres.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_addr IS NOT NULL")
+
+    survives(
+        judges, postgres, url, at, breaks,
+        repairs=lambda: shutil.copy(server.next, trusted),
+        says="the server's certificate is not by a CA that sslrootcert names, or it has expired",
+    )  # fmt: skip
+
+
+MODES = {
+    "sslmode=disable": "",
+    "sslmode=require": "",
+    "sslmode=verify-ca&sslrootcert={right}": "",
+    "sslmode=verify-full&sslrootcert={right}": "",
+    "sslmode=verify-full&sslrootcert={other}": "the server's certificate is not by a CA that sslrootcert names",
+    "sslmode=verify-full&sslrootcert={none}": 'none.pem" does not exist Either provide the file',
+}
+
+
+def test_each_mode_connects_or_says_in_one_line_why_not(server: Server, postgres: Postgres) -> None:
+    url = postgres.database()
+    at = location(postgres, url, server.folder)
+    paths = {name: server.folder / f"{name}.pem" for name in ("right", "other", "none")}
+
+    def answer(mode: str) -> str:
+        with closing(open_store(f"{at}&{mode.format(**paths)}")) as store:
+            try:
+                store.canaries()
+            except StoreError as error:
+                return str(error)
+        return ""
+
+    assert "the server has no TLS; set ssl = on there, or another sslmode" in answer("sslmode=require")
+    server.has(server.right)
+    for mode, says in MODES.items():
+        found = answer(mode)
+        assert says in found and bool(says) == bool(found) and "\n" not in found, mode
+    server.has(server.other)
+    assert answer("sslmode=verify-ca&sslrootcert={other}") == ""
+    found = answer("sslmode=verify-full&sslrootcert={other}")
+    assert "the server's certificate is for another name; write its own into `store:`" in found

@@ -1,0 +1,120 @@
+"""A real Alertmanager with the shipped configuration, and a webhook that keeps what it sends."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+from harness import ROOT, eventually
+
+CONFIG = ROOT / "prometheus/alertmanager.yml"
+SECRET = "/run/secrets/webhook-url"
+
+# Of an alert with two severities, the last: a test names the other one.
+ALERTS = {
+    rule["alert"]: rule["labels"]
+    for group in yaml.safe_load((ROOT / "prometheus/rules/alerts.yml").read_text())["groups"]
+    for rule in group["rules"]
+}
+
+
+class Webhook(BaseHTTPRequestHandler):
+    """Keeps each notification in its server's ``received``."""
+
+    def do_POST(self) -> None:
+        """Take one."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.received.append(json.loads(body))  # type: ignore[attr-defined]
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing of requests."""
+
+
+class Alertmanager:
+    """A running one, and what it sent.
+
+    Args:
+        url: Of the process.
+        received: Its notifications, in order; it grows.
+    """
+
+    def __init__(self, url: str, received: list[dict[str, Any]]) -> None:
+        self.url = url
+        self.received = received
+
+    def send(self, *alerts: dict[str, str], ends_at: str = "") -> None:
+        """Alerts as Prometheus would send them: a name, and labels beside the rule's own."""
+        end = {"endsAt": ends_at} if ends_at else {}
+        body = [{"labels": {**ALERTS[alert["alertname"]], **alert}, **end} for alert in alerts]
+        self._ask("POST", body)
+
+    def states(self) -> dict[str, str]:
+        """Alert → active or suppressed, of all that came."""
+        return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in self._ask("GET")}
+
+    def _ask(self, method: str, body: object = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=5) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+
+@contextmanager
+def running(folder: Path, changed: Mapping[str, str]) -> Iterator[Alertmanager]:
+    """Run one as it is shipped, but for the place of the secret.
+
+    Args:
+        folder: Empty.
+        changed: Text of the configuration → what stands there instead.
+
+    Yields:
+        One that answers.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    received: list[dict[str, Any]] = []
+    server.received = received  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    secret = folder / "webhook-url"
+    secret.write_text(f"http://127.0.0.1:{server.server_port}/\n")
+    config = folder / "alertmanager.yml"
+    text = CONFIG.read_text()
+    for old, new in {SECRET: str(secret), **changed}.items():
+        assert old in text
+        text = text.replace(old, new)
+    config.write_text(text)
+    url = f"http://127.0.0.1:{port}"
+    arguments = [
+        f"--config.file={config}", f"--storage.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=error",
+    ]  # fmt: skip
+    child = subprocess.Popen(
+        ["alertmanager", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        found = Alertmanager(url, received)
+        eventually("Alertmanager answers", 20, lambda: found.states() == {})
+        yield found
+    finally:
+        child.terminate()
+        child.wait(10)
+        server.shutdown()
+        server.server_close()
