@@ -25,6 +25,7 @@ pytestmark = [
 
 GATE = "gate"
 BASELINE_RUNS = 24
+BASELINE_SECONDS = 900.0
 EARLIER_STARTS = 8
 VERDICT_SECONDS = 1800.0
 AWAY = "infercanary.test/no-such-node"
@@ -54,7 +55,7 @@ class Exporter(NamedTuple):
             runs = self.runs(service)
             return len(runs) == replicas and min(runs.values()) >= BASELINE_RUNS
 
-        eventually(f"a baseline of {service}", 300, reported)
+        eventually(f"a baseline of {service}", BASELINE_SECONDS, reported)
 
     def move(self, node: str | None) -> None:
         """Let it be on no node, or be back."""
@@ -192,7 +193,7 @@ def test_argo_waits_for_an_identical_rebuild_and_promotes_it_by_itself(argo: Con
     for _ in range(EARLIER_STARTS // 2 - 1):
         argo.start_again("rebuilt")
     set_image(argo, "rollouts.argoproj.io", "rebuilt", REBUILT)
-    eventually("that it waits", 300, lambda: measured(argo, "rebuilt").get("inconclusive", 0))
+    eventually("that it waits", 900, lambda: measured(argo, "rebuilt").get("inconclusive", 0))
     assert argo.images("rebuilt") == {OLD, REBUILT}
     eventually("its promotion", VERDICT_SECONDS, lambda: measured(argo, "rebuilt")["phase"] == "Successful")
     eventually("the new image alone", 120, lambda: argo.images("rebuilt") == {REBUILT})
@@ -204,7 +205,7 @@ def test_argo_waits_while_the_exporter_is_down(argo: Controller) -> None:
     argo.exporter.move("away")
     try:
         set_image(argo, "rollouts.argoproj.io", "silent", REBUILT)
-        eventually("errors of its analysis", 300, lambda: measured(argo, "silent").get("error", 0) >= 4)
+        eventually("errors of its analysis", 900, lambda: measured(argo, "silent").get("error", 0) >= 4)
         status = state(argo, "silent")
         assert (measured(argo, "silent")["phase"], status.get("abort")) == ("Running", None)
         assert status["phase"] in ("Progressing", "Paused")
@@ -248,7 +249,7 @@ def phase(flagger: Controller, name: str) -> str:
 def initialized(flagger: Controller, name: str, replicas: int = 2) -> None:
     """Flagger has copied the target to a primary, which alone runs."""
     flagger.begin(name, replicas)
-    eventually("its primary", 300, lambda: phase(flagger, name) == "Initialized")
+    eventually("its primary", 900, lambda: phase(flagger, name) == "Initialized")
     flagger.exporter.has_baseline(name, replicas)
 
 
