@@ -5,9 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 
-from infercanary.store.base import StoreError
-from infercanary.store.kinds import open_store
-
 
 def main(arguments: list[str]) -> int:
     """Open the store, which brings it to the schema of today.
@@ -20,6 +17,13 @@ def main(arguments: list[str]) -> int:
     """
     if len(arguments) != 1:
         print("usage: python -m infercanary.store.migrate postgresql://OWNER@HOST/DATABASE", file=sys.stderr)
+        return 2
+    try:
+        from infercanary.store.base import StoreError
+        from infercanary.store.kinds import open_store
+    except ModuleNotFoundError as error:
+        fix = "in a checkout: pip install '.[exporter,postgres]'"
+        print(f"infercanary.store.migrate needs the module `{error.name}`; {fix}", file=sys.stderr)
         return 2
     try:
         with closing(open_store(arguments[0])) as store:

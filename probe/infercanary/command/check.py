@@ -11,6 +11,7 @@ import click
 
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
+from infercanary.command.extras import needed_by
 from infercanary.command.settings import UsageError
 
 # A file that is not readable is for `read` to report, in one line.
@@ -37,12 +38,14 @@ def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str
             read(path)
             _good(path)
     if exporters:
-        from infercanary.exporter.config import check, remarks
+        with needed_by("check-config --exporter", "exporter"):
+            from infercanary.exporter.config import check, remarks
 
         for path in exporters:
             _good(path, remarks(check(path)))
     if webs:
-        from infercanary.exporter.guard import Secured
+        with needed_by("check-config --web-config", "exporter"):
+            from infercanary.exporter.guard import Secured
 
         for path in webs:
             Secured.read(Path(path))

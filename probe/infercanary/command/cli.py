@@ -11,7 +11,7 @@ import click
 import infercanary
 from infercanary.command import exit_codes
 from infercanary.command.exit_codes import ExitCode
-from infercanary.command.extras import advice
+from infercanary.command.extras import needed_by
 from infercanary.command.settings import UsageError
 
 COMMANDS = {
@@ -52,11 +52,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        try:
+        with needed_by(f"`{cmd_name}`", "demo" if cmd_name == "demo" else "exporter"):
             command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        except ModuleNotFoundError as error:
-            extra = "demo" if cmd_name == "demo" else "exporter"
-            raise UsageError(f"`{cmd_name}` needs the module `{error.name}`; {advice(extra)}") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,45 @@ def test_the_probes_tree_alone(libraries: Path) -> None:
     assert done.stderr == (
         "infercanary: `compare` needs the module `infercanary.compare`; in a checkout: pip install '.[exporter]'\n"
     )
+
+
+_EACH = """
+import sys
+from infercanary.command.cli import COMMANDS, main
+files = [["check-config", option, "none.yaml"] for option in ("--probe", "--exporter", "--web-config")]
+once = [["probe", "--once"], ["doctor", "--only", "driver"]]
+for arguments in [*([name] for name in COMMANDS if name not in ("probe", "doctor")), *files, *once]:
+    sys.argv = ["infercanary", *arguments]
+    print("==", *arguments, file=sys.stderr, flush=True)
+    try:
+        main()
+    except SystemExit as error:
+        print(error.code)
+from infercanary.store.migrate import main
+print("== migrate", file=sys.stderr, flush=True)
+print(main(["postgresql://none/none"]))
+"""
+
+
+def test_with_the_libraries_of_a_bare_install_each_command_is_there_or_says_what_it_needs(
+    libraries: Path,
+) -> None:
+    done = python([PROBE, EXPORTER, libraries], "-c", _EACH)
+    assert "Traceback" not in done.stderr
+    said = {
+        name.strip(): lines.strip()
+        for name, _, lines in (part.partition("\n") for part in done.stderr.split("== ")[1:])
+    }
+    lacking = {name for name, line in said.items() if "needs the module" in line}
+    assert {name.partition(" none.yaml")[0] for name in lacking} == {
+        "exporter", "compare", "ab", "scan", "report", "demo", "check-config --exporter", "check-config --web-config",
+        "migrate",
+    }  # fmt: skip
+    needs = re.compile(
+        r".* needs the module `\w+`; in a checkout: pip install '\.\[(exporter|demo|.*postgres)\]'"
+    )
+    assert [said[name] for name in lacking if not needs.fullmatch(said[name])] == []
+    assert said["doctor --only driver"] == "" and "NVIDIA driver" in done.stdout
 
 
 def test_the_judge_with_the_contract_and_without_the_probe(tmp_path: Path) -> None:
