@@ -18,7 +18,7 @@ from gpu_claims.claim import Measured
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 480.0
 _GUARD = 'read -r line; kill -s KILL -- "-$1" 2>/dev/null'
-MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "engines", "tests")
+MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "variants", "engines", "tests")
 
 
 class NotRun(Exception):
