@@ -66,6 +66,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     units = sorted(map(str, (ROOT / "deploy/systemd").glob("*.service")))
     host = [str(ROOT / ".ci/host"), "run", str(Path(__file__).with_name("guest.py")), str(site), *units]
     text = checked(host, VM_SECONDS + 300, HOST_SECONDS=str(VM_SECONDS))
+    print(text)  # pytest shows it where the test fails
     return [json.loads(line) for line in text.splitlines()]
 
 
