@@ -16,6 +16,9 @@ def needed_by(what: str, extra: str) -> Iterator[None]:
         what: Needs them, as the user calls it.
         extra: What brings them, as of :func:`advice`.
 
+    Yields:
+        Nothing.
+
     Raises:
         UsageError: A module is missing.
     """
