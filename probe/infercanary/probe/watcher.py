@@ -75,7 +75,8 @@ class Interrupter:
     """Raises `MemoryError` in the thread that enters it, at most once, where too little is left for what it opens.
 
     It may come at any call, also that of ``__exit__``: another ``with`` around this one takes what escapes. Once
-    ``__exit__`` has returned, nothing comes any more.
+    ``__exit__`` has returned, nothing comes any more. Around calls alone: what interrupts a loop that stands in the
+    ``with`` itself passes that by in Python 3.13, whose compiler leaves its jump back out of the exception table.
 
     Args:
         growth: What is opened; it keeps why it was interrupted.

@@ -291,6 +291,7 @@ def test_in_a_servers_process_an_opening_is_interrupted(resident: dict[str, int]
             opening(growth)
 
     def opening(growth: Growth) -> None:
+        """A call, as in the product: what interrupts a loop that stands in the `with` itself may pass it by in 3.13."""
         deadline = time.monotonic() + 10
         while not (late and growth.interrupted):  # else one without an end
             assert time.monotonic() < deadline
