@@ -240,6 +240,8 @@ class Collector:
             now,
         ):
             accepted = msgspec.structs.replace(accepted, environment=probe.environment)
+        # Where the clock was set back, what comes now is of the server that it watches.
+        probe.since = min(probe.since, time.time())
         starts = probe.new_runs(report.boot_id, zip(accepted.runs, summaries, strict=True))
         if _affords(probe, report.boot_id, starts, now):
             probe.remember(report.boot_id, report.started_at, accepted)

@@ -218,6 +218,22 @@ async def test_runs_of_a_start_before_the_exporters_own_are_the_stores_to_place(
     assert started is not None and started.origin == origin
 
 
+async def test_a_sidecars_runs_count_though_the_clock_was_set_back_after_its_server_started() -> None:
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), ())
+    probe = PolledProbe(
+        Container(service="s", name="c", id="0" * 64, watched_id="7" * 64, watched_since=time.time() + 3600)
+    )
+    for number, ago in enumerate((100, 0)):
+        at = time.time() - ago
+        run = Run(
+            sequence=number, canary="c", scheduled_at=at, started_at=at, outcome="ok", latencies=(0.01,)
+        )
+        await collector.absorb(probe, encode(Report(1, "one", at, f"one.{number}", 0, (), {}, (run,))))
+    await collector.close()
+    assert probe.sequences == {"one": 1}
+    assert probe.runs_collected == 1
+
+
 @pytest.mark.parametrize(("since", "counts"), [(1000.0, True), (1030.0, True), (5000.0, False)])
 async def test_a_sidecars_start_is_not_that_of_a_server_that_came_later(since: float, counts: bool) -> None:
     """Its own start, and the answers that it compares with, were those of the server before."""
