@@ -24,6 +24,7 @@ from infercanary.probe.targets.onnx import OnnxTarget
 
 _START_SECONDS = 180.0
 _TOKENS, _COMPLETIONS = 32, 12
+_TINY_LLAMA = Path(__file__).with_name("tiny_llama.py")
 
 
 @step("engine-modes", "eager, CUDA graph and max-autotune: the same output")
@@ -161,10 +162,9 @@ def streaming(place: Place) -> list[Measured]:
 
 @contextmanager
 def _serving(place: Place, command: str) -> Iterator[str]:
-    (place.folder / "make.py").write_text(_TINY)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(place.folder)}
     subprocess.run(
-        [sys.executable, "make.py"],
+        [sys.executable, str(_TINY_LLAMA)],
         cwd=place.folder,
         check=True,
         capture_output=True,
@@ -206,26 +206,6 @@ def _answers(url: str) -> bool:
     with suppress(OSError), urllib.request.urlopen(url, timeout=2) as response:
         return bool(response.status == 200)
     return False
-
-
-_TINY = """
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-signs = sorted(sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign.isascii() or sign == "\\u0120")
-made = Tokenizer(models.BPE(vocab={sign: i for i, sign in enumerate(["<s>", "</s>", *signs])}, merges=[]))
-made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>")
-tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-torch.manual_seed(0)
-config = LlamaConfig(
-    vocab_size=len(signs) + 2, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=4, max_position_embeddings=512, bos_token_id=0, eos_token_id=None, pad_token_id=1,
-)
-LlamaForCausalLM(config).save_pretrained("tiny")
-tokenizer.save_pretrained("tiny")
-"""
 
 
 def _needs(name: str, modules: tuple[str, ...], what: str) -> None:

@@ -74,25 +74,7 @@ output [{ name: "y" data_type: TYPE_FP32 dims: [ -1, 1024 ] }]
 instance_group [{ kind: KIND_CPU }]
 """
 
-_TINY_LLAMA = """\
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-# Letters only, and no end: bytes that are no text would be held back, and a salt makes the model write other ones.
-signs = sorted(sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign.isascii() or sign == "\u0120")
-made = Tokenizer(models.BPE(vocab={sign: i for i, sign in enumerate(["<s>", "</s>", *signs])}, merges=[]))
-made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>")
-tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
-torch.manual_seed(0)
-config = LlamaConfig(
-    vocab_size=len(signs) + 2, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=4, max_position_embeddings=512, bos_token_id=0, eos_token_id=None, pad_token_id=1,
-)
-LlamaForCausalLM(config).save_pretrained("tiny")
-tokenizer.save_pretrained("tiny")
-"""
+_TINY_LLAMA = Path(__file__).parents[3] / "benchmarks/gpu_claims/tiny_llama.py"
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +139,10 @@ def transformers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     pytest.importorskip("torch")
     made = environment("transformers")
     folder = tmp_path_factory.mktemp("transformers")
-    (folder / "make.py").write_text(_TINY_LLAMA)
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), **_ONE_THREAD}
-    subprocess.run([made / "bin/python", "make.py"], cwd=folder, check=True, capture_output=True, timeout=300)
+    subprocess.run(
+        [made / "bin/python", _TINY_LLAMA], cwd=folder, check=True, capture_output=True, timeout=300
+    )
     port = free_port()
     command: list[str | Path] = [
         made / "bin/transformers",

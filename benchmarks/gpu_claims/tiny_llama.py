@@ -1,0 +1,34 @@
+"""Make ``tiny``, a language model of random weights, in the current folder: ``transformers serve ./tiny`` serves it.
+
+It runs in the environment of the server, which need not be the one of the claims or of the tests.
+"""
+
+from __future__ import annotations
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+def main() -> None:
+    """Write the model and its tokenizer."""
+    # Letters only, and no end: bytes that are no text would be held back, and a salt makes the model write other ones.
+    signs = sorted(sign for sign in pre_tokenizers.ByteLevel.alphabet() if sign.isascii() or sign == "\u0120")
+    vocabulary = {sign: i for i, sign in enumerate(["<s>", "</s>", *signs])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", pad_token="</s>"
+    )
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(vocabulary), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=512, bos_token_id=0, eos_token_id=None, pad_token_id=1,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained("tiny")
+    tokenizer.save_pretrained("tiny")
+
+
+if __name__ == "__main__":
+    main()
