@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import resource
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -51,28 +53,46 @@ def _is_shared(path: PurePosixPath) -> bool:
     return path.parent == SHARED_STACK or path.stem in ORDER.get(path.parent, ())
 
 
-def _scope(nodeid: str) -> str:
-    """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file."""
-    path = _path(nodeid)
-    return str(path.parent if _is_shared(path) else path)
+def _scopes(nodeids: Sequence[str]) -> Mapping[str, str]:
+    """Tests of one scope run in one process, one after the other: those of what is shared, and those of a file.
+
+    Of a file that has both kinds the quiet tests are a scope of their own: they stand at the end of the order.
+    """
+    found, parts, before = {}, Counter[PurePosixPath](), None
+    for nodeid in nodeids:
+        path = _path(nodeid)
+        parts[path] += path != before
+        before = path
+        found[nodeid] = str(path.parent) if _is_shared(path) else f"{path} {parts[path]}"
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each process begins with other files: pytest's changes to a file's asserts take longer than its import, and what
+    one process has compiled the others read."""
+    process = getattr(session.config, "workerinput", None)
+    if process is None or session.config.args != session.config.getini("testpaths"):
+        return
+    files = sorted((session.config.rootpath / "tests").rglob("test_*.py"))
+    first = len(files) * int(process["workerid"].removeprefix("gw")) // process["workercount"]
+    for path in files[first:] + files[:first]:
+        with suppress(Exception, pytest.skip.Exception):  # is reported when it is collected
+            _ = pytest.Module.from_parent(session, path=path).obj
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The shared stack first, then the longest files; files with quiet tests last, for these wait for all others."""
+    """The shared stack first, then the longest files; quiet tests last, for these wait for all others."""
     seconds: dict[PurePosixPath, float] = {}
-    quiet = set()
     for item in items:
-        path = _path(item.nodeid)
         if mark := item.get_closest_marker("takes"):
-            seconds[path] = mark.args[0]
-        if item.get_closest_marker("quiet"):
-            quiet.add(path)
+            seconds[_path(item.nodeid)] = mark.args[0]
 
     def key(item: pytest.Item) -> tuple[bool, bool, float]:
         path = _path(item.nodeid)
         if _is_shared(path):
             return False, False, ORDER[path.parent].index(path.stem)
-        return True, path in quiet, -seconds.get(path, 0.0)
+        return True, item.get_closest_marker("quiet") is not None, -seconds.get(path, 0.0)
 
     items.sort(key=key)
 
@@ -144,8 +164,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        @cached_property
+        def _scopes(self) -> Mapping[str, str]:
+            return _scopes(self.collection)
+
         def _split_scope(self, nodeid: str) -> str:
-            return _scope(nodeid)
+            return self._scopes[nodeid]
 
     config.option.loadscopereorder = False
     return Scheduling(config, log)

@@ -44,6 +44,8 @@ STRUCTURE = (
     "tests/unit/test_words.py",
 )
 """Tests of the suite that a new file can break."""
+pytestmark = pytest.mark.takes(60)
+
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 Follow = Callable[[str], tuple[list[str], str]]

@@ -14,6 +14,8 @@ import yaml
 
 from tests.for_each import for_each
 
+pytestmark = pytest.mark.takes(40)
+
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "prometheus"
 RULE_FILES = sorted((PROMETHEUS / "rules").glob("*.yml"))
