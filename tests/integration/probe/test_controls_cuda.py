@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_stand_in import build, needs_cc
+from forked import Forks
 
 from infercanary.probe.gpu.cuda_driver import _PROTOTYPES
 from infercanary.probe.targets.controls.cuda import PTX
@@ -67,24 +67,30 @@ def usual(library: Callable[..., Path]) -> Path:
     return library()
 
 
-def session(folder: Path, body: str, **names: Any) -> dict[str, Any]:
-    """What a process with that library leaves in ``found``."""
-    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + given + body + "\nprint(json.dumps(found))"],
-        capture_output=True, text=True, timeout=60,
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 Run = Callable[..., dict[str, Any]]
 
 
+@pytest.fixture(scope="module")
+def session() -> Iterator[Run]:
+    """What a process with the library of a folder leaves in ``found``."""
+    with ExitStack() as stack:
+
+        @cache
+        def forks(folder: Path) -> Forks:
+            return stack.enter_context(
+                Forks("infercanary.probe.targets.controls.cuda", LD_LIBRARY_PATH=str(folder))
+            )
+
+        def run(folder: Path, body: str, **names: Any) -> dict[str, Any]:
+            given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+            found: dict[str, Any] = forks(folder).run(PRELUDE + given + body + "\nprint(json.dumps(found))")
+            return found
+
+        yield run
+
+
 @pytest.fixture
-def run(usual: Path) -> Run:
+def run(usual: Path, session: Run) -> Run:
     return lambda body, **names: session(usual, body, **names)
 
 
@@ -390,14 +396,14 @@ found["imported"] = sorted({"torch", "numpy"} & set(sys.modules))
 
 
 @needs_cc
-def test_a_driver_that_is_too_old(library: Callable[..., Path]) -> None:
+def test_a_driver_that_is_too_old(library: Callable[..., Path], session: Run) -> None:
     old = library("-DcuDevicePrimaryCtxRelease_v2=cuDevicePrimaryCtxRelease")
     found = session(old, "found['error'] = raised(control('gpu_fma').open)")
     error = "Unavailable: this driver's libcuda.so.1 has no cuDevicePrimaryCtxRelease_v2: it is too old"
     assert found == {"error": error}
 
 
-def test_no_driver_at_all(tmp_path: Path) -> None:
+def test_no_driver_at_all(tmp_path: Path, session: Run) -> None:
     found = session(
         tmp_path,
         "found['names'] = list(available_controls('cuda'))\nfound['library'] = lib is not None\n"

@@ -8,12 +8,15 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_stand_in import CC, build, needs_cc
+from forked import Forks
 
 pytest.importorskip("numpy")
 
@@ -84,29 +87,35 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("cuda"))
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """Of a process that finds the stand-ins, and this CUDA."""
+def stand_ins(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds the stand-ins, and this CUDA."""
     path = os.pathsep.join(filter(None, [str(STAND_INS), os.environ.get("PYTHONPATH", "")]))
-    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path}
-
-
-def session(folder: Path, body: str, **names: Any) -> dict[str, Any]:
-    given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-    done = subprocess.run(
-        [sys.executable, "-c", PRELUDE + given + body + "\nprint(json.dumps(found))"],
-        capture_output=True, text=True, timeout=120,
-        env=environment(folder),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path, "FAKE_NVML": str(folder / "script")}
 
 
 Run = Callable[..., dict[str, Any]]
 
 
+@pytest.fixture(scope="module")
+def session() -> Iterator[Run]:
+    """What a process with the stand-ins, and the CUDA of a folder, leaves in ``found``."""
+    with ExitStack() as stack:
+
+        @cache
+        def forks(folder: Path) -> Forks:
+            modules = ("numpy", "infercanary.probe.targets.onnx", "infercanary.probe.targets.tensorrt")
+            return stack.enter_context(Forks(*modules, **stand_ins(folder)))
+
+        def run(folder: Path, body: str, **names: Any) -> dict[str, Any]:
+            given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+            found: dict[str, Any] = forks(folder).run(PRELUDE + given + body + "\nprint(json.dumps(found))")
+            return found
+
+        yield run
+
+
 @pytest.fixture
-def run(library: Path, tmp_path: Path) -> Run:
+def run(library: Path, tmp_path: Path, session: Run) -> Run:
     def begin(body: str, written: bytes, **names: Any) -> dict[str, Any]:
         path = tmp_path / "engine"
         path.write_bytes(written)
@@ -520,7 +529,7 @@ def test_both_in_a_probe_with_the_controls_of_the_gpu(library: Path, tmp_path: P
     done = subprocess.run(
         [sys.executable, "-m", "infercanary", "probe", "--config", "probe.yaml", "--once"],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
-        env=environment(library),
+        env=os.environ | stand_ins(library),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     out = done.stdout.replace("\xa0", " ")
@@ -550,7 +559,7 @@ found["no device"] = unfit_driver("it", "12.4")
 
 
 @needs_cc
-def test_what_a_driver_runs_by_nvidias_rules(library: Path) -> None:
+def test_what_a_driver_runs_by_nvidias_rules(library: Path, session: Run) -> None:
     """Older always, newer within a major release from CUDA 11 on; not what a newer major release was built for."""
     pairs = [("11.8", 12040), ("12.8", 12040), ("11.8", 11000), ("13.0", 12020), ("12.1", 11040), ("14.0", 13000),
              ("10.2", 10010), ("10.1", 10020), ("11.0", 10020), ("", 12040)]  # fmt: skip
@@ -603,7 +612,7 @@ found["ends"] = canary.mistake is not None
 
 
 @needs_cc
-def test_a_driver_that_is_too_old_for_torch(library: Path) -> None:
+def test_a_driver_that_is_too_old_for_torch(library: Path, session: Run) -> None:
     pytest.importorskip("torch")
     found = session(library, OLD_DRIVER)
     assert found.pop("detail").startswith(
@@ -660,26 +669,25 @@ found["line"] = explained(error, place_of(error, "cuda"), "cuda")
 Nvml = Callable[..., Path]
 
 
-@pytest.fixture
-def nvml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Nvml:
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Nvml:
     """Says how full the stand-in's GPU is, which is NVML's second; gives the folder with both libraries."""
-    build(tmp_path)
+    folder = build(tmp_path_factory.mktemp("nvml"))
     source = Path(__file__).parents[2] / "fake_nvml/nvml.c"
     subprocess.run(
-        [str(CC), "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(source)], check=True
+        [str(CC), "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(source)], check=True
     )
-    monkeypatch.setenv("FAKE_NVML", str(tmp_path / "script"))
 
     def write(used: int, *lines: str) -> Path:
         said = ["gpus * 2", f"bus 1 {0x41}", f"memory_size 1 {80 << 30}", f"memory_used 1 {used}", *lines]
-        (tmp_path / "script").write_text("\n".join(said) + "\n")
-        return tmp_path
+        (folder / "script").write_text("\n".join(said) + "\n")
+        return folder
 
     return write
 
 
 @needs_cc
-def test_how_full_the_device_is_by_nvml(nvml: Nvml) -> None:
+def test_how_full_the_device_is_by_nvml(nvml: Nvml, session: Run) -> None:
     assert session(nvml(79 << 30), FULL)["line"] == (
         "out of memory (device): 79.00 GiB of 80.00 GiB in use on cuda:0; CudaError: cuMemAlloc_v2: "
         "CUDA_ERROR_OUT_OF_MEMORY (2)"
@@ -734,7 +742,7 @@ OF_ENGINES = {
 
 @needs_cc
 @pytest.mark.parametrize("kind", OF_ENGINES)
-def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, tmp_path: Path, kind: str) -> None:
+def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, tmp_path: Path, session: Run, kind: str) -> None:
     """Nothing is taken of the last 300 MiB, not even by a context. When there is room it is opened."""
     body, written, options = OF_ENGINES[kind]
     (tmp_path / "engine").write_bytes(written)
@@ -755,7 +763,7 @@ def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, tmp_path: Path, kind: s
 @needs_cc
 @pytest.mark.parametrize("is_guest", [False, True])
 def test_onnx_runtimes_arena_is_bound_in_a_process_of_the_probes_own(
-    nvml: Nvml, tmp_path: Path, is_guest: bool
+    nvml: Nvml, tmp_path: Path, session: Run, is_guest: bool
 ) -> None:
     body, written, options = OF_ENGINES["onnx"]
     (tmp_path / "engine").write_bytes(written)
@@ -778,7 +786,7 @@ canary.close(30)
 
 
 @needs_cc
-def test_an_engines_execution_context_is_asked_for(nvml: Nvml, tmp_path: Path) -> None:
+def test_an_engines_execution_context_is_asked_for(nvml: Nvml, tmp_path: Path, session: Run) -> None:
     (tmp_path / "engine").write_bytes(plan(X, Y, device_memory=9 << 30))
     script = """
 _, canary = beside(target)
@@ -798,7 +806,9 @@ canary.close(30)
 @pytest.mark.parametrize(
     ("places", "expected"), [(1, [3 << 30, 10 << 30]), (3, None)], ids=["one part", "two parts"]
 )
-def test_the_memory_of_a_part_of_a_gpu(nvml: Nvml, places: int, expected: list[int] | None) -> None:
+def test_the_memory_of_a_part_of_a_gpu(
+    nvml: Nvml, session: Run, places: int, expected: list[int] | None
+) -> None:
     """Which of several is CUDA's, NVML does not say."""
     script = "from infercanary.probe.shortage import of_device\nfound['memory'] = of_device(0)"
     sizes = [

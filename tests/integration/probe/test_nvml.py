@@ -17,12 +17,14 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from cuda_stand_in import build
+from forked import Forks
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from real_servers import free_port
@@ -70,33 +72,40 @@ def usual(library: Callable[..., Path]) -> Path:
     return library()
 
 
-def session(folder: Path, script: Path) -> Iterator[Ask]:
+Session = Callable[[Path, Path], Iterator[Ask]]
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
     """Each call takes one sample, with these lines as the library's script, in a process that goes on."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nvml_session", str(script), str(script.parent / "sys")],
-        cwd=MODULES, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder), "FAKE_NVML": str(script)},
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
-    stdin, stdout = process.stdin, process.stdout
+    with ExitStack() as stack:
 
-    def ask(*lines: str, **more: Any) -> dict[str, Any]:
-        stdin.write(json.dumps({"lines": lines, **more}) + "\n")
-        stdin.flush()
-        answer: dict[str, Any] = json.loads(stdout.readline())
-        return answer
+        @cache
+        def forks(folder: Path) -> Forks:
+            needed = ("infercanary.probe.samplers.nvml", "infercanary.probe.sampling", "logging")
+            return stack.enter_context(Forks(*needed, LD_LIBRARY_PATH=str(folder)))
 
-    try:
-        yield ask
-    finally:
-        stdin.close()
-        process.kill()  # a call that hangs in C would hold up the interpreter's end
-        process.wait()
-        stdout.close()
+        def begin(folder: Path, script: Path) -> Iterator[Ask]:
+            code = "import runpy; runpy.run_module('nvml_session', run_name='__main__')"
+            process = forks(folder).begin(
+                code, str(script), str(script.parent / "sys"), FAKE_NVML=str(script)
+            )
+
+            def ask(*lines: str, **more: Any) -> dict[str, Any]:
+                process.ask({"lines": lines, **more})
+                answer: dict[str, Any] = json.loads(process.file.readline())
+                return answer
+
+            try:
+                yield ask
+            finally:
+                process.kill()  # a call that hangs in C would hold up the interpreter's end
+
+        yield begin
 
 
 @pytest.fixture
-def ask(usual: Path, tmp_path: Path) -> Iterator[Ask]:
+def ask(usual: Path, tmp_path: Path, session: Session) -> Iterator[Ask]:
     yield from session(usual, tmp_path / "script")
 
 
@@ -326,7 +335,7 @@ def test_errors_that_are_remembered_are_no_second_answer(ask: Ask) -> None:
     assert [shown(1, minutes=1), shown(1)] == [errors | {"0/uncorrected": 4}] * 2
 
 
-def test_an_old_driver(library: Callable[..., Path], tmp_path: Path) -> None:
+def test_an_old_driver(library: Callable[..., Path], tmp_path: Path, session: Session) -> None:
     for ask in session(library("-DOLD_DRIVER"), tmp_path / "script"):
         found = ask("reasons * 4", "temperature * 43")
         assert (found["success"], found["said"]) == (1, [])
@@ -543,7 +552,7 @@ def test_a_call_that_hangs_does_not_hang_the_probe_and_comes_back(ask: Ask, func
     assert back["said"] == ["INFO sampler nvml: works again"]
 
 
-def test_no_library_at_all(tmp_path: Path) -> None:
+def test_no_library_at_all(tmp_path: Path, session: Session) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     for ask in session(empty, tmp_path / "script"):
