@@ -6,6 +6,7 @@ but that command knows no rule that reads another one, and no alert.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -28,6 +29,8 @@ from grafana.situations.worlds import END, Situation
 RULES = Path(__file__).parents[2] / "prometheus/rules"
 PROGRAMS = ("prometheus", "promtool")
 _READY_SECONDS = 30.0
+_ENVIRONMENT = {"GOGC": "400", **os.environ}
+"""Its garbage is collected more seldom, which takes less CPU time and more memory."""
 _number: Callable[[float], str] = floatToGoString  # prometheus_client leaves it untyped
 _NAME = re.compile(r"[a-zA-Z_][\w:]*")
 
@@ -155,7 +158,7 @@ def _blocks(file: Path, folder: Path) -> None:
     if file.stat().st_size <= len("# EOF\n"):
         return
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603
+    made = subprocess.run(command, check=False, capture_output=True, text=True, env=_ENVIRONMENT)  # noqa: S603
     if made.returncode != 0:
         raise RuntimeError(f"promtool cannot read {file}: {made.stderr}")
     file.unlink()
@@ -172,7 +175,7 @@ def _running(folder: Path) -> Iterator[Prometheus]:
     command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}"]
     command += [f"--web.listen-address={address}", "--storage.tsdb.retention.time=100y", "--log.level=warn"]
     with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=_ENVIRONMENT)  # noqa: S603
     try:
         _wait(f"http://{address}/-/ready", process, log)
         yield Prometheus(f"http://{address}")
