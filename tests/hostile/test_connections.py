@@ -25,7 +25,7 @@ HERE = Path(__file__).parent
 PROBES = 20
 ATTACKER = "127.0.0.2"
 """As containers have it, who attacks has another address than who scrapes: one address has one share."""
-ATTACK_SECONDS = 1.5
+ATTACK_SECONDS = 1.0
 MOST_BYTES = 300 << 20
 """Of the exporter: Compose gives it 512 MiB, and without an attack it has about 100 beside 20 such probes."""
 

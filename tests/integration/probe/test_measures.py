@@ -72,8 +72,15 @@ def memory(runs: list[Run]) -> float:
     return statistics.median(run.measures[HOST_MEMORY] for run in runs)
 
 
-def test_thirty_percent_more_memory_is_reported_as_that(tmp_path: Path) -> None:
-    runs, seen = measured(tmp_path / "before")
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Run], Seen]:
+    return measured(tmp_path_factory.mktemp("plain") / "probe")
+
+
+def test_thirty_percent_more_memory_is_reported_as_that(
+    plain: tuple[list[Run], Seen], tmp_path: Path
+) -> None:
+    runs, seen = plain
     before = memory(runs)
     assert before > 50e6, "torch alone takes that"
     assert seen.value(MEMORY, "c", "host") == runs[-1].measures[HOST_MEMORY]
@@ -92,8 +99,8 @@ def test_thirty_percent_more_memory_is_reported_as_that(tmp_path: Path) -> None:
         assert found == pytest.approx(ratio, abs=0.03), name
 
 
-def test_throughput_is_of_all_samples(tmp_path: Path) -> None:
-    runs, seen = measured(tmp_path / "c")
+def test_throughput_is_of_all_samples(plain: tuple[list[Run], Seen]) -> None:
+    runs, seen = plain
     for run in runs:
         assert run.measures[THROUGHPUT] == pytest.approx(4 * len(run.latencies) / sum(run.latencies))
     assert seen.value(RATE, "c") == runs[-1].measures[THROUGHPUT]

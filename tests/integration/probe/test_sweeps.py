@@ -146,7 +146,7 @@ def test_throughput_against_latency(start: Callable[[str], Started]) -> None:
 
 
 def test_a_size_that_raises_or_does_not_fit_costs_only_itself(start: Callable[[str], Started]) -> None:
-    sweep = "batches: [1, 4, 8], seconds: 4, every_seconds: 1"
+    sweep = "batches: [1, 4, 8], seconds: 2.4, every_seconds: 1"
     raising = start(settings(sweep, "swept:raises", 8))
     full = start(settings(sweep, "swept:too_large", 8))
     seen = raising.until(has_swept)
@@ -240,7 +240,7 @@ def test_in_a_servers_pool_with_the_servers_own_model(started: Any) -> None:
         probe = started(
             {"c": TorchTarget(model, torch.ones(1, 64))},
             executor=pool,
-            sweeps={"c": Sweep(batches=(1, 8), concurrency=(2,), seconds=4, every_seconds=1)},
+            sweeps={"c": Sweep(batches=(1, 8), concurrency=(2,), seconds=2.4, every_seconds=1)},
         )
         seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=60)
         assert all(point(seen, *load)[1] > 0 for load in ((1,), (8,), (1, 2)))
@@ -301,7 +301,7 @@ def test_requests_to_a_server_at_a_time(started: Any, server: Any, kind: str) ->
     }
     probe = started(
         {"c": make(kind, options[kind] | {"timeout_seconds": 5})},
-        sweeps={"c": Sweep(batches=(2,), concurrency=(1, 3), seconds=4, every_seconds=1)},
+        sweeps={"c": Sweep(batches=(2,), concurrency=(1, 3), seconds=2.4, every_seconds=1)},
     )
     before = server.connections
     seen: Seen = until(lambda: has_swept(s := fetch(probe.address)) and s, seconds=60)

@@ -102,7 +102,7 @@ def started(state: Path, *options: str) -> subprocess.Popen[str]:
         "0.05",
         *options,
     ]
-    environment = {**os.environ, "PYTHONPATH": "probe:exporter:benchmarks"}
+    environment = {**os.environ, "PYTHONPATH": "probe:exporter:benchmarks", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
