@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Literal
@@ -50,6 +51,8 @@ _MAX_HELP = 1024
 _MAX_ENVIRONMENT = 200
 _MAX_SETTING = 4096
 _MAX_OUTPUT = 64  # places of one output
+_MAX_BOOT_ID = 64  # bytes; ours have 32
+_MAX_OUTPUTS = 1_024  # places of all outputs
 _MAX_NAMES = 100  # tags, phases, controls or measures of one run
 
 
@@ -100,13 +103,12 @@ def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepte
         },
         limits.environment_bytes,
     )
-    outputs = {
-        canary: values
-        for canary, values in list(report.outputs.items())[:_MAX_NAMES]
-        if _printable(canary, limits.label_bytes)
-        and len(values) <= _MAX_OUTPUT
-        and all(abs(value) <= bounds.MOST_AMOUNT for value in values)
-    }
+    outputs: dict[str, tuple[float, ...]] = {}
+    places = _MAX_OUTPUTS
+    for canary, values in report.outputs.items():
+        if len(values) <= min(_MAX_OUTPUT, places) and _sound_output(canary, values, limits):
+            outputs[canary] = values
+            places -= len(values)
     rejected["run"] += len(report.runs) - len(runs)
     unsound = {i for i, run in enumerate(runs) if run.profile is not None and not is_sound(run.profile)}
     rejected["profile"] += len(unsound)
@@ -124,15 +126,12 @@ def bounded(environment: Mapping[str, str], most: int) -> dict[str, str]:
 
     Args:
         environment: Component → its value.
-        most: Bytes of all names and values.
+        most: Bytes of all names and values, as they are in memory: 49 more than its letters for each text.
 
     Returns:
         Those, in the order in which they came.
     """
-    sizes = {
-        name: len(name.encode(errors="replace")) + len(value.encode(errors="replace"))
-        for name, value in environment.items()
-    }
+    sizes = {name: sys.getsizeof(name) + sys.getsizeof(value) for name, value in environment.items()}
     if sum(sizes.values()) <= most:
         return dict(environment)
     fitting: set[str] = set()
@@ -198,6 +197,12 @@ def _sound_value(value: float | HistogramValue, kind: Kind) -> bool:
     return kind != "histogram" and math.isfinite(value) and (kind == "gauge" or value >= 0)
 
 
+def _sound_output(canary: str, values: tuple[float, ...], limits: Limits) -> bool:
+    return _printable(canary, limits.label_bytes) and all(
+        abs(value) <= bounds.MOST_AMOUNT for value in values
+    )
+
+
 def _sound_run(run: Run, limits: Limits) -> bool:
     return (
         _printable(run.canary, limits.label_bytes)
@@ -205,8 +210,17 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         and all(_sound_names(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures))
         and len(run.tags) <= _MAX_NAMES
         and all(_printable(tag, limits.label_bytes) for tag in run.tags)
-        and _printable(run.boot_id, limits.label_bytes)
+        and is_boot_id(run.boot_id)
     )
+
+
+def is_boot_id(text: str) -> bool:
+    """Whether a probe's process can have this name: a thousand of them are remembered.
+
+    Args:
+        text: Of a report or a run; empty in a run of the process that reports.
+    """
+    return _printable(text, _MAX_BOOT_ID)
 
 
 def _sound_names(names: Collection[str], limits: Limits) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import aiohttp
 import msgspec
 
-from infercanary.client.accept import Accepted, accept
+from infercanary.client.accept import Accepted, accept, is_boot_id
 from infercanary.client.access import NO_ACCESS, ProbeAccess
 from infercanary.client.limits import Limits
 from infercanary.client.wire import Metered, TooCostly
@@ -35,7 +35,7 @@ Failure = Literal[
 ]
 
 _BYTES_OF_A_PART = 20  # at least, of an honest report: most of them are numbers of 17 digits
-_MAX_OPAQUE = 512  # characters of a boot id or cursor
+_MAX_CURSOR = 512  # characters
 
 
 class PollError(Exception):
@@ -86,7 +86,7 @@ def read(body: bytes, limits: Limits, reserved: Collection[str] = ()) -> Receive
         raise PollError("malformed", f"lost_runs is {report.lost_runs}")
     if not 0 <= report.started_at <= LATEST:
         raise PollError("malformed", f"started_at is {report.started_at}")
-    if not all(len(text) <= _MAX_OPAQUE and text.isprintable() for text in (report.boot_id, report.cursor)):
+    if not (is_boot_id(report.boot_id) and len(report.cursor) <= _MAX_CURSOR and report.cursor.isprintable()):
         raise PollError("malformed", "boot_id or cursor is too long or not printable")
     return Received(report, accept(report, limits, reserved))
 
@@ -138,6 +138,7 @@ async def fetch(
     timeout_seconds: float,
     limit: int,
     access: ProbeAccess = NO_ACCESS,
+    may_hold: Callable[[int], bool] = lambda _size: True,
 ) -> bytes:
     """The body of one answer of a probe.
 
@@ -148,6 +149,7 @@ async def fetch(
         timeout_seconds: For the whole answer.
         limit: Bytes of it at most.
         access: What is shown to the probe.
+        may_hold: Asked, as it comes in, whether so many bytes of it may be kept.
 
     Raises:
         PollError: There is no whole answer.
@@ -171,6 +173,8 @@ async def fetch(
                 body += piece
                 if len(body) > limit:
                     raise PollError("too_large", f"the report is over {limit} bytes (limits.report_bytes)")
+                if not may_hold(len(body)):
+                    raise PollError("too_large", "too many answers as large as this one come at once")
             return bytes(body)
     except UsageError as error:  # a file of ours that was renewed half
         raise PollError("unreachable", str(error)) from None

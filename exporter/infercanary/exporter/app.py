@@ -121,8 +121,10 @@ class Exporter:
             *(kind.key for kind in registered() if kind.key not in reloadable),
         ]
         self.live = LiveConfig(config, path, self._reconfigure, fixed, given)
-        self.judging = Judging(config.store, config.judge.policy(), config.host_name)
-        self.collector = Collector(config, self.exposition, self.judging, _RESERVED)
+        memory = totals.memory_limit()
+        queue_bytes = totals.Ceilings.within(config.limits, memory).queue_bytes
+        self.judging = Judging(config.store, config.judge.policy(), config.host_name, queue_bytes)
+        self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._process = ProcessCollector(registry=None)
         self._own = Signals(OWN)

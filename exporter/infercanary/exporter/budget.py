@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from infercanary.contract.report import Metric
 
 Budget = Literal["cpu_seconds", "bytes", "starts", "runs", "samples", "environment_bytes", "series"]
-Total = Literal["shown_bytes", "shown_series"]
+Total = Literal["shown_bytes", "shown_series", "held_bytes"]
 
 
 class Allowance(NamedTuple):

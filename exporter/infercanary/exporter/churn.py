@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from infercanary.exporter.budget import Account
 from infercanary.exporter.expose import Lines
 
-_MOST_KNOWN = 20_000  # hashes
+_MOST_KNOWN = 2_500  # hashes: several times what an honest probe has
 
 
 class KnownSeries:
@@ -34,7 +34,7 @@ class KnownSeries:
         afforded = []
         for lines in reported:
             if id(lines.layout) not in layouts:
-                series = {hash(line) for line in lines.layout.template.split("\n")[:-1]}
+                series = {hash(line) for line in lines.layout.template.split(b"\n")[:-1]}
                 if not account.spend("series", len(series - self._known), now):
                     continue
                 self._known |= series

@@ -34,13 +34,13 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
-from infercanary.exporter.totals import Shares, memory_limit
+from infercanary.exporter.totals import Shares
 from infercanary.judge.model import ServiceKey
 
 log = structlog.get_logger(__name__)
 
 _MAX_BACKOFF_SECONDS = 60.0
-_BOOTS = 1024  # as many as a probe in a crash loop finds runs in its journal
+_BOOTS = 512  # as many as a probe in a crash loop finds runs in its journal
 _QUICK_RETRIES = 3
 _COMPARE_SECONDS = 1.0  # probes that report other CPUs each time must not cost more
 
@@ -67,17 +67,23 @@ class Collector:
         exposition: Where probes are shown.
         judging: Where runs go.
         reserved: Base names of the exporter's own families.
+        memory: Bytes that the exporter's process may take; None for any number.
     """
 
     def __init__(
-        self, config: ExporterConfig, exposition: Exposition, judging: Judging, reserved: Collection[str]
+        self,
+        config: ExporterConfig,
+        exposition: Exposition,
+        judging: Judging,
+        reserved: Collection[str],
+        memory: int | None = None,
     ) -> None:
         self.config = config
         self.judging = judging
         self.probes: dict[Key, PolledProbe] = {}
         self.services: dict[ServiceKey, list[PolledProbe]] = {}
         """The same by service."""
-        self.shares = Shares(memory_limit())
+        self.shares = Shares(memory)
         self.kills = KillCounts()
         self._exposition = exposition
         self._reserved = reserved
@@ -319,6 +325,7 @@ class Collector:
                 config.timeout_seconds,
                 config.limits.report_bytes,
                 config.probe_access,
+                lambda size: self.shares.may_hold(probe.key, size, probe.account, config.limits),
             )
             await self.absorb(probe, body)
         except PollError as error:
@@ -329,6 +336,8 @@ class Collector:
             # A fault of ours: until it is fixed it must cost this probe only.
             log.exception("poll failed by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
+        finally:
+            self.shares.may_hold(probe.key, 0, probe.account, config.limits)
         probe.polled = True
         probe.duration = time.monotonic() - started
         self.show(probe)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import accumulate, chain, groupby
 from operator import itemgetter
 from typing import NamedTuple, get_args
@@ -48,7 +49,8 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     base: str
     kind: Kind
     help: str
-    template: str
+    template: bytes
+    """UTF-8: as text, one odd character would make it four times as long in memory."""
 
 
 class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and never in a cycle
@@ -58,7 +60,7 @@ class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and 
     text: bytes
 
 
-_layouts: WeakValueDictionary[str, Layout] = WeakValueDictionary()
+_layouts: WeakValueDictionary[bytes, Layout] = WeakValueDictionary()
 
 
 def write(family: Family, identity: Mapping[str, str]) -> Lines:
@@ -74,14 +76,15 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     # With the counts in it, no two layouts read the same: a label has no line end.
     values = chain.from_iterable(point.labels for point in family.points)
     counts = f"{family.kind} {len(identity)} {len(family.labels)} {len(family.points)}"
-    key = "\n".join([counts, family.name, family.help, *identity, *family.labels, *values])
+    names = "\n".join([counts, family.name, family.help, *identity, *family.labels, *values])
+    key = blake2b(names.encode(), digest_size=16).digest()  # the names themselves are in the template
     layout = _layouts.get(key)
     if layout is None:
         base, template = base_name(family.name, family.kind), _template(family, sorted(identity))
         layout = _layouts[key] = Layout(family.name, base, family.kind, family.help, template)
     texts = [*_values(family.points)]
     labels = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
-    return Lines(layout, (layout.template % (*labels,) % (*texts,)).encode())
+    return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())
 
 
 class Pieces(NamedTuple):
@@ -235,13 +238,13 @@ def _header(name: str, kind: Kind, documentation: str, in_openmetrics: bool) -> 
     return text([metric], in_openmetrics=in_openmetrics).encode()
 
 
-def _template(family: Family, names: Iterable[str]) -> str:
+def _template(family: Family, names: Iterable[str]) -> bytes:
     """The lines of ``family`` as prometheus_client writes them, as :class:`Layout` has them."""
     metric = _metric(family, dict.fromkeys(names, _IDENTITY))
     # Not splitlines(): label values may hold what it takes for the end of a line.
     _help, _type, *lines = text([metric], in_openmetrics=False).split("\n")[:-1]
     template = "".join(line.rpartition(" ")[0].replace("%", "%%%%") + " %%s\n" for line in lines)
-    return template.replace(_IDENTITY, "%s")
+    return template.replace(_IDENTITY, "%s").encode()
 
 
 def _escaped(label: str) -> str:

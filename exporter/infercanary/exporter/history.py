@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -17,7 +18,7 @@ _RUNS = 120
 _CANARIES = 16
 
 
-class RunSummary(msgspec.Struct, frozen=True):
+class RunSummary(msgspec.Struct, frozen=True, gc=False):
     """One run. Latencies in seconds, over the run's repeats; None where no repeat ended."""
 
     canary: str
@@ -42,7 +43,7 @@ def summarise(run: Run) -> RunSummary:
     """
     latencies = sorted(run.latencies)
     return RunSummary(
-        run.canary,
+        sys.intern(run.canary),
         run.started_at,
         run.outcome,
         run.detail[:500],
@@ -111,6 +112,8 @@ class History:
         """
         for summary in summaries:
             runs = self.canaries.pop(summary.canary, None) or deque(maxlen=_RUNS)
+            if runs and runs[-1].detail:  # of the last one alone it is shown
+                runs[-1] = msgspec.structs.replace(runs[-1], detail="")
             runs.append(summary)
             self.canaries[summary.canary] = runs
             if len(self.canaries) > _CANARIES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
 
@@ -130,6 +131,7 @@ METRICS = (
 )
 
 _TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
+_COLD_START_BYTES = 8 << 10  # of the names of canaries in one family
 _GENERATIONS = 2  # this start, and the one before: its runs may come out of the journal
 
 
@@ -237,6 +239,7 @@ class PolledProbe:
             accepted: The sound part of its report.
         """
         c = self.container
+        environment = self._shared(self._environment(accepted.environment))
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
             self.kills = ()  # an earlier start that ran has them; one that never did leaves them to the next
@@ -255,13 +258,19 @@ class PolledProbe:
             image_form=c.image_form,
             origin=c.origin,
             started_at=max(started_at, c.watched_since) if before is None else before[0].started_at,
-            environment=self._environment(accepted.environment),
+            environment=environment,
             outputs={} if of_earlier else accepted.outputs,
             memory_kills=self.kills,
             profiles=merged(profiles, of_runs(own)),
         )
         families = () if of_earlier else accepted.families
-        cold_start = [family for family in families if family.name in COLD_START_METRICS]
+        cold_start = [
+            family
+            for family in families
+            if family.name in COLD_START_METRICS
+            and sum(sys.getsizeof(text) for point in family.points for text in point.labels)
+            <= _COLD_START_BYTES
+        ]
         self.generations[boot_id] = generation, cold_start
         while len(self.generations) > _GENERATIONS:
             del self.generations[next(iter(self.generations))]
@@ -370,6 +379,11 @@ class PolledProbe:
         if neighbours != self.neighbours:
             self.neighbours, self.neighbours_since = neighbours, now
         self.shared_gpus = gpus
+
+    def _shared(self, environment: dict[str, str]) -> dict[str, str]:
+        """The same environment as one that is in memory already: many reports may wait for the store."""
+        known = (generation.environment for generation, _ in self.generations.values())
+        return next((each for each in known if each == environment), environment)
 
     def _environment(self, reported: dict[str, str]) -> dict[str, str]:
         """What the probe reports, and what only the exporter knows: who else is on the container's GPUs."""

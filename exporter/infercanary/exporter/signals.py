@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from infercanary.contract.report import Family
@@ -11,6 +13,7 @@ from infercanary.contract.report import Family
 _MARK_SECONDS = 60.0
 _MARKS = 62  # an hour of them, and one more on either side
 _SERIES = 512  # of one source: what reports more is not watched beyond
+_LABEL_BYTES = 64 << 10  # of the same
 
 REPORTED = frozenset(
     f"infercanary_{name}"
@@ -92,8 +95,9 @@ class Signals:
         self._now: dict[Series, float] = {}
         self._last: dict[Series, float] = {}
         self._places: dict[Series, int] = {}
+        self._label_bytes = 0  # of all that ever had a place
         self._grown: list[float] = []
-        self._marks: deque[tuple[float, tuple[float, ...]]] = deque(maxlen=_MARKS)
+        self._marks: deque[tuple[float, Sequence[float]]] = deque(maxlen=_MARKS)
         self._at = 0.0
 
     def take(self, families: Iterable[Family], at: float) -> None:
@@ -104,9 +108,11 @@ class Signals:
             at: When, in seconds, by any clock that runs evenly.
         """
         now: dict[Series, float] = {}
+        left = _LABEL_BYTES
         for family in families:
             for point in family.points if family.name in self._watched else ():
-                if isinstance(point.value, float | int) and len(now) < _SERIES:
+                left -= sum(map(sys.getsizeof, point.labels))
+                if isinstance(point.value, float | int) and len(now) < _SERIES and left >= 0:
                     now[family.name, tuple(zip(family.labels, point.labels, strict=True))] = float(
                         point.value
                     )
@@ -115,7 +121,7 @@ class Signals:
                 self._count(series, value)
         self._now, self._at = now, at
         if not self._marks or at - self._marks[-1][0] >= _MARK_SECONDS:
-            self._marks.append((at, tuple(self._grown)))
+            self._marks.append((at, array("d", self._grown)))  # where a number takes 8 bytes
 
     def rows(self, name: str, **labels: str) -> Iterator[Row]:
         """The values of a metric now.
@@ -161,7 +167,7 @@ class Signals:
         at, before = self._mark(seconds)
         return self._at - at if before is not None else 0.0
 
-    def _mark(self, seconds: float) -> tuple[float, tuple[float, ...] | None]:
+    def _mark(self, seconds: float) -> tuple[float, Sequence[float] | None]:
         """The oldest mark that is younger, as Prometheus' windows are open on the left."""
         for at, grown in self._marks:
             if self._at - seconds < at < self._at:
@@ -171,7 +177,8 @@ class Signals:
     def _count(self, series: Series, value: float) -> None:
         place = self._places.get(series)
         if place is None:
-            if len(self._places) >= _SERIES:
+            self._label_bytes += sum(sys.getsizeof(text) for _, text in series[1])
+            if len(self._places) >= _SERIES or self._label_bytes > _LABEL_BYTES:
                 return
             place = self._places[series] = len(self._grown)
             self._grown.append(0.0)

@@ -36,7 +36,8 @@ METRICS = (MEMORY_LIMIT, REFUSED)
 BASE_BYTES: Final = 208 << 20
 """Of an exporter without probes: 100 MiB of its process, 50 MiB of connections, and one answer that is taken apart."""
 PROBE_BYTES: Final = 1_536 << 10
-"""Of a probe that holds all that it may, with its shares of what is below."""
+"""Of a probe that holds all that it may: two thirds are its own, the rest is its shares of what is below."""
+_UNBOUND = 128 << 20  # bytes of each total where memory is not limited
 _NAMED = 20  # of those that are refused, in one line of the log
 _NO_LIMIT = 1 << 50  # beyond it, cgroup v1 means that there is none
 
@@ -45,8 +46,12 @@ class Ceilings(msgspec.Struct, frozen=True):
     """What all probes hold together, at most."""
 
     shown_bytes: int
-    """Of their part of ``/metrics``; in memory they take up to three times as much."""
+    """Of their part of ``/metrics``; in memory they take twice as much, where no two have the same labels."""
     shown_series: int
+    held_bytes: int
+    """Of answers that are coming in, or wait to be taken apart."""
+    queue_bytes: int
+    """Of runs that wait for the store."""
     probes: int
 
     @classmethod
@@ -61,11 +66,11 @@ class Ceilings(msgspec.Struct, frozen=True):
             At least one probe.
         """
         if memory is None:
-            return cls(limits.shown_bytes, limits.shown_series, limits.probes)
+            return cls(limits.shown_bytes, limits.shown_series, _UNBOUND, _UNBOUND, limits.probes)
         room = max(PROBE_BYTES, memory - BASE_BYTES)
-        return cls(
-            min(limits.shown_bytes, room // 8), limits.shown_series, min(limits.probes, room // PROBE_BYTES)
-        )
+        part = min(_UNBOUND, room // 12)
+        probes = min(limits.probes, room // PROBE_BYTES)
+        return cls(min(limits.shown_bytes, part), limits.shown_series, part, part, probes)
 
 
 class FairShare:
@@ -130,7 +135,7 @@ class Shares:
         self.refused: frozenset[Key] = frozenset()
         """Containers whose probes do not fit."""
         self._memory = memory
-        self._bytes, self._series = FairShare(), FairShare()
+        self._bytes, self._series, self._held = FairShare(), FairShare(), FairShare()
 
     def admitted(
         self, found: Mapping[Key, Container], polled: Collection[Key], limits: Limits
@@ -184,6 +189,24 @@ class Shares:
                 fitting = min(fitting, most)
         return [*lines[:fitting]]
 
+    def may_hold(self, key: Key, size: int, account: Account, limits: Limits) -> bool:
+        """Whether so much of an answer may be kept while it comes in.
+
+        Args:
+            key: Of the container.
+            size: Bytes; 0 once it was taken apart.
+            account: Of the probe, where it is counted if it has more than its share.
+            limits: As in the settings.
+
+        Returns:
+            False where others want their share of what there is.
+        """
+        total = Ceilings.within(limits, self._memory).held_bytes
+        if self._held.want(key, size, total) == size:
+            return True
+        account.exceeded["held_bytes"] += 1
+        return False
+
     def over(self, limits: Limits) -> list[Key]:
         """Whose families do not all fit any more, since somebody else has come.
 
@@ -203,8 +226,8 @@ class Shares:
         Args:
             key: Of its container.
         """
-        self._bytes.want(key, 0, 0)
-        self._series.want(key, 0, 0)
+        for shared in (self._bytes, self._series, self._held):
+            shared.want(key, 0, 0)
 
     def families(self) -> list[Family]:
         """What there is, and who is refused.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, TypeAlias
 
 import msgspec
@@ -23,6 +24,7 @@ _CANARIES = 32  # of a start: a probe that invents names must not fill the disk
 Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
 """Canary → its first and last profiles, in order of time."""
 
+_START_BYTES = 128 << 10  # of all profiles of a start, packed: ten canaries of ours have as much
 _encoder = msgspec.msgpack.Encoder()
 _MOST_BYTES = 256 << 10  # of one that is unpacked: eight times what a sound one can have
 _decoder = msgspec.msgpack.Decoder(Profile)
@@ -88,7 +90,9 @@ def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes
             # Sorted, since an exporter that was started later takes another one for the first.
             all_ = sorted(dict.fromkeys((*own, *more)), key=_taken_at)
             found[canary] = tuple(all_ if len(all_) <= FIRST + KEPT else (*all_[:FIRST], *all_[-KEPT:]))
-    return dict(list(found.items())[:_CANARIES])
+    sums = accumulate(sum(map(len, packed)) for packed in found.values())
+    fitting = sum(size <= _START_BYTES for size in sums)
+    return dict(list(found.items())[: min(fitting, _CANARIES)])
 
 
 def _taken_at(packed: bytes) -> float:

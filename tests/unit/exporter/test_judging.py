@@ -38,6 +38,11 @@ def runs(count: int, first: int = 0, seconds: float = 0.02) -> list[Run]:
     ]  # fmt: skip
 
 
+def size(count: int) -> int:
+    """Of ``count`` of these runs in one report, as they wait for the store."""
+    return queue.size_of(queue.StartReport(generation(), runs(count)))
+
+
 def value(judging: Judging, name: str) -> float:
     found = {family.name: family.points[0].value for family in judging.families() if family.points}
     number = found[name]
@@ -307,11 +312,30 @@ def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_w
     assert cause == [("regressed", "host")] * 3
 
 
+def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:
+    waiting = queue.ReportQueue(5 * size(10))
+    few = queue.StartReport(generation(), runs(10))
+    waiting.put(few)
+    many = [
+        queue.StartReport(msgspec.structs.replace(generation(), container="many"), runs(10, n))
+        for n in range(9)
+    ]
+    for report in many:
+        waiting.put(report)
+    assert waiting.waiting() == [few, *many[5:]]
+    assert waiting.dropped == 50
+    waiting.done([few, *many[4:7]])  # the first of them was dropped since
+    assert waiting.waiting() == many[7:]
+    wide = msgspec.structs.replace(runs(1)[0], latencies=(0.1,) * 10_000)
+    waiting.put(queue.StartReport(generation(), [wide]))
+    assert waiting.waiting() == many[7:], "one that does not fit at all is dropped itself"
+
+
 def test_what_comes_while_it_judges_is_taken_before_the_queue_is_full(
     judging: Judging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart of the exporter every probe hands over its ring, and every canary is to be judged."""
-    monkeypatch.setattr(queue, "MAX_RUNS", 100)
+    judging._queue.most_bytes = size(100)
     real, more = findings.judge, [runs(60, first) for first in range(100, 400, 60)]  # type: ignore[attr-defined]
 
     def judge(starts: object, siblings: object, canary: str, policy: object) -> object:
@@ -440,12 +464,9 @@ def test_a_verdict_with_which_the_store_failed_is_found_by_the_next_turn_after_t
     assert {*asked[:2]} == {S, other}
 
 
-def test_what_waits_for_a_store_is_bounded_and_stored_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue, "MAX_RUNS", 50)
+def test_what_waits_for_a_store_is_bounded_and_stored_later(tmp_path: Path) -> None:
     folder = tmp_path / "later"
-    judging = Judging(folder / "judge.sqlite")
+    judging = Judging(folder / "judge.sqlite", queue_bytes=5 * size(10))
     for first in range(0, 100, 10):
         judging.submit(generation(), [], runs(10, first))
         judging.turn()

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
+import gc
 import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,8 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from infercanary.client.limits import Limits
-from infercanary.contract.report import Metric, Report, encode
+from infercanary.contract.report import Metric, Report, Run, encode
+from infercanary.contract.vocabulary import COLD_START_METRICS
 from infercanary.exporter.budget import Account
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
@@ -79,6 +83,19 @@ def test_beside_probes_that_show_too_much_an_honest_one_shows_all() -> None:
     assert shares.fitting(("", "t", "0"), many[:30], Account(), limits) == many[:30]
 
 
+def test_what_comes_in_is_shared_and_given_back() -> None:
+    shares, limits = Shares(BASE_BYTES + 12 * PROBE_BYTES), Limits()
+    total = Ceilings.within(limits, BASE_BYTES + 12 * PROBE_BYTES).held_bytes
+    assert total == PROBE_BYTES
+    big, small = Account(), Account()
+    assert shares.may_hold(("", "s", "big"), total, big, limits)
+    assert shares.may_hold(("", "s", "small"), total // 10, small, limits)
+    assert not shares.may_hold(("", "s", "big"), total + 1, big, limits)
+    assert (big.exceeded, small.exceeded) == ({"held_bytes": 1}, {})
+    shares.may_hold(("", "s", "big"), 0, big, limits)
+    assert shares.may_hold(("", "s", "small"), total, small, limits)
+
+
 async def test_who_has_more_than_its_share_gives_it_back_when_another_comes() -> None:
     config = ExporterConfig(limits=Limits(shown_bytes=5_000))
     collector = Collector(config, Exposition(), Judging(None), ())
@@ -120,7 +137,7 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
 def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
     assert Ceilings.within(Limits(), 512 << 20).probes >= 200
     assert Ceilings.within(Limits(), 16 << 20).probes == 1
-    assert Ceilings.within(Limits(), None) == Ceilings(80_000_000, 400_000, 2_000)
+    assert Ceilings.within(Limits(), None) == Ceilings(80_000_000, 400_000, 128 << 20, 128 << 20, 2_000)
     assert Ceilings.within(Limits(shown_bytes=5), 512 << 20).shown_bytes == 5
 
 
@@ -148,3 +165,59 @@ def test_the_limit_of_its_own_control_group(
     if of_process is not None:
         process.write_text(of_process)
     assert memory_limit(root, process) == expected
+
+
+WIDE = "\N{GRINNING FACE}"  # one of it makes each letter of a text take four bytes
+
+
+async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it() -> None:
+    """Two thirds of that are its own; the rest is its shares of ``/metrics``, of answers and of the queue."""
+    config = ExporterConfig(limits=Limits(shown_bytes=1))
+    collector = Collector(config, Exposition(), Judging(None, queue_bytes=0), (), None)
+    name = f"{WIDE}{'n' * 200}"
+    watched = Metric("infercanary_runs_total", "counter", "Runs.", tuple(f"label_{n}" for n in range(10)))
+    invented = Metric("infercanary_invented", "gauge", "Invented.", ("name",))
+    colds = [Metric(metric, "gauge", "Cold.", ("canary",)) for metric in COLD_START_METRICS]
+
+    def report(probe: int, boot: str, number: int) -> bytes:
+        families = (
+            watched.family(
+                {
+                    tuple(f"{name}{probe}{number}{s}{label}" for label in range(10)): 1.0 * s
+                    for s in range(250)
+                }
+            ),
+            invented.family({(f"{number}{n}",): 1.0 for n in range(1_000)}),
+            *(cold.family({(f"{name}{n}",): 1.5 for n in range(32)}) for cold in colds),
+        )
+        environment = {f"{WIDE}{probe}{number}{n}": f"{WIDE}{'v' * 300}{n}" for n in range(200)}
+        outputs = {f"{name}{n}": tuple(probe + n + k / 7 for k in range(64)) for n in range(32)}
+        runs = tuple(
+            Run(
+                s, f"{name}{probe}{s % 16}", 1.0 * s, s + 0.5, "raised", (s / 7, s / 6, s / 5),
+                detail=f"{WIDE}{s}" * 100, waited=s / 3, boot_id=f"{number}-{probe}-{s}".zfill(64),
+            )
+            for s in range(960)
+        )  # fmt: skip
+        return encode(Report(1, boot, 0.0, "c" * 500, 0, families, environment, runs, outputs))
+
+    async def full(number: int) -> PolledProbe:
+        probe = PolledProbe(Container(service="s", name=f"{number}", id="0" * 64))
+        for boot in (0, 1):
+            probe.account = Account()
+            await collector.absorb(probe, report(number, f"{number}-{boot}", boot))
+        for mark in range(62):
+            probe.reported.take(
+                [watched.family({(f"{s}",) * 10: s * mark / 7 for s in range(500)})], 60.0 * mark
+            )
+        return probe
+
+    tracemalloc.start()
+    probe = await full(1)
+    await asyncio.sleep(0)  # asyncio holds on to the last answer until then
+    gc.collect()
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(probe.sequences) == 512 and len(probe.generations) == 2
+    await collector.close()
+    assert PROBE_BYTES / 4 < held < PROBE_BYTES * 2 / 3, f"{held / 1024:.0f} KiB"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from itertools import chain, count
 from typing import NamedTuple
 
 from infercanary.contract.report import Family, Run
 from infercanary.contract.vocabulary import COLD_START_METRICS
-from infercanary.judge.model import Generation
-
-MAX_RUNS = 100_000
+from infercanary.judge.model import Generation, ServiceKey
 
 
 class StartReport(NamedTuple):
@@ -23,20 +22,33 @@ class StartReport(NamedTuple):
     """The runs come out of the journal of a start that this exporter did not see: only the store may know its image."""
 
 
-class ReportQueue:
-    """Drops the oldest reports where it would hold more than ``MAX_RUNS`` runs."""
+class _Queued(NamedTuple):
+    number: int
+    report: StartReport
+    size: int
 
-    def __init__(self) -> None:
+
+class ReportQueue:
+    """Drops the oldest reports of the container that has most in it, where it would hold more than ``most_bytes``.
+
+    Args:
+        most_bytes: Of all reports, as :func:`size_of` counts them.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
         self.dropped = 0
         """Runs that were."""
-        self._reports: deque[StartReport] = deque()
-        self._runs = 0
+        self.most_bytes = most_bytes
+        self._reports: dict[tuple[ServiceKey, str], deque[_Queued]] = {}
+        self._sizes: Counter[tuple[ServiceKey, str]] = Counter()
+        self._bytes = 0
+        self._numbers = count()
         self._lock = threading.Lock()
 
     @property
     def is_half_full(self) -> bool:
         """Whether it should be emptied before anything that takes long."""
-        return self._runs > MAX_RUNS // 2
+        return self._bytes > self.most_bytes // 2
 
     def put(self, report: StartReport) -> None:
         """Add ``report``, without waiting.
@@ -44,11 +56,15 @@ class ReportQueue:
         Args:
             report: The runs of one start that one answer of its probe had.
         """
+        size = size_of(report)
+        key = report.generation.key, report.generation.container
         with self._lock:
-            self._reports.append(report)
-            self._runs += len(report.runs)
-            while self._runs > MAX_RUNS:
-                self.dropped += self._remove_first()
+            self._reports.setdefault(key, deque()).append(_Queued(next(self._numbers), report, size))
+            self._sizes[key] += size
+            self._bytes += size
+            while self._bytes > self.most_bytes:
+                most = max(self._sizes, key=self._sizes.__getitem__)
+                self.dropped += len(self._remove_first(most).runs)
 
     def waiting(self) -> list[StartReport]:
         """All that it holds, the oldest first; it stays until :meth:`done`.
@@ -57,7 +73,7 @@ class ReportQueue:
             Reports; the list is the caller's own.
         """
         with self._lock:
-            return [*self._reports]
+            return [queued.report for queued in sorted(chain.from_iterable(self._reports.values()))]
 
     def done(self, reports: Iterable[StartReport]) -> None:
         """Remove these, of which :meth:`put` may have dropped some meanwhile.
@@ -67,13 +83,35 @@ class ReportQueue:
         """
         with self._lock:
             for report in reports:
-                if self._reports and self._reports[0] is report:
-                    self._remove_first()
+                key = report.generation.key, report.generation.container
+                if key in self._reports and self._reports[key][0].report is report:
+                    self._remove_first(key)
 
-    def _remove_first(self) -> int:
-        runs = len(self._reports.popleft().runs)
-        self._runs -= runs
-        return runs
+    def _remove_first(self, key: tuple[ServiceKey, str]) -> StartReport:
+        queued = self._reports[key].popleft()
+        self._bytes -= queued.size
+        self._sizes[key] -= queued.size
+        if not self._reports[key]:
+            del self._reports[key], self._sizes[key]
+        return queued.report
+
+
+def size_of(report: StartReport) -> int:
+    """About how much memory a report takes: 32 bytes for a number, 600 for what each run has.
+
+    Args:
+        report: A checked one.
+
+    Returns:
+        Bytes.
+    """
+    return 2_000 + sum(
+        600
+        + 32 * len(run.latencies)
+        + 120 * (len(run.phases) + len(run.controls) + len(run.off_cpu) + len(run.measures) + len(run.tags))
+        + (500 * len(run.profile.rows) if run.profile is not None else 0)
+        for run in report.runs
+    )
 
 
 def cold_starts(families: Iterable[Family]) -> dict[str, dict[str, float]]:

@@ -58,10 +58,15 @@ class Judging:
         location: Of the store; None keeps the runs in memory, until the exporter ends.
         policy: The numbers that decide.
         host: That the containers run on; it tells hosts apart where several exporters share the store.
+        queue_bytes: Of what waits for the store.
     """
 
     def __init__(
-        self, location: str | os.PathLike[str] | None, policy: Policy = LIVE, host: str = ""
+        self,
+        location: str | os.PathLike[str] | None,
+        policy: Policy = LIVE,
+        host: str = "",
+        queue_bytes: int = 128 << 20,
     ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
         """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
@@ -71,7 +76,7 @@ class Judging:
         self._host = host
         self._location = location
         self._policy = self._wanted_policy = policy
-        self._queue = ReportQueue()
+        self._queue = ReportQueue(queue_bytes)
         self._siblings = Siblings()
         self._silence = Silence()
         self._learning = Learning()
