@@ -164,7 +164,12 @@ class Connections:
             others = [
                 each for each in self._open.values() if each.deadline is not None and each is not connection
             ]
-            if len(others) < MOST_ANSWERS or self._make_room(others, asyncio.get_running_loop().time()):
+            if len(others) < MOST_ANSWERS:
+                return True
+            # One of the address that has most: who exchanges its own quickly has no old ones, others may.
+            (most, _), *_ = Counter(each.address for each in others).most_common(1)
+            theirs = [each for each in others if each.address == most]
+            if self._make_room(theirs, asyncio.get_running_loop().time()):
                 return True
             await asyncio.sleep(_LOOK_SECONDS)
         return False
