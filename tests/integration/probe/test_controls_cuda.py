@@ -6,14 +6,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_stand_in import build, needs_cc
-from forked import Forks
+from forked import forks_of, library_path
 
 from infercanary.probe.gpu.cuda_driver import _PROTOTYPES
 from infercanary.probe.targets.controls.cuda import PTX
@@ -73,20 +71,8 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module")
 def session() -> Iterator[Run]:
     """What a process with the library of a folder leaves in ``found``."""
-    with ExitStack() as stack:
-
-        @cache
-        def forks(folder: Path) -> Forks:
-            return stack.enter_context(
-                Forks("infercanary.probe.targets.controls.cuda", LD_LIBRARY_PATH=str(folder))
-            )
-
-        def run(folder: Path, body: str, **names: Any) -> dict[str, Any]:
-            given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-            found: dict[str, Any] = forks(folder).run(PRELUDE + given + body + "\nprint(json.dumps(found))")
-            return found
-
-        yield run
+    with forks_of("infercanary.probe.targets.controls.cuda", environment=library_path) as forks:
+        yield lambda folder, body, **names: forks(folder).found(PRELUDE, body, **names)
 
 
 @pytest.fixture

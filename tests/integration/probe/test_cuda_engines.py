@@ -9,14 +9,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_stand_in import CC, build, needs_cc
-from forked import Forks
+from forked import forks_of
 
 pytest.importorskip("numpy")
 
@@ -99,19 +97,9 @@ Run = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="module")
 def session() -> Iterator[Run]:
     """What a process with the stand-ins, and the CUDA of a folder, leaves in ``found``."""
-    with ExitStack() as stack:
-
-        @cache
-        def forks(folder: Path) -> Forks:
-            modules = ("numpy", "infercanary.probe.targets.onnx", "infercanary.probe.targets.tensorrt")
-            return stack.enter_context(Forks(*modules, **stand_ins(folder)))
-
-        def run(folder: Path, body: str, **names: Any) -> dict[str, Any]:
-            given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
-            found: dict[str, Any] = forks(folder).run(PRELUDE + given + body + "\nprint(json.dumps(found))")
-            return found
-
-        yield run
+    modules = ("numpy", "infercanary.probe.targets.onnx", "infercanary.probe.targets.tensorrt")
+    with forks_of(*modules, environment=stand_ins) as forks:
+        yield lambda folder, body, **names: forks(folder).found(PRELUDE, body, **names)
 
 
 @pytest.fixture

@@ -17,14 +17,13 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from cuda_stand_in import build
-from forked import Forks
+from forked import forks_of, library_path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from real_servers import free_port
@@ -78,12 +77,8 @@ Session = Callable[[Path, Path], Iterator[Ask]]
 @pytest.fixture(scope="module")
 def session() -> Iterator[Session]:
     """Each call takes one sample, with these lines as the library's script, in a process that goes on."""
-    with ExitStack() as stack:
-
-        @cache
-        def forks(folder: Path) -> Forks:
-            needed = ("infercanary.probe.samplers.nvml", "infercanary.probe.sampling", "logging")
-            return stack.enter_context(Forks(*needed, LD_LIBRARY_PATH=str(folder)))
+    needed = ("infercanary.probe.samplers.nvml", "infercanary.probe.sampling", "logging")
+    with forks_of(*needed, environment=library_path) as forks:
 
         def begin(folder: Path, script: Path) -> Iterator[Ask]:
             code = "import runpy; runpy.run_module('nvml_session', run_name='__main__')"

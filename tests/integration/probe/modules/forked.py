@@ -17,7 +17,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -109,6 +111,26 @@ class Forks:
         text, status = self.begin(code).output(seconds)
         assert status == 0, (status, text, self.errors())
         return json.loads(text)
+
+    def found(self, prelude: str, body: str, **names: Any) -> dict[str, Any]:
+        """What ``body`` leaves in ``found``, with these names."""
+        given = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+        left: dict[str, Any] = self.run(prelude + given + body + "\nprint(json.dumps(found))")
+        return left
+
+
+@contextmanager
+def forks_of(
+    *modules: str, environment: Callable[[Path], Mapping[str, str]]
+) -> Iterator[Callable[[Path], Forks]]:
+    """The process to fork for each folder of libraries, started when it is asked for first."""
+    with ExitStack() as stack:
+        yield cache(lambda folder: stack.enter_context(Forks(*modules, **environment(folder))))
+
+
+def library_path(folder: Path) -> dict[str, str]:
+    """The environment of a process that finds the libraries of a folder."""
+    return {"LD_LIBRARY_PATH": str(folder)}
 
 
 def _serve(address: str, *modules: str) -> None:
