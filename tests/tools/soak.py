@@ -66,6 +66,8 @@ class Hour(msgspec.Struct):
     scrape: int
     """Bytes of /metrics."""
     tasks: int
+    objects: int
+    """Of Python, that its collector watches."""
     stored: float
     verdicts: dict[str, str]
 
@@ -160,6 +162,7 @@ def hour(number: int, path: Path, judging: Judging, scrape: bytes) -> Hour:
         rows=store.rows,
         scrape=len(scrape),
         tasks=len(asyncio.all_tasks()),
+        objects=len(gc.get_objects()),
         stored=stored,
         verdicts={
             service.name: found.judgements[CANARY].state for service, found in judging.findings.items()
