@@ -144,9 +144,9 @@ class ProbeProcess(Process):
         )
 
     def works(self) -> bool:
-        """Whether it has a run."""
+        """Whether it has a run of this start: it offers those of earlier ones first."""
         body = self.get("/report")
-        return bool(body) and any(not run.boot_id for run in report_in(body).runs)
+        return bool(body) and bool(self.ring().get(report_in(body).boot_id))
 
     def journalled(self) -> dict[str, list[int]]:
         """Boot id → the sequences of its runs, of all starts until now."""
