@@ -57,6 +57,8 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "service: panel Points of the last sweep",
         "service: panel Time to the first token",
         "service: panel Time between tokens",
+        "upgrade: panel Memory, energy and throughput G",
+        "upgrade: panel Memory, energy and throughput H",
     ),
     f"no baseline for a drift yet: it takes {LIVE.drift_baseline_blocks} blocks of {LIVE.block_runs} runs, and "
     f"{LIVE.drift_recent_blocks} since": (
