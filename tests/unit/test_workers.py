@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +68,8 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-m", "pytest", "-p", "no:asyncio", *options, "tests"], cwd=folder, timeout=60,
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         capture_output=True, text=True, check=False,
+        # In the background of a shell it is ignored, and a worker is to end by it.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
