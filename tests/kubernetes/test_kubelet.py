@@ -17,6 +17,7 @@ import yaml
 from cluster import GIVEN, SCRIPT, Cluster, Object
 from harness import eventually, run
 from prometheus_client.parser import text_string_to_metric_families
+from workloads import container, deployment, namespace, pod
 
 NODE, NAMESPACE = "node-2", "kubelet-test"
 
@@ -69,12 +70,11 @@ class Exporter:
             if sample.name == f"infercanary_{name}" and labels.items() <= sample.labels.items()
         ]
 
-    def is_polled_after(self, polls: float) -> bool:
-        return self.polls() > polls
+    def has_more_than(self, runs: float) -> bool:
+        return self.runs() > runs
 
-    def polls(self) -> float:
-        """The container has no probe, so each poll fails."""
-        [(_, count)] = self.series("failed_polls_total", namespace=NAMESPACE)
+    def runs(self) -> float:
+        [(_, count)] = self.series("runs_collected_total", namespace=NAMESPACE)
         return count
 
 
@@ -107,26 +107,11 @@ def account(name: str) -> list[Object]:
 @pytest.fixture
 def exporters(cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Exporter, Exporter]]:
     """One that watches the API server, and one that asks the kubelet."""
-    labels = {"app": "steady"}
-    container = {"name": "server", "image": "docker.io/infercanary/pause:1", "imagePullPolicy": "Never"}
-    template = {
-        "metadata": {"labels": labels, "annotations": {"infercanary.io/enable": "true"}},
-        "spec": {
-            "nodeSelector": {"kubernetes.io/hostname": NODE},
-            "terminationGracePeriodSeconds": 0,
-            "containers": [container],
-        },
-    }
     cluster.apply(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+        namespace(NAMESPACE),
         *account("watch"),
         *account("kubelet"),
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "steady", "namespace": NAMESPACE},
-            "spec": {"selector": {"matchLabels": labels}, "template": template},
-        },
+        deployment("steady", pod(container(), nodes=(2,)), NAMESPACE),
     )
     started = Exporter(cluster, tmp_path, by_kubelet=False), Exporter(cluster, tmp_path, by_kubelet=True)
     try:
@@ -165,7 +150,7 @@ def test_a_kubelet_that_is_stopped(cluster: Cluster, exporters: tuple[Exporter, 
 
     found = eventually("the pod", 60, lambda: info(watching))
     [(labels, _)] = found
-    assert (labels["service"], labels["container"]) == ("steady", "server")
+    assert (labels["service"], labels["container"]) == ("steady", "model")
     eventually("the same of the kubelet", 60, lambda: info(asking) == found)
     events = modified()
     run(SCRIPT, "stop", "kubelet-2")
@@ -174,7 +159,7 @@ def test_a_kubelet_that_is_stopped(cluster: Cluster, exporters: tuple[Exporter, 
         eventually("the node is not ready", 120, lambda: ready(cluster) == "Unknown")
         eventually("that its pod is said not to be ready", 30, lambda: modified() > events)
         for exporter in exporters:
-            eventually("that it is polled on", 90, partial(exporter.is_polled_after, exporter.polls()))
+            eventually("that it is polled on", 30, partial(exporter.has_more_than, exporter.runs()))
             assert info(exporter) == found, "the same container"
         assert up(watching) == 1.0
     finally:

@@ -40,8 +40,10 @@ async def served() -> AsyncIterator[tuple[Connections, int]]:
             await runner.cleanup()
 
 
-async def ask(port: int, header: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
+async def ask(
+    port: int, header: bytes = b"", address: str = "127.0.0.1"
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4096, local_addr=(address, 0))
     writer.write(ASK + header + b"\r\n")
     return reader, writer
 
@@ -119,6 +121,21 @@ async def test_answers_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
         assert found.refused == {"busy": 1}
         for _, each in [*first, (third, writer)]:
             each.close()
+
+
+async def test_who_asks_most_gives_way_though_another_has_waited_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST_ANSWERS", 4)
+    async with served() as (found, port):
+        first, its = await ask(port)
+        others = [await ask(port, address="127.0.0.2") for _ in range(3)]
+        await until(lambda: sum(each.deadline is not None for each in found._open.values()) == 4)
+        others += [await ask(port, address="127.0.0.2") for _ in range(10)]
+        await until(lambda: found.refused["crowded"] + found.refused["busy"] == 10)
+        assert await read(first) >= len(BIG)
+        for _, writer in [*others, (first, its)]:
+            writer.close()
 
 
 async def test_what_is_no_http_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -214,7 +214,7 @@ def test_once_has_the_largest_operators(tmp_path: Path) -> None:
     code, out, said = profile_command(tmp_path, "--once")
     assert code == 0, said
     [line] = [line for line in out.splitlines() if line.startswith("  operators ")]
-    assert "aten::linear " in line and "outside operators " in line and line.count("%") >= 3
+    assert "aten::linear " in line and "outside operators " in line and line.count("%") >= 2
 
 
 def test_a_probe_beside_a_server_profiles_by_itself_and_its_journal_has_it(tmp_path: Path) -> None:

@@ -198,6 +198,29 @@ def test_a_slower_image_ends_with_1_and_says_why(
     assert "http" not in text.replace("http-equiv", "")
 
 
+@pytest.mark.campaign  # the same as the step of action.yml runs it; tests/integration/github has the other steps
+def test_the_step_of_the_action_answers_for_a_slower_image(
+    images: Callable[..., str], settings: str, tmp_path: Path
+) -> None:
+    slower = images("slower", "ENV WORK_BYTES=32e6")
+    options = ["--config " + settings, "--restarts 6", "--runs 8", " ".join(FAST), "--cpus 1"]
+    found = {name: tmp_path / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    environment = {
+        "COMMAND": "ab", "BASELINE": BASE, "CANDIDATE": slower, "OPTIONS": "\n".join(options), "NAME": "Latency",
+        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "RUNNER_TEMP": str(tmp_path), **{name: str(path) for name, path in found.items()},
+    }  # fmt: skip
+    script = str(ROOT / "deploy/github/compare")
+    done = subprocess.run(
+        [script], env=environment, cwd=HERE, capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    outputs = dict(line.split("=", 1) for line in found["GITHUB_OUTPUT"].read_text().splitlines())
+    assert outputs["code"] == "1" and "regressed" in Path(outputs["report"]).read_text()
+    summary = found["GITHUB_STEP_SUMMARY"].read_text()
+    assert summary.startswith("### Latency\n\n") and "regressed +" in summary and "| latency |" in summary
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("limit", [("--cpuset-cpus", "0"), ("--cpus", "0.5")], ids=["cpuset", "quota"])
 @pytest.mark.parametrize("trial", range(1, 4))

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from worst import WATCHED
+from worst import report as worst_report
 
 from infercanary.client.limits import Limits
-from infercanary.contract.report import Metric, Report, Run, encode
-from infercanary.contract.vocabulary import COLD_START_METRICS
+from infercanary.contract.report import Metric, Report, encode
 from infercanary.exporter.budget import Account
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
@@ -167,48 +168,19 @@ def test_the_limit_of_its_own_control_group(
     assert memory_limit(root, process) == expected
 
 
-WIDE = "\N{GRINNING FACE}"  # one of it makes each letter of a text take four bytes
-
-
 async def test_what_a_probe_holds_that_has_all_it_may_is_within_what_is_set_aside_for_it() -> None:
     """Two thirds of that are its own; the rest is its shares of ``/metrics``, of answers and of the queue."""
     config = ExporterConfig(limits=Limits(shown_bytes=1))
     collector = Collector(config, Exposition(), Judging(None, queue_bytes=0), (), None)
-    name = f"{WIDE}{'n' * 200}"
-    watched = Metric("infercanary_runs_total", "counter", "Runs.", tuple(f"label_{n}" for n in range(10)))
-    invented = Metric("infercanary_invented", "gauge", "Invented.", ("name",))
-    colds = [Metric(metric, "gauge", "Cold.", ("canary",)) for metric in COLD_START_METRICS]
-
-    def report(probe: int, boot: str, number: int) -> bytes:
-        families = (
-            watched.family(
-                {
-                    tuple(f"{name}{probe}{number}{s}{label}" for label in range(10)): 1.0 * s
-                    for s in range(250)
-                }
-            ),
-            invented.family({(f"{number}{n}",): 1.0 for n in range(1_000)}),
-            *(cold.family({(f"{name}{n}",): 1.5 for n in range(32)}) for cold in colds),
-        )
-        environment = {f"{WIDE}{probe}{number}{n}": f"{WIDE}{'v' * 300}{n}" for n in range(200)}
-        outputs = {f"{name}{n}": tuple(probe + n + k / 7 for k in range(64)) for n in range(32)}
-        runs = tuple(
-            Run(
-                s, f"{name}{probe}{s % 16}", 1.0 * s, s + 0.5, "raised", (s / 7, s / 6, s / 5),
-                detail=f"{WIDE}{s}" * 100, waited=s / 3, boot_id=f"{number}-{probe}-{s}".zfill(64),
-            )
-            for s in range(960)
-        )  # fmt: skip
-        return encode(Report(1, boot, 0.0, "c" * 500, 0, families, environment, runs, outputs))
 
     async def full(number: int) -> PolledProbe:
         probe = PolledProbe(Container(service="s", name=f"{number}", id="0" * 64))
         for boot in (0, 1):
             probe.account = Account()
-            await collector.absorb(probe, report(number, f"{number}-{boot}", boot))
+            await collector.absorb(probe, encode(worst_report(number, boot)))
         for mark in range(62):
             probe.reported.take(
-                [watched.family({(f"{s}",) * 10: s * mark / 7 for s in range(500)})], 60.0 * mark
+                [WATCHED.family({(f"{s}",) * 10: s * mark / 7 for s in range(500)})], 60.0 * mark
             )
         return probe
 

@@ -1,0 +1,76 @@
+"""Probes that report all that one may: ``python worst.py HOST FIRST_PORT COUNT`` (each on a port of its own).
+
+No two of them, and no two starts of one, have a text in common, so that nothing can be shared.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from infercanary.contract.report import Metric, Report, Run, encode
+from infercanary.contract.vocabulary import COLD_START_METRICS
+from infercanary.probe.serve import ReportServer
+
+WIDE = "\N{GRINNING FACE}"  # one of it makes each letter of a text take four bytes
+WATCHED = Metric("infercanary_runs_total", "counter", "Runs.", tuple(f"label_{n}" for n in range(10)))
+RUNS = 960
+REPORTS_OF_START = 4
+
+_NAME = f"{WIDE}{'n' * 200}"
+_INVENTED = Metric("infercanary_invented", "gauge", "Invented.", ("name",))
+_COLDS = [Metric(metric, "gauge", "Cold.", ("canary",)) for metric in COLD_START_METRICS]
+_UNUSED = {f"unused{n}": "u" * 4_000 for n in range(350)}  # what is left out costs its way here
+
+
+def report(probe: int, start: int, first: int = 0) -> Report:
+    """All series, canaries, environment, outputs and runs that a report may have.
+
+    Args:
+        probe: Whose.
+        start: Of which start.
+        first: The first run's number.
+    """
+    families = (
+        WATCHED.family(
+            {tuple(f"{_NAME}{probe}{start}{s}{label}" for label in range(10)): 1.0 * s for s in range(250)}
+        ),
+        _INVENTED.family({(f"{start}{n}",): 1.0 for n in range(1_000)}),
+        *(cold.family({(f"{_NAME}{n}",): 1.5 for n in range(32)}) for cold in _COLDS),
+    )
+    environment = {f"{WIDE}{probe}{start}{n}": f"{WIDE}{'v' * 300}{n}" for n in range(200)}
+    outputs = {f"{_NAME}{n}": tuple(probe + n + k / 7 for k in range(64)) for n in range(32)}
+    runs = tuple(
+        Run(
+            s, f"{_NAME}{probe}{s % 16}", 1.0 * s, s + 0.5, "raised", (s / 7, s / 6, s / 5),
+            detail=f"{WIDE}{s}" * 100, waited=s / 3, boot_id=f"{start}-{probe}-{s}".zfill(64),
+        )
+        for s in range(first, first + RUNS)
+    )  # fmt: skip
+    return Report(1, f"{probe}-{start}", 0.0, "c" * 500, 0, families, environment, runs, outputs)
+
+
+class Worst:
+    """One of them: a new start at each fourth poll."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._reports = 0
+
+    def report(self, _since: str) -> bytes:
+        """Its next one, with 1.4 MB that nobody takes."""
+        start, first = self._reports // REPORTS_OF_START, self._reports * RUNS
+        self._reports += 1
+        found = report(self._number, start, first)
+        found.environment.update(_UNUSED)
+        return encode(found)
+
+
+if __name__ == "__main__":
+    host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    servers = [ReportServer(f"{host}:{port + n if port else 0}", Worst(n).report) for n in range(count)]
+    print(" ".join(server.address for server in servers), flush=True)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended.wait()

@@ -1,0 +1,38 @@
+"""The API server takes the templates of `deploy/` for controllers of rollouts: it knows each key of them."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+from cluster import GIVEN, SCRIPT, Cluster
+from harness import ROOT
+
+NAMES = ("argo-rollouts", "flagger")
+
+
+@pytest.mark.skipif(bool(GIVEN), reason="the kinds would be added to it")
+@pytest.mark.parametrize("name", NAMES)
+def test_each_is_by_its_schema(cluster: Cluster, name: str) -> None:
+    added = subprocess.run([SCRIPT, "kinds", name], capture_output=True, text=True, timeout=60, check=False)
+    if "no kinds of" in added.stderr:
+        pytest.skip(added.stderr.strip())
+    assert added.returncode == 0, added.stderr
+    objects: list[Any] = [
+        yaml.safe_load(path.read_text()) for path in sorted((ROOT / "deploy" / name).iterdir())
+    ]
+    assert len(objects) == 2
+    for each in objects:
+        each["metadata"]["namespace"] = "default"
+        assert "created" in created(cluster, each)
+        each["spec"]["nmae"] = "wrong"
+        with pytest.raises(AssertionError, match=r'unknown field "spec\.nmae"'):
+            created(cluster, each)
+
+
+def created(cluster: Cluster, found: dict[str, Any]) -> str:
+    return cluster.kubectl(
+        *("create", "--dry-run=server", "--validate=strict", "--filename", "-"), text=yaml.safe_dump(found)
+    )
