@@ -38,6 +38,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "self: panel Samplers B",
         "self: panel Polls that failed, by reason",
         "self: panel Input that was refused",
+        "self: panel Budgets that were exceeded",
         "service: panel Where replicas differ now",
         "service: panel Shift of the last upgrade D",
         "service: panel Shift of the last upgrade E",

@@ -49,7 +49,7 @@ def board() -> Board:
                 "How fresh it is",
                 [_probes(), _age(), _poll(), _failures(), _lateness(), _missed(), _collected()],
             ),
-            Row("What was refused", [_rejected(), _journal()]),
+            Row("What was refused", [_rejected(), _budgets(), _journal()]),
             Row("The exporter and its judge", [_lag(), _cpu(), _memory(), _scrape(), _store(), _stored()]),
         ],
     )
@@ -58,8 +58,9 @@ def board() -> Board:
 def _health() -> Panel:
     about = About(
         "Healthy",
-        "Exporters that cannot be scraped, probes that do not answer, hosts whose Docker does not answer, whose "
-        "judge's store fails, or whose config was refused. Healthy is 0.",
+        "Exporters that cannot be scraped, probes that do not answer, containers that are not polled since no more fit "
+        "into an exporter's memory, hosts whose Docker does not answer, whose judge's store fails, or whose config was "
+        "refused. Healthy is 0.",
         "The exporter's log and its status page say which and why.",
         "none",
         width=14,
@@ -76,6 +77,7 @@ def _health() -> Panel:
         about,
         Query(how_many(f"{SCRAPED} == 0", SCRAPED), "exporters down"),
         Query(how_many(f"{up} == 0", exporters), "probes down"),
+        Query(f"sum({series('infercanary_refused_containers', INSTANCE)})", "not polled"),
         *(Query(how_many(f"{series(name, INSTANCE)} == 0", exporters), text) for text, name in bad.items()),
         bad_from=1,
     )
@@ -300,9 +302,24 @@ def _rejected() -> Panel:
         "target of your own, or an impostor: the exporter's log names the container.",
         "short",
         empty="Nothing was refused",
+        width=8,
     )
     refused = increase("infercanary_rejected_total", CONTAINERS)
     return lines(about, Query(f"sum by (reason) ({refused}) > 0", "{{reason}}"), minimum=0)
+
+
+def _budgets() -> Panel:
+    about = About(
+        "Budgets that were exceeded",
+        "How often a probe wanted more than one may cost, by what it had too much of.",
+        "`topk(5, increase(infercanary_budget_exceeded_total[1h]))` names the container: a crash loop, labels that "
+        "never repeat, or an image that you do not trust. It alone loses data.",
+        "short",
+        empty="No probe costs too much",
+        width=8,
+    )
+    exceeded = increase("infercanary_budget_exceeded_total", CONTAINERS)
+    return lines(about, Query(f"sum by (budget) ({exceeded}) > 0", "{{budget}}"), minimum=0)
 
 
 def _journal() -> Panel:
@@ -312,6 +329,7 @@ def _journal() -> Panel:
         "The disk is full, gone, or hangs.",
         "ops",
         empty="No probe keeps a journal",
+        width=8,
     )
     return lines(about, *_overall(rate("infercanary_journal_errors_total", CONTAINERS)), minimum=0)
 

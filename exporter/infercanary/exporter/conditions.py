@@ -110,6 +110,10 @@ def impaired(own: Signals, policy: Policy, now: float) -> list[Condition]:
         reasons["slow"] = "the exporter is starved: its own polls come late, and probes may seem to be down"
     if (found := [row.value for row in own.rows("infercanary_discovery_up")]) and max(found) == 0:
         reasons["discovery"] = "what lists the containers does not answer: new ones are not found"
+    if refused := sum(row.value for row in own.rows("infercanary_refused_containers")):
+        reasons["refused"] = (
+            f"{refused:g} containers are not monitored: no more fit into the exporter's memory or its limits"
+        )
     if any(row.value == 0 for row in own.rows("infercanary_config_last_reload_successful")):
         reasons["config"] = (
             "changed settings were refused: the old ones stay in force, and the log names the line"

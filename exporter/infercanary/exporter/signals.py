@@ -54,6 +54,7 @@ OWN = frozenset(
         "event_loop_lag_seconds",
         "measure_shift_ratio",
         "measure_verdict",
+        "refused_containers",
         "shift_cause",
         "shift_image_ratio",
         "shift_low_ratio",
