@@ -39,20 +39,21 @@ class Exporter(NamedTuple):
     cluster: Cluster
     url: str
 
-    def runs(self, service: str) -> dict[str, float]:
+    def runs(self, namespace: str, service: str) -> dict[str, float]:
         """Pod → its runs."""
+        of = {"namespace": namespace, "service": service}
         return {
             sample.labels["pod"]: sample.value
             for family in text_string_to_metric_families(get(f"{self.url}/metrics").decode())
             for sample in family.samples
-            if sample.name == "infercanary_runs_collected_total" and sample.labels["service"] == service
+            if sample.name == "infercanary_runs_collected_total" and of.items() <= sample.labels.items()
         }
 
-    def has_baseline(self, service: str, replicas: int) -> None:
+    def has_baseline(self, namespace: str, service: str, replicas: int) -> None:
         """Wait until each of its pods has runs enough."""
 
         def reported() -> bool:
-            runs = self.runs(service)
+            runs = self.runs(namespace, service)
             return len(runs) == replicas and min(runs.values()) >= BASELINE_RUNS
 
         eventually(f"a baseline of {service}", BASELINE_SECONDS, reported)
@@ -102,13 +103,13 @@ class Controller(NamedTuple):
     def begin(self, name: str, replicas: int = 2) -> None:
         """Run the old image until it has a baseline."""
         self.cluster.apply(*self.starts(name, replicas)["items"])
-        self.exporter.has_baseline(name, replicas)
+        self.exporter.has_baseline(self.namespace, name, replicas)
 
     def start_again(self, name: str, replicas: int = 2) -> None:
         """All pods of the old image are replaced, and have a baseline again."""
         label = f"app={name}{self.primary}"
         self.cluster.kubectl("delete", "pod", "--namespace", self.namespace, "--selector", label)
-        self.exporter.has_baseline(name, replicas)
+        self.exporter.has_baseline(self.namespace, name, replicas)
 
     def images(self, name: str) -> set[str]:
         """Those that the pods with the promoted image have."""
@@ -250,7 +251,7 @@ def initialized(flagger: Controller, name: str, replicas: int = 2) -> None:
     """Flagger has copied the target to a primary, which alone runs."""
     flagger.begin(name, replicas)
     eventually("its primary", 900, lambda: phase(flagger, name) == "Initialized")
-    flagger.exporter.has_baseline(name, replicas)
+    flagger.exporter.has_baseline(flagger.namespace, name, replicas)
 
 
 def test_flagger_rolls_a_slower_image_back_and_the_old_one_stays(flagger: Controller) -> None:
