@@ -12,7 +12,9 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from infercanary.contract.report import Metric
 
-Budget = Literal["cpu_seconds", "bytes", "starts", "runs", "samples", "environment_bytes", "series"]
+Budget = Literal[
+    "cpu_seconds", "bytes", "starts", "canaries", "runs", "samples", "environment_bytes", "series"
+]
 Total = Literal["shown_bytes", "shown_series", "held_bytes"]
 
 
@@ -27,6 +29,7 @@ ALLOWED: Final[Mapping[Budget, Allowance]] = {
     "cpu_seconds": Allowance(0.6, 0.1),
     "bytes": Allowance(16 << 20, 16 << 20),
     "starts": Allowance(6, 60),
+    "canaries": Allowance(0.5, 64),
     "runs": Allowance(3_000, 12_000),
     "samples": Allowance(50_000, 400_000),
     "environment_bytes": Allowance(128 << 10, 512 << 10),

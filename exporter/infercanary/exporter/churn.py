@@ -1,13 +1,15 @@
-"""Which series of a probe are new: each costs Prometheus memory for hours, also where it is never seen again."""
+"""What of a probe is new: each series costs Prometheus memory for hours, also where it is never seen again; each canary
+costs the judge a verdict for as long, and the store its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from infercanary.exporter.budget import Account
 from infercanary.exporter.expose import Lines
 
 _MOST_KNOWN = 2_500  # hashes: several times what an honest probe has
+_MOST_CANARIES = 256  # the same
 
 
 class KnownSeries:
@@ -42,3 +44,29 @@ class KnownSeries:
         if len(self._known) > _MOST_KNOWN:  # those of now are paid for once more
             self._known.clear()
         return afforded
+
+
+class KnownCanaries:
+    """Those of one probe whose runs were taken, by their hashes."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def affordable(self, names: Collection[str], account: Account, now: float) -> set[str]:
+        """The canaries whose runs the account of their probe allows.
+
+        Args:
+            names: Of canaries that ran.
+            account: Of the probe.
+            now: Seconds, of the monotonic clock.
+
+        Returns:
+            All of them, or those that are known.
+        """
+        new = {name for name in names if hash(name) not in self._known}
+        if not account.spend("canaries", len(new), now):
+            return {*names} - new
+        if len(self._known) > _MOST_CANARIES:  # those of now are paid for once more
+            self._known.clear()
+        self._known |= {hash(name) for name in new}
+        return {*names}

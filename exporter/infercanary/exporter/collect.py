@@ -173,7 +173,7 @@ class Collector:
             log.exception("probe not shown by a fault of the exporter", **probe.identity)
             self._failed(probe, "internal", repr(error))
             self._exposition.forget(probe.key)
-            probe.lines, probe.vitals, probe.findings, probe.judged = [], {}, None, []
+            probe.lines, probe.vitals, probe.findings, probe.judged, probe.verdicts = [], {}, None, [], []
             with suppress(Exception):  # that it is down can be shown, unless this is where the fault lies
                 self._show(probe)
 
@@ -200,13 +200,13 @@ class Collector:
         if changed:
             probe.judged = metrics.families(found, probe.container.replica, publishes=publishes)
             probe.findings, probe.publishes = found, publishes
+            probe.verdicts = [write(family, probe.identity) for family in probe.judged]
+            self._fit(probe, probe.lines)
         probe.own.take([*families, *probe.judged], now)
-        if changed:
-            families += probe.judged
         for family in families:
             vitals[family.name] = write(family, probe.identity)
         reported = probe.lines if probe.up else ()
-        if disputed := self._exposition.replace(probe.key, [*reported, *vitals.values()]):
+        if disputed := self._exposition.replace(probe.key, [*reported, *vitals.values(), *probe.verdicts]):
             probe.rejected["conflict"] += len(disputed)
 
     def _compare(self) -> None:
@@ -248,7 +248,9 @@ class Collector:
             accepted = msgspec.structs.replace(accepted, environment=probe.environment)
         # Where the clock was set back, what comes now is of the server that it watches.
         probe.since = min(probe.since, time.time())
-        starts = probe.new_runs(report.boot_id, zip(accepted.runs, summaries, strict=True))
+        names = probe.canaries.affordable({run.canary for run in accepted.runs}, probe.account, now)
+        runs = [each for each in zip(accepted.runs, summaries, strict=True) if each[0].canary in names]
+        starts = probe.new_runs(report.boot_id, runs)
         if _affords(probe, report.boot_id, starts, now):
             probe.remember(report.boot_id, report.started_at, accepted)
             for boot_id, several in starts.items():
@@ -290,7 +292,11 @@ class Collector:
             self.judging.submit_found(container.service_key, container.replica, probe.start_id(boot_id), raw)
 
     def _fit(self, probe: PolledProbe, lines: Sequence[Lines]) -> None:
-        probe.lines = self.shares.fitting(probe.key, lines, probe.account, self.config.limits)
+        """Show as much of a probe as fits: verdicts first, then what it reports."""
+        both = [*probe.verdicts, *lines]
+        fitting = self.shares.fitting(probe.key, both, probe.account, self.config.limits)
+        verdicts = len(probe.verdicts)
+        probe.verdicts, probe.lines = fitting[:verdicts], fitting[verdicts:]
 
     async def close(self) -> None:
         """Stop polling."""

@@ -13,7 +13,7 @@ from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
 from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
 from infercanary.exporter.budget import EXCEEDED, Account
-from infercanary.exporter.churn import KnownSeries
+from infercanary.exporter.churn import KnownCanaries, KnownSeries
 from infercanary.exporter.conditions import Condition, Known, conditions
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
@@ -153,6 +153,7 @@ class PolledProbe:
         self.duration: float | None = None
         self.account = Account()
         self.series = KnownSeries()
+        self.canaries = KnownCanaries()
         self.failures: Counter[Failure] = Counter()
         self.rejected: Counter[Reason] = Counter()
         self.runs_collected = 0
@@ -181,8 +182,9 @@ class PolledProbe:
         # What alerts are about: as its report says it, and as the exporter itself does, with the judge's part of that.
         self.reported, self.own = Signals(REPORTED), Signals(OWN)
         self.judged: list[Family] = []
-        # What it reported last, and what the exporter says of it, by family.
+        # What it reported last, what the judge found, and what the exporter says of it, by family.
         self.lines: list[Lines] = []
+        self.verdicts: list[Lines] = []
         self.vitals: dict[str, Lines] = {}
 
     @property

@@ -97,6 +97,19 @@ async def test_a_new_start_at_each_poll_is_polled_rarely_and_an_honest_one_is_ta
     assert len(queued) == starts, "what is polled rarely loses nothing"
 
 
+async def test_canaries_that_are_always_new_are_left_out_and_known_ones_are_taken(asked: Asked) -> None:
+    begin = asked.now
+    for number in range(100):
+        names = ("steady", *(f"invented-{number}-{n}" for n in range(8)))
+        runs = tuple(Run(9 * number + n, name, 0.0, 0.0, "ok", (0.01,)) for n, name in enumerate(names))
+        await asked.answers(Report(1, "boot", 0.0, "", 0, (), {}, runs))
+    ran = [run.canary for report in asked.judging._queue.waiting() for run in report.runs]
+    minutes = (asked.now - begin) / 60
+    assert ran.count("steady") == 100
+    assert 64 <= len({*ran}) <= ALLOWED["canaries"].most + ALLOWED["canaries"].minute * minutes + 9
+    assert asked.probe.account.exceeded["canaries"] > 50
+
+
 async def test_of_runs_that_are_too_many_none_is_lost_but_they_are_asked_for_again(asked: Asked) -> None:
     def report(first: int, cursor: str) -> Report:
         runs = tuple(Run(first + n, "a", 0.0, 0.0, "ok", (0.01,)) for n in range(2))

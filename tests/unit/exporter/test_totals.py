@@ -20,6 +20,7 @@ from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Exposition, Lines, write
+from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.totals import (
@@ -31,6 +32,8 @@ from infercanary.exporter.totals import (
     fair,
     memory_limit,
 )
+from infercanary.judge.policy import LIVE
+from infercanary.judge.stages import judge
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
@@ -133,6 +136,33 @@ def test_containers_that_do_not_fit_are_counted_and_named_and_those_polled_alrea
     assert [*shares.admitted(found, [a], Limits())] == [a, b]
     assert not shares.refused
     assert [*shares.admitted(found, [], Limits(probes=1))] == [a]
+
+
+async def test_verdicts_count_in_what_a_probe_shows() -> None:
+    judging = Judging(None)
+    collector = Collector(ExporterConfig(limits=Limits(shown_series=600)), Exposition(), judging, ())
+    probe = PolledProbe(Container(service="s", name="c", id="0" * 64))
+    reported = SERIES.family({(f"{n}",): 1.0 for n in range(100)})
+
+    async def shown() -> int:
+        await collector.absorb(probe, encode(Report(1, "boot", 0.0, "", 0, (reported,), {}, ())))
+        collector.show(probe)
+        return sum(each.text.count(b"\n") for each in (*probe.verdicts, *probe.lines))
+
+    assert await shown() == 100
+    judgement = judge([], [], "model", LIVE)
+    judging.findings[probe.container.service_key] = Findings(
+        judgements={f"{n}": judgement for n in range(20)}
+    )
+    assert 200 < await shown() <= 600
+    assert not probe.account.exceeded
+    judging.findings[probe.container.service_key] = Findings(
+        judgements={f"{n}": judgement for n in range(200)}
+    )
+    assert await shown() <= 600
+    assert probe.account.exceeded["shown_series"]
+    assert probe.lines == []
+    collector._reader.shutdown()
 
 
 def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
