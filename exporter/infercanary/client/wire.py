@@ -1,7 +1,8 @@
 """What an answer may cost on its way in: bytes as they are sent, and CPU time to take HTTP apart.
 
 A body of one-byte chunks is six times as long as it counts, and takes a call for each; interim answers
-(``100 Continue``) may go on for ever. All of that is parsed on the event loop, where scrapes are served too.
+(``100 Continue``) may go on for ever. All of that is parsed on the event loop, where scrapes are served too. What is
+parsed is kept until the poll ends: a head of 128 long lines is 1 MB, and of answers that nobody asked for each is 7 kB.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from aiohttp.client_proto import ResponseHandler
 
 CPU_SECONDS = 0.05
 """Of one answer. 4 MiB as they come take a few milliseconds."""
-_HEAD_BYTES = 64 << 10
+_HEAD_BYTES = 16 << 10  # of all heads; a probe's has 200
+_HEAD_PIECE_BYTES = 512
 _PIECE_BYTES = 4 << 10  # between two looks at the clock: 700 chunks of one byte
+_ANSWERS = 8  # that nobody has read: interim ones may come with the one that was asked for
 
 
 class TooCostly(ClientPayloadError):
@@ -34,6 +37,7 @@ class Metered(ResponseHandler):
         super().__init__(loop=loop)
         self.cpu_seconds = 0.0
         self._bytes_left = most_bytes + most_bytes // 8 + _HEAD_BYTES
+        self._head_bytes_left = _HEAD_BYTES
         self._ended = False
 
     def data_received(self, data: bytes) -> None:
@@ -45,11 +49,20 @@ class Metered(ResponseHandler):
         if self._ended:
             return
         self._bytes_left -= len(data)
-        for start in range(0, max(1, len(data)), _PIECE_BYTES):
+        place = 0
+        while place == 0 or place < len(data):
+            is_body = self._payload is not None and not self._payload.is_eof()
+            piece = data[place : place + (_PIECE_BYTES if is_body else _HEAD_PIECE_BYTES)]
             begin = time.thread_time()
-            super().data_received(data[start : start + _PIECE_BYTES])
+            super().data_received(piece)
             self.cpu_seconds += time.thread_time() - begin
-            if self.cpu_seconds > CPU_SECONDS or self._bytes_left < 0:
+            self._head_bytes_left -= 0 if is_body else len(piece)
+            place += max(1, len(piece))
+            if (
+                self.cpu_seconds > CPU_SECONDS
+                or min(self._bytes_left, self._head_bytes_left) < 0
+                or len(self) > _ANSWERS
+            ):
                 self._end()
                 return
 
@@ -64,7 +77,9 @@ class Metered(ResponseHandler):
             super().set_exception(exc, *causes)
 
     def _end(self) -> None:
-        error = TooCostly("its HTTP costs more than any report: odd chunks or interim answers")
+        error = TooCostly(
+            "its HTTP costs more than any report: odd chunks, a long head, or more answers than one"
+        )
         if self._payload is not None:
             self._payload.set_exception(error)
             self._payload = None
