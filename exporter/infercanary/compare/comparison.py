@@ -319,14 +319,18 @@ def _sentence(seen: Comparison, causes: Causes | None, subject: str) -> str:
 
 
 def _too_few(observed: Observed, baseline: RecordedRuns, candidate: RecordedRuns) -> str:
+    sides = {"baseline": baseline, "candidate": candidate}
     none = [
         f"no runs{' that count' * bool(side.left_out)} in the {what}"
-        for what, side in (("baseline", baseline), ("candidate", candidate))
+        for what, side in sides.items()
         if not side.points
     ]
-    before, after = observed.runs
-    why = " and ".join(none) or "too few runs"
-    return f"inconclusive: {why} ({before} and {after} in starts of {observed.policy.fewest_runs} or more)"
+    if none:
+        return f"inconclusive: {' and '.join(none)}"
+    longest = {what: max(points.size for points in side.points) for what, side in sides.items()}
+    fewest = observed.policy.fewest_runs
+    few = " and ".join(f"the {what} has {size}" for what, size in longest.items() if size < fewest)
+    return f"inconclusive: too few runs: a start needs {fewest}, and {few}"
 
 
 def _with_failures(text: str, failed: str) -> str:

@@ -26,6 +26,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 FORMS = ("text", "json", "github")
 
 
+def _form(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value == "junit":
+        raise UsageError("--format junit: JUnit XML goes to a file beside the answer; give --junit FILE")
+    return value
+
+
+
+
 def canary(function: F) -> F:
     """Add the option ``--canary``.
 
@@ -90,7 +98,9 @@ def form(function: F) -> F:
     decorate = click.option(
         "--format",
         "form",
-        type=click.Choice(FORMS),
+        type=click.Choice([*FORMS, "junit"]),
+        metavar=f"[{'|'.join(FORMS)}]",
+        callback=_form,
         help="How the answer is printed: `github` is Markdown, for a comment on a change request.  [default: text]",
     )
     return cast("F", as_json(decorate(with_form)))
@@ -114,9 +124,9 @@ def expect(function: F) -> F:
         "--expect",
         default="",
         metavar="SHIFT",
-        help="Check a claim: -40% is at least 40 % faster, +10% at most 10 % slower. It holds (exit code 0) where the "
-        "interval reaches that shift or less, and lies wholly below half of the claim above it (-20 %, +15 %; of 0%: "
-        "+3 %); it is refuted (1) where the whole interval lies above that shift; else that is not known (3).",
+        help="Check a claim: -40% is at least 40 % faster, +10% at most 10 % slower. The claim holds (exit code 0) if the "
+        "interval reaches that shift or less, and the whole interval is below a limit: -20 % for -40%, +15 % for +10%, "
+        "+3 % for 0%. It is refuted (1) if the whole interval is above that shift. Otherwise it is not known (3).",
     )
     return cast("F", decorate(with_claim))
 
@@ -135,8 +145,8 @@ def gate(function: F) -> F:
         type=click.Choice(measured.GATES),
         default="all",
         show_default=True,
-        help="What the exit code is about: `all` is also 1 where memory, energy or the throughput of a load regressed; "
-        "with `latency` they are shown only.",
+        help="What the exit code depends on: with `all` it is also 1 if memory, energy or the throughput of a load "
+        "regressed; with `latency` these are only shown.",
     )(function)
 
 
@@ -200,14 +210,15 @@ def policy(base: Policy, of_what: str) -> Callable[[F], F]:
                 "--smallest-effect",
                 type=float,
                 metavar="PERCENT",
-                help="A smaller shift is no change, and an interval within it is `equivalent`.  "
+                help="The smallest shift that counts as a change. An interval within it is `equivalent`.  "
                 f"[default: {100 * base.smallest_effect:g}]",
             ),
             click.option(
                 "--clear-zone",
                 type=float,
                 metavar="PERCENT",
-                help=f"The interval of a change lies beyond it.  [default: {100 * base.clear_zone:g}]",
+                help="A change counts only if its whole interval is further from 0 than this.  "
+                f"[default: {100 * base.clear_zone:g}]",
             ),
             click.option(
                 "--confidence",
@@ -257,7 +268,9 @@ def adjusted(
     zone = given.get("clear_zone", base.clear_zone)
     if zone >= effect:
         raise UsageError(
-            f"--clear-zone {100 * zone:g}: must be below --smallest-effect ({100 * effect:g} %); give a smaller one"
+            f"--smallest-effect {100 * effect:g}: must be above --clear-zone ({100 * zone:g} %); both are percentages"
+            if clear_zone is None
+            else f"--clear-zone {100 * zone:g}: must be below --smallest-effect ({100 * effect:g} %); give a smaller one"
         )
     return replace(base, **cast("dict[str, Any]", given))
 

@@ -136,8 +136,8 @@ def restarts(result: ComparisonResult) -> str:
     sd = f"starts of one image differ by {short(100 * result.restart_sd)} % (SD)"
     if result.restart_sd_from == "none":
         return (
-            "none is thought to lie between two files of numbers; where one does, give --restart-sd, or several "
-            "files of each side"
+            "two files of numbers count as one series without a restart between them; if there was one, give "
+            "--restart-sd, or several files of each side"
         )
     if result.restart_sd_from == "given":
         return f"{sd}, as given" if result.restart_sd else "nothing was restarted, as given"

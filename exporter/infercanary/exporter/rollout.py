@@ -205,9 +205,9 @@ def _nothing(
     elsewhere = sorted(key.namespace for key in services if key.name == service.name)
     if elsewhere and not service.namespace:
         return f"the service is in a namespace: say namespace={' or namespace='.join(elsewhere[:_NAMED])}"
-    there = f"of {len(services)} that are" if services else "and none is"
+    others = f"{len(services)} others are" if len(services) > 1 else "one other is" if services else "none is"
     return (
-        f"no such service is known here, {there}; see the labels `namespace` and `service` of infercanary_up"
+        f"no such service is known here, and {others}; see the labels `namespace` and `service` of infercanary_up"
     )
 
 

@@ -32,11 +32,11 @@ def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str
         raise UsageError("check-config: name a file with --probe, --exporter or --web-config")
     sys.path.insert(0, os.getcwd())
     if probes:
-        from infercanary.probe.config import read
+        from infercanary.probe import config
 
         for path in probes:
-            read(path)
-            _good(path)
+            config.read(path)
+            _good(path, config.remarks(path))
     if exporters:
         with needed_by("check-config --exporter", "exporter"):
             from infercanary.exporter.config import check, remarks

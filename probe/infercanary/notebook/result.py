@@ -122,8 +122,12 @@ class TimingResult:
             The verdict with its sentence; in a notebook also pictures.
 
         Raises:
-            UsageError: The extra `exporter` is missing, or the two have no canary in common.
+            UsageError: It is no result, the extra `exporter` is missing, or the two have no canary in common.
         """
+        if not isinstance(candidate, TimingResult):
+            raise UsageError(
+                f"compare: {type(candidate).__name__} is no result; give what infercanary.time or infercanary.read returns"
+            )
         try:
             from infercanary.compare.notebook import answer
         except ModuleNotFoundError as error:
@@ -185,7 +189,7 @@ class TimingResult:
         facts = {
             "canary": self.canary,
             "median": f"{_seconds(self.median)}{shown}",
-            "runs": f"{len(self.runs)} of {sum(len(run.latencies) for run in self.runs)} repeats in all",
+            "runs": f"{len(self.runs)}, with {sum(len(run.latencies) for run in self.runs)} repeats in all",
             "phases": ", ".join(f"{name} {_seconds(value)}" for name, value in self.phases.items()),
             "tags": ", ".join(f"{tag} {share:.0%}" for tag, share in self.tags.items()),
             "environment": ", ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from infercanary.command.settings import UsageError
@@ -83,6 +83,10 @@ def _target(model: Any, inputs: Sequence[Any], device: str | None) -> Target:
         raise UsageError(
             f"model: {type(model).__name__} can be neither called nor opened; give a model or a function"
         )
+    if hasattr(inputs, "dtype"):  # an array has a length too: it is one argument, as of a torch model
+        inputs = [inputs]
+    if isinstance(inputs, (str, bytes, Mapping)) or not hasattr(inputs, "__len__"):
+        raise UsageError("inputs: a list is needed, one entry for each argument, such as [x]")
     return FunctionTarget(model, inputs, device or "cpu")
 
 

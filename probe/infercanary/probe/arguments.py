@@ -59,10 +59,12 @@ def check(
             )
         lacking = [method for method in _METHODS if not callable(getattr(target, method, None))]
         if lacking:
-            hint = "; wrap it: TorchTarget(model, inputs)" if callable(target) else ""
-            raise UsageError(
-                f"canaries.{name}: {type(target).__name__} is no target, for it has no {' and no '.join(lacking)}{hint}"
-            )
+            kind = type(target).__name__
+            if callable(target):
+                raise UsageError(
+                    f"canaries.{name}: {kind} is a model or a function, and no target; wrap it: TorchTarget(model, inputs)"
+                )
+            raise UsageError(f"canaries.{name}: {kind} is no target: it lacks the methods {', '.join(lacking)}")
     for key, seconds in {
         "interval_seconds": interval_seconds,
         "timeout_seconds": timeout_seconds,
@@ -82,12 +84,14 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def check_callables(executor: object, on_hang: object) -> None:
-    """Refuse what is no pool, and what cannot be called.
+def check_others(executor: object, on_hang: object, controls: object, samplers: object) -> None:
+    """Refuse what is no pool, what cannot be called, what is no switch, and names in place of samplers.
 
     Args:
         executor: The server's own pool; None without one.
         on_hang: What makes another one; None without it.
+        controls: Whether they are measured.
+        samplers: Name → whether it is on, or samplers.
 
     Raises:
         UsageError: With the argument's name and what it must be.
@@ -100,6 +104,12 @@ def check_callables(executor: object, on_hang: object) -> None:
         raise UsageError(
             f"on_hang: `{on_hang}` cannot be called; give a function that returns a pool or None"
         )
+    if not isinstance(controls, bool):
+        raise UsageError(f"controls: `{controls}` is neither True nor False")
+    if isinstance(samplers, str) or (
+        isinstance(samplers, (list, tuple, set)) and any(isinstance(each, str) for each in samplers)
+    ):
+        raise UsageError('samplers: give a mapping of names, such as {"nvml": False}; those not named keep their default')
 
 
 def check_reserves(**reserves: int | None) -> None:

@@ -59,6 +59,24 @@ class ProbeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The same of a GPU's memory; by default 256 MiB, or 2 % of it where that is more."""
 
 
+_LARGE_DUTY = 0.2
+
+
+def remarks(path: str | os.PathLike[str]) -> list[str]:
+    """Say what is allowed in the settings and seldom meant.
+
+    Args:
+        path: Of a file that :func:`read` takes.
+
+    Returns:
+        Sentences without a capital and a full stop.
+    """
+    duty = load(path, ProbeConfig).duty_cap
+    if duty < _LARGE_DUTY:
+        return []
+    return [f"duty_cap: {duty:g} lets runs take {100 * duty:g} % of the time; 1 % is 0.01"]
+
+
 def read(path: str | os.PathLike[str]) -> Probe:
     """Read the settings.
 

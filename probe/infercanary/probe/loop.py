@@ -17,7 +17,7 @@ from infercanary.contract.profile import Profile
 from infercanary.contract.report import PATH, Report, decode
 from infercanary.probe.access import Access, ServerTls
 from infercanary.probe.anew import Carried
-from infercanary.probe.arguments import address, check, check_callables, check_reserves, checked
+from infercanary.probe.arguments import address, check, check_others, check_reserves, checked
 from infercanary.probe.canary import Canary
 from infercanary.probe.controls import Controls
 from infercanary.probe.device_room import DeviceRoom
@@ -122,7 +122,7 @@ class Probe:
             UsageError: An argument that cannot be meant.
         """
         check(targets, interval_seconds, timeout_seconds, open_timeout_seconds, duty_cap)
-        check_callables(executor=executor, on_hang=on_hang)
+        check_others(executor, on_hang, controls, samplers)
         check_reserves(memory_reserve=memory_reserve, device_memory_reserve=device_memory_reserve)
         given = interval_seconds, duty_cap
         interval_seconds, duty_cap = pace(*given)

@@ -140,3 +140,22 @@ def test_a_result_is_saved_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it is there already"):
         result.save(path)
     assert result.interval is None, "of one run there is none"
+
+
+def test_an_array_is_one_argument_and_text_is_none() -> None:
+    """As of a torch model: `time(f, array)` does not call f with each of its rows."""
+    numpy = pytest.importorskip("numpy")
+    shapes: list[object] = []
+    infercanary.time(lambda x: shapes.append(x.shape), numpy.zeros((3, 2)), runs=1)
+    assert set(shapes) == {(3, 2)}
+    with pytest.raises(UsageError) as caught:
+        infercanary.time(len, "text", runs=1)
+    assert str(caught.value) == "inputs: a list is needed, one entry for each argument, such as [x]"
+
+
+def test_only_a_result_is_compared() -> None:
+    result = infercanary.time(lambda: 1, runs=1)
+    with pytest.raises(UsageError) as caught:
+        result.compare("runs.jsonl")  # type: ignore[arg-type]
+    line = "compare: str is no result; give what infercanary.time or infercanary.read returns"
+    assert str(caught.value) == line

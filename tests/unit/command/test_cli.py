@@ -97,6 +97,9 @@ def test_check_config_starts_nothing(
         "canaries: {c: {target: torch, options: {model: 'not.looked:at', inputs: [{shape: [1]}]}}}\n"
     )
     assert run(monkeypatch, capsys, "check-config", "--probe", str(path)) == (0, f"{path}: good\n", "")
+    path.write_text(f"{path.read_text()}\nduty_cap: 1\n")
+    note = f"{path}: note: duty_cap: 1 lets runs take 100 % of the time; 1 % is 0.01\n"
+    assert run(monkeypatch, capsys, "check-config", "--probe", str(path)) == (0, f"{path}: good\n{note}", "")
     exporter = tmp_path / "exporter.yaml"
     exporter.write_text("links: {runbooks: 'http://gpu-1:9797/runbooks'}\nstore: judge.sqlite\n")
     assert run(monkeypatch, capsys, "check-config", "--exporter", str(exporter)) == (

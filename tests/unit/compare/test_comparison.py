@@ -87,7 +87,7 @@ def test_restarts_that_differ_much_are_no_regression(numbers):
 
 def test_too_few_runs_are_inconclusive(numbers):
     result = compare_runs("", series(numbers, 0.02), series(numbers, 0.03, count=FILES.fewest_runs - 1))
-    assert result.sentence == "inconclusive: too few runs (100 and 0 in starts of 8 or more)"
+    assert result.sentence == "inconclusive: too few runs: a start needs 8, and the candidate has 7"
     assert result.next == ["the candidate needs 8 runs of one start at least, better 16"]
     assert (result.shift, result.low, result.high) == (None, None, None)
 
@@ -110,8 +110,7 @@ def test_runs_that_fail_are_no_reason_to_pass(numbers):
         assert bool(result.next) == (verdict == "inconclusive") and not result.notes
     none = compare_runs("", old, RecordedRuns([], left_out={"raised": 100}, attempts=Attempts(100, 100)))
     assert none.sentence == (
-        "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: no runs that count in the candidate "
-        "(100 and 0 in starts of 8 or more)"
+        "inconclusive: 100 of 100 runs failed, 0 of 100 before; the others: no runs that count in the candidate"
     )
     alike = compare_runs("", old._replace(attempts=failing), new._replace(attempts=failing), restart_sd=0.0)
     assert (alike.verdict, alike.failures_rose) == ("regressed", False) and "failed" not in alike.sentence

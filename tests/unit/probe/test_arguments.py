@@ -25,8 +25,18 @@ TARGET = TorchTarget(model, [{"shape": [1]}])
         (
             {"a": model},
             {},
-            "canaries.a: function is no target, for it has no open and no run and no values and no environment and no "
-            "close; wrap it: TorchTarget(model, inputs)",
+            "canaries.a: function is a model or a function, and no target; wrap it: TorchTarget(model, inputs)",
+        ),
+        (
+            {"a": 1},
+            {},
+            "canaries.a: int is no target: it lacks the methods open, run, values, environment, close",
+        ),
+        ({"a": TARGET}, {"controls": "no"}, "controls: `no` is neither True nor False"),
+        (
+            {"a": TARGET},
+            {"samplers": ["nvml"]},
+            'samplers: give a mapping of names, such as {"nvml": False}; those not named keep their default',
         ),
         ({}, {}, "canaries: there are none; give one at least, such as a TorchTarget"),
         (TARGET, {}, 'canaries: give a mapping, such as {"resnet18": TorchTarget(model, inputs)}'),

@@ -16,6 +16,9 @@ from infercanary.compare.terminal import say, width
 from infercanary.judge.policy import FILES, Policy
 
 _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
+_SMALL_SD = 0.1
+"""Percent: below it, starts differ by less than any that were measured here (docs/ab.md has 1 to 2 %), so a ratio was
+meant, as in Python's ``restart_sd=0.01``."""
 
 
 @click.command(
@@ -50,8 +53,8 @@ _NOTHING = RecordedRuns((), attempts=Attempts(0, 0))
     "--restart-sd",
     type=float,
     metavar="PERCENT",
-    help="How much starts of one image differ (an SD), where it is known; 0 if nothing was restarted. "
-    "Otherwise it is estimated from the starts.",
+    help="How much starts of one image differ (a standard deviation), such as 1 for 1 %; 0 if nothing was restarted. "
+    "Without it, it is estimated from the starts.",
 )
 @click.option(
     "--same-unit",
@@ -82,15 +85,16 @@ def command(
     report: str,
     junit_path: str,
 ) -> int:
-    """Whether CANDIDATE is slower than BASELINE, by how much, and why; and whether it takes more memory or energy.
+    """Compare two files: is CANDIDATE slower than BASELINE, by how much, and why? Does it take more memory or energy?
 
-    Both are journals of probes, or both are numbers: one a line, a JSON array, JSON objects, or CSV or TSV with a
-    header. The format is detected; it may be packed with gzip; `-` is standard input.
+    Both files are journals of probes (`journal:` in probe.yaml), or both are numbers: one number a line, a JSON array,
+    JSON objects, or CSV or TSV with a header. The format is detected. Files may be packed with gzip. `-` is standard
+    input.
 
-    Of a journal, the medians of steady runs count, start by start; its older file, FILE.1, is read with it. Starts of
-    one image differ, and the runs within one start do not show by how much: give several of each side, or give
-    --restart-sd. Two files of numbers are one series before and after, with no restart between, unless --restart-sd
-    says so; several files of a side are starts.
+    In a journal, the medians of steady runs count, start by start. The older file of a journal, FILE.1, is read with
+    it. Two starts of one image differ, and the runs within one start do not show by how much: give several starts of
+    each side, or --restart-sd. Two files of numbers count as one series without a restart between them, unless
+    --restart-sd is given. Several files of numbers on a side count as one start each.
     """
     if restart_sd is not None:
         options.between("--restart-sd", restart_sd, 0, 100, "give a percentage from 0 to 100, such as 1")
@@ -126,6 +130,8 @@ def command(
         name: (judged(before, policy), judged(after, policy)) for name, (before, after) in both.items()
     }
     notes = [*old.notes, *new.notes, *_alone(old, new, canary)]
+    if restart_sd and restart_sd < _SMALL_SD:
+        notes.append(f"--restart-sd {restart_sd:g} is {restart_sd:g} %: it is a percentage, so 1 % is 1")
     code = exit_codes.worst([each.exit_code for each in results.values()])
     if report:
         title = f"{' + '.join(old.places)} → {' + '.join(new.places)}"
