@@ -32,8 +32,6 @@ def _form(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     return value
 
 
-
-
 def canary(function: F) -> F:
     """Add the option ``--canary``.
 
@@ -124,9 +122,9 @@ def expect(function: F) -> F:
         "--expect",
         default="",
         metavar="SHIFT",
-        help="Check a claim: -40% is at least 40 % faster, +10% at most 10 % slower. The claim holds (exit code 0) if the "
-        "interval reaches that shift or less, and the whole interval is below a limit: -20 % for -40%, +15 % for +10%, "
-        "+3 % for 0%. It is refuted (1) if the whole interval is above that shift. Otherwise it is not known (3).",
+        help="Check a claim: -40% is at least 40 % faster, +10% at most 10 % slower. The claim holds (exit code 0) if "
+        "the interval reaches that shift or less, and the whole interval is below a limit: -20 % for -40%, +15 % for "
+        "+10%, +3 % for 0%. It is refuted (1) if the whole interval is above that shift. Else it is not known (3).",
     )
     return cast("F", decorate(with_claim))
 
@@ -266,11 +264,13 @@ def adjusted(
         given["confidence"] = confidence
     effect = given.get("smallest_effect", base.smallest_effect)
     zone = given.get("clear_zone", base.clear_zone)
+    if zone >= effect and clear_zone is None:
+        raise UsageError(
+            f"--smallest-effect {smallest_effect:g}: must be above --clear-zone ({100 * zone:g}); both are percentages"
+        )
     if zone >= effect:
         raise UsageError(
-            f"--smallest-effect {100 * effect:g}: must be above --clear-zone ({100 * zone:g} %); both are percentages"
-            if clear_zone is None
-            else f"--clear-zone {100 * zone:g}: must be below --smallest-effect ({100 * effect:g} %); give a smaller one"
+            f"--clear-zone {clear_zone:g}: must be below --smallest-effect ({100 * effect:g} %); give a smaller one"
         )
     return replace(base, **cast("dict[str, Any]", given))
 

@@ -206,9 +206,7 @@ def _nothing(
     if elsewhere and not service.namespace:
         return f"the service is in a namespace: say namespace={' or namespace='.join(elsewhere[:_NAMED])}"
     others = f"{len(services)} others are" if len(services) > 1 else "one other is" if services else "none is"
-    return (
-        f"no such service is known here, and {others}; see the labels `namespace` and `service` of infercanary_up"
-    )
+    return f"no such service is known here, and {others}; see the labels `namespace` and `service` of infercanary_up"
 
 
 def _unknown(service: ServiceKey, reason: str, canary: str | None = None) -> Answer:

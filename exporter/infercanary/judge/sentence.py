@@ -384,8 +384,9 @@ def listed(changes: Sequence[Change]) -> str:
         The first few, and how many more there are; empty for none.
     """
     named = [f"{_title(c.component)} {_value(c.before)} → {_value(c.after)}" for c in changes]
-    more = [f"{len(named) - _COMPONENTS} more components"] if len(named) > _COMPONENTS else []
-    return ", ".join([*named[:_COMPONENTS], *more])
+    more = len(named) - _COMPONENTS
+    rest = [f"{more} more component{'s' * (more > 1)}"] if more > 0 else []
+    return ", ".join([*named[:_COMPONENTS], *rest])
 
 
 def _title(component: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,9 +19,14 @@ class FunctionTarget:
         function: What is timed.
         arguments: Its arguments.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
+
+    Raises:
+        UsageError: The device is none of these.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any], device: str) -> None:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+            raise UsageError(f"device: `{device}` is none of cpu, cuda, cuda:N")
         self._function, self._arguments = function, tuple(arguments)
         self.device = device
         self.clock: HostClock | CudaClock = HostClock()

@@ -34,7 +34,12 @@ def load(shell: Any) -> None:
     """
 
     def canary(line: str, cell: str | None = None) -> TimingResult | None:
-        """Time a statement, or a cell, as a canary is timed."""
+        """Time a statement (%canary) or the whole cell (%%canary), after a warm-up until it is steady.
+
+        --device cuda   measure by CUDA events
+        --name NAME     of the canary, for `compare` and `save`; "cell" by default
+        --runs N        12 by default, of 5 to 50 repeats each
+        """
         try:
             return _timed(shell, line, cell)
         except UsageError as error:
@@ -55,7 +60,8 @@ def _timed(shell: Any, line: str, cell: str | None) -> TimingResult:
     try:
         code = compile(shell.transform_cell(source), "<canary>", "exec")
     except SyntaxError as error:
-        raise UsageError(f"%canary: {error.msg} in `{(error.text or source).strip()}`") from None
+        hint = f"; write {_USAGE}" if source.startswith("-") else ""
+        raise UsageError(f"%canary: {error.msg} in `{(error.text or source).strip()}`{hint}") from None
     names = shell.user_ns
 
     def once() -> None:

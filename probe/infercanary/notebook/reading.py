@@ -47,8 +47,10 @@ def read(path: str | os.PathLike[str], *, canary: str = "") -> TimingResult:
         if entry.run is not None:
             run = msgspec.structs.replace(entry.run, boot_id=entry.boot_id)
             runs.setdefault(run.canary, []).append(run)
+    if not runs:
+        raise UsageError(f"{path}: it has no runs; is this the right file?")
     if canary not in runs and (canary or len(runs) != 1):
-        names = ", ".join(sorted(runs)) or "none"
+        names = ", ".join(sorted(runs))
         asked = f"no canary `{canary}`" if canary else "name the canary"
         raise UsageError(f"{path}: {asked}; there are: {names}")
     name = canary or next(iter(runs))

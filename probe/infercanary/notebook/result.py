@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CONFIDENCE = 0.95
 """Of the interval that is shown, at least: it lies between two of the runs' medians."""
 
-_SHOWN = ("torch", "onnxruntime", "cuda", "driver", "gpu", "cpu", "python")
+_SHOWN = ("torch", "onnxruntime", "numpy", "cuda", "driver", "gpu", "cpu", "python")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class TimingResult:
         """
         if not isinstance(candidate, TimingResult):
             raise UsageError(
-                f"compare: {type(candidate).__name__} is no result; give what infercanary.time or infercanary.read returns"
+                f"compare: {type(candidate).__name__} is no result; give one of infercanary.time or infercanary.read"
             )
         try:
             from infercanary.compare.notebook import answer

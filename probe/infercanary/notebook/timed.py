@@ -60,7 +60,9 @@ def time(
         raise UsageError(f"{name}: it was stopped")
     failed = [run for run in report.runs if run.outcome != "ok"]
     if failed:
-        raise UsageError(f"{name}: {failed[-1].outcome.replace('_', ' ')}: {failed[-1].detail}")
+        last = failed[-1]
+        outcome = "" if last.outcome == "raised" else f"{last.outcome.replace('_', ' ')}: "
+        raise UsageError(f"{name}: {outcome}{last.detail}")
     return TimingResult(
         canary=name,
         boot_id=report.boot_id,

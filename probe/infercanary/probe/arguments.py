@@ -62,9 +62,11 @@ def check(
             kind = type(target).__name__
             if callable(target):
                 raise UsageError(
-                    f"canaries.{name}: {kind} is a model or a function, and no target; wrap it: TorchTarget(model, inputs)"
+                    f"canaries.{name}: {kind} is a model, not a target; wrap it: TorchTarget(model, inputs)"
                 )
-            raise UsageError(f"canaries.{name}: {kind} is no target: it lacks the methods {', '.join(lacking)}")
+            raise UsageError(
+                f"canaries.{name}: {kind} is no target: it lacks the methods {', '.join(lacking)}"
+            )
     for key, seconds in {
         "interval_seconds": interval_seconds,
         "timeout_seconds": timeout_seconds,
@@ -106,10 +108,11 @@ def check_others(executor: object, on_hang: object, controls: object, samplers: 
         )
     if not isinstance(controls, bool):
         raise UsageError(f"controls: `{controls}` is neither True nor False")
-    if isinstance(samplers, str) or (
-        isinstance(samplers, (list, tuple, set)) and any(isinstance(each, str) for each in samplers)
-    ):
-        raise UsageError('samplers: give a mapping of names, such as {"nvml": False}; those not named keep their default')
+    listed = isinstance(samplers, (list, tuple, set)) and any(isinstance(each, str) for each in samplers)
+    if listed or isinstance(samplers, str):
+        raise UsageError(
+            'samplers: give a mapping, such as {"nvml": False}; those not named keep their default'
+        )
 
 
 def check_reserves(**reserves: int | None) -> None:

@@ -67,8 +67,10 @@ def test_a_cell_is_timed_with_the_names_of_the_notebook(shell: Any) -> None:
         ("", None, "infercanary: %canary: there is nothing to time"),
         ("--runs 0 1 + 1", None, "infercanary: runs: `0` is not a whole number from 1 to 512"),
         ("sum(numbers", None, "infercanary: %canary: '(' was never closed in `sum(numbers`"),
-        ("nowhere()", None, "infercanary: cell: raised: cannot be opened: NameError: name 'nowhere' is not defined"),
+        ("nowhere()", None, "infercanary: cell: cannot be opened: NameError: name 'nowhere' is not defined"),
         ("--device cuda 1 + 1", None, "infercanary: "),
+        ("--device gpu 1 + 1", None, "infercanary: device: `gpu` is none of cpu, cuda, cuda:N"),
+        ("-n 8 1 + 1", None, "infercanary: %canary: invalid syntax in `-n 8 1 + 1`; write %canary [--device cuda]"),
         ("a b", "1 + 1", "infercanary: %%canary: `a b` is no option"),
     ],
 )  # fmt: skip
@@ -120,7 +122,7 @@ def test_the_bare_install_times_and_reads_and_names_what_the_rest_needs(tmp_path
     ("text", "line"),
     [
         ("latency\n0.1\n", "runs.jsonl:1: no line of a journal; is this the right file?"),
-        ("", "runs.jsonl: name the canary; there are: none"),
+        ("", "runs.jsonl: it has no runs; is this the right file?"),
     ],
 )
 def test_a_file_that_is_no_journal_is_one_line(
@@ -157,5 +159,5 @@ def test_only_a_result_is_compared() -> None:
     result = infercanary.time(lambda: 1, runs=1)
     with pytest.raises(UsageError) as caught:
         result.compare("runs.jsonl")  # type: ignore[arg-type]
-    line = "compare: str is no result; give what infercanary.time or infercanary.read returns"
+    line = "compare: str is no result; give one of infercanary.time or infercanary.read"
     assert str(caught.value) == line

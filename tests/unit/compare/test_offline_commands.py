@@ -126,9 +126,7 @@ def test_compare_says_what_to_do_next(run, journal):
 def test_two_files_of_numbers_are_one_series_and_say_so(run, write, numbers):
     out = run("compare", write("a", numbers()), write("b", numbers(seed=2)), code=0)
     assert out.startswith("equivalent ")
-    said = (
-        "restarts two files of numbers count as one series without a restart between them; if there was one, give"
-    )
+    said = "restarts two files of numbers count as one series without a restart between them; if there was one, give"
     assert said in " ".join(out.split())
     assert run("compare", "a", "b", "--restart-sd", "1", code=3).startswith("inconclusive ")
 
@@ -395,7 +393,7 @@ def test_a_page_of_numbers_and_of_nothing_to_see(run, write, numbers, tmp_path):
         ),
         (
             ["compare", "a", "a", "--smallest-effect", "1"],
-            "infercanary: --smallest-effect 1: must be above --clear-zone (1 %); both are percentages\n",
+            "infercanary: --smallest-effect 1: must be above --clear-zone (1); both are percentages\n",
         ),
         (
             ["compare", "a", "a", "--clear-zone", "5"],

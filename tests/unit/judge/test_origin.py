@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infercanary.judge.model import Causes, Generation, Judgement, State
+from infercanary.judge.model import Causes, Change, Generation, Judgement, State
 from infercanary.judge.origin import NOWHERE, Origin, changed, link
-from infercanary.judge.sentence import SENTENCE_BYTES, sentence
+from infercanary.judge.sentence import SENTENCE_BYTES, listed, sentence
 
 OF_THE_IMAGE = Causes(cause="image")
 OLD, NEW = "1a2b3c4d5e6f" + "0" * 28, "9f8e7d6c5b4a" + "1" * 28
@@ -141,3 +141,10 @@ def test_whatever_the_labels_hold_it_is_short_and_printable(revision: str, sourc
     address = link(found, found)
     assert address == "" or (address.startswith(("http://", "https://")) and len(address) <= 200)
     assert len(sentence(judgement(after=found)).encode()) <= SENTENCE_BYTES + 600
+
+
+@pytest.mark.parametrize(
+    ("count", "end"), [(4, "c3 a → b"), (5, "1 more component"), (6, "2 more components")]
+)
+def test_changes_that_are_not_named_are_counted(count: int, end: str) -> None:
+    assert listed([Change(f"c{i}", "a", "b") for i in range(count)]).split(", ")[3:][-1] == end

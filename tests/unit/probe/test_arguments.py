@@ -25,7 +25,7 @@ TARGET = TorchTarget(model, [{"shape": [1]}])
         (
             {"a": model},
             {},
-            "canaries.a: function is a model or a function, and no target; wrap it: TorchTarget(model, inputs)",
+            "canaries.a: function is a model, not a target; wrap it: TorchTarget(model, inputs)",
         ),
         (
             {"a": 1},
@@ -36,7 +36,7 @@ TARGET = TorchTarget(model, [{"shape": [1]}])
         (
             {"a": TARGET},
             {"samplers": ["nvml"]},
-            'samplers: give a mapping of names, such as {"nvml": False}; those not named keep their default',
+            'samplers: give a mapping, such as {"nvml": False}; those not named keep their default',
         ),
         ({}, {}, "canaries: there are none; give one at least, such as a TorchTarget"),
         (TARGET, {}, 'canaries: give a mapping, such as {"resnet18": TorchTarget(model, inputs)}'),
