@@ -181,10 +181,17 @@ async def fetch(
     except asyncio.TimeoutError:
         raise PollError("timeout", f"no whole answer in {timeout_seconds:g} s") from None
     except aiohttp.ClientConnectorError as error:
-        raise PollError("unreachable", error.strerror or str(error)) from None
+        raise PollError("unreachable", _why(error)) from None
     except TooCostly as error:
         raise PollError("too_costly", str(error)) from None
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError):
         raise PollError("closed_early", "the connection closed before the whole answer") from None
     except aiohttp.ClientError as error:
         raise PollError("malformed", f"not HTTP: {error}") from None
+
+
+def _why(error: aiohttp.ClientConnectorError) -> str:
+    """The system's words. asyncio puts "Connect call failed" and the address in their place, and the address is known."""
+    if isinstance(error.os_error, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    return error.strerror or str(error)

@@ -102,7 +102,7 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         assert "last run not finite: &lt;script&gt;" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
-        assert "unreachable: " in text
+        assert "unreachable: connection refused: nothing listens there" in text
         assert "12.5 <small>ms</small>" in text, "the last latency that there was"
         assert "median of the last 120 runs" in text
 
