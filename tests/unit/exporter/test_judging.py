@@ -77,6 +77,25 @@ def test_two_namespaces_share_no_history_and_no_verdict(judging: Judging) -> Non
     assert states == {"prod/s": "no_baseline", "test/s": "regressed"}
 
 
+def test_who_keeps_the_judge_busy_waits_for_the_others(
+    judging: Judging, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread, "_TURN_SECONDS", 0.0)  # one canary in each turn
+    busy = [msgspec.structs.replace(run, canary=f"c{n}") for n in range(8) for run in runs(8, 8 * n)]
+    judging.submit(generation(), [], busy)
+    judging.turn()
+    assert len(judging.findings[S].judgements) == 1
+    others = [msgspec.structs.replace(generation(), service=f"honest-{n}") for n in range(3)]
+    for other in others:
+        judging.submit(other, [], runs(8))
+    for _ in others:
+        judging.turn()
+    assert {other.key for other in others} < judging.findings.keys()
+    for _ in range(7):
+        judging.turn()
+    assert len(judging.findings[S].judgements) == 8, "nothing is forgotten"
+
+
 def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
     judging.submit(generation(), [], runs(192))
     judging.submit(generation("b2", "sha256:2"), [], runs(192, seconds=0.026))

@@ -6,6 +6,7 @@ What a probe reported takes these steps:
 2. once a second :meth:`Judging.turn` stores what is queued, in one transaction (:mod:`.intake`); of a store that
    several exporters share it also reads what the others stored, of the services whose lease it has (:mod:`.ownership`);
 3. :func:`.action.next_action` says for each canary that ran what to do: judge it, look at its drift, count, nothing;
+   where there is more to do than a turn is long, it begins with who took least time lately (:mod:`.fairness`);
 4. :meth:`.findings.Findings.judged` judges: the verdict, the measures, the drift, the A/A trials, the sentence;
 5. a new verdict is logged, and recorded in the store (:mod:`.answers`);
 6. the event loop shows the findings (:mod:`.metrics`, the status page).
@@ -20,7 +21,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -29,6 +30,7 @@ from infercanary.contract.report import Family, Run
 from infercanary.exporter.judging import action, store_metrics
 from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, View
 from infercanary.exporter.judging.answers import changed_calls, record
+from infercanary.exporter.judging.fairness import Fairness
 from infercanary.exporter.judging.findings import NOTHING, Findings
 from infercanary.exporter.judging.intake import take
 from infercanary.exporter.judging.learning import Learning
@@ -80,6 +82,7 @@ class Judging:
         self._siblings = Siblings()
         self._silence = Silence()
         self._learning = Learning()
+        self._fairness = Fairness()
         self._prior = Prior()  # the newest one
         self._stopping = threading.Event()
         self._store: Store | None = None
@@ -88,7 +91,8 @@ class Judging:
         self._stored_at: float | None = None
         self._seconds = 0.0
         self._bytes: int | None = None
-        self._due: dict[Canary, None] = {}  # to be looked at, in this order
+        self._due: dict[Canary, None] = {}  # to be looked at
+        self._unfinished = False  # the last turn had no time for all of them
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
         # By service and container: its newest start.
         self._reported: dict[ServiceKey, dict[str, Generation]] = {}
@@ -171,7 +175,7 @@ class Judging:
     # In the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stopping.wait(_TURN_SECONDS):
+        while not self._stopping.wait(0.0 if self._unfinished else _TURN_SECONDS):
             self.turn()
         self.turn()
         if self._store is not None:
@@ -181,10 +185,13 @@ class Judging:
     def turn(self) -> None:
         """Store what is queued, and do what is next for each canary that ran; in the thread that does this, alone."""
         begin = time.thread_time()
+        unfinished, self._unfinished = self._unfinished, False
         try:
             store = self._opened()
             fleet = store.fleet
             if fleet is not None and not self._stopping.is_set() and not self.ownership.is_due(fleet):
+                if unfinished:
+                    self._act(store, ())
                 return  # many small batches cost a shared store more than few large ones
             ran = self._take(store)
             if fleet is not None and not self._stopping.is_set():
@@ -268,38 +275,42 @@ class Judging:
         }
         return {*store.canaries(None if store.fleet is None else self.ownership.held)}
 
-    def _act(self, store: Store, ran: set[Canary]) -> None:
-        """Do what is next for each of these canaries, and for those with which the store failed last time."""
+    def _act(self, store: Store, ran: Collection[Canary]) -> None:
+        """Do what is next for each of these canaries, and for those that the last turns left: as far as a turn goes."""
         pending = self._due
         pending |= dict.fromkeys(ran)
-        while pending:
-            service, canary = one = next(iter(pending))
+        end = time.thread_time() + _TURN_SECONDS
+        for one in self._fairness.order(pending):
             pending[one] = pending.pop(one)  # where the store fails with it, the others come first next time
             # After a restart of the exporter all probes hand over their rings while all canaries are to be judged.
             if self._queue.is_half_full:
-                ran = self._take(store)
-                pending |= dict.fromkeys(ran if store.fleet is None else ())
-            if store.fleet is not None:
-                if self.ownership.is_due(store.fleet):  # a long judgement must not cost a lease
-                    pending |= dict.fromkeys(self._share(store, store.fleet))
-                if service not in self.ownership.held:
-                    del pending[one]
-                    continue
-            found = self.findings.get(service, NOTHING)
-            view = View(
-                seen=self._seen.get((service, canary), {}),
-                taken=store.taken(service, canary),
-                reported={(g.container, g.boot_id): g for g in self._reported.get(service, {}).values()},
-                judgement=found.judgements.get(canary),
-            )
-            due = action.next_action(view, self._policy)
-            if due is NextAction.COUNT:
-                self.findings[service] = found.counted(
-                    canary, action.runs_of_new_image(store, service, canary, view)
-                )
-            elif due is not NextAction.NOTHING:
-                self._judge(store, service, canary, view, drift_alone=due is NextAction.DRIFT)
+                taken = self._take(store)
+                pending |= dict.fromkeys(taken if store.fleet is None else ())
+            if store.fleet is not None and self.ownership.is_due(store.fleet):  # long judgements
+                pending |= dict.fromkeys(self._share(store, store.fleet))
+            if store.fleet is None or one[0] in self.ownership.held:
+                with self._fairness.counted(one[0]):
+                    self._look_at(store, *one)
             del pending[one]
+            if time.thread_time() > end or self._stopping.is_set():
+                break
+        self._unfinished = bool(pending)
+
+    def _look_at(self, store: Store, service: ServiceKey, canary: str) -> None:
+        """Do what is next for a canary."""
+        found = self.findings.get(service, NOTHING)
+        view = View(
+            seen=self._seen.get((service, canary), {}),
+            taken=store.taken(service, canary),
+            reported={(g.container, g.boot_id): g for g in self._reported.get(service, {}).values()},
+            judgement=found.judgements.get(canary),
+        )
+        due = action.next_action(view, self._policy)
+        if due is NextAction.COUNT:
+            runs = action.runs_of_new_image(store, service, canary, view)
+            self.findings[service] = found.counted(canary, runs)
+        elif due is not NextAction.NOTHING:
+            self._judge(store, service, canary, view, drift_alone=due is NextAction.DRIFT)
 
     def _judge(
         self, store: Store, service: ServiceKey, canary: str, view: View, *, drift_alone: bool
