@@ -95,13 +95,15 @@ from infercanary.judge.policy import EXPERIMENT, FILES, Policy
     metavar="TEXT",
     help="Run this in both images, instead of their own command.",
 )
-@click.option("--cpus", type=float, metavar="NUMBER", help="As of docker run.")
-@click.option("--cpuset-cpus", default="", metavar="LIST", help="As of docker run.")
-@click.option("--memory", default="", metavar="SIZE", help="As of docker run.")
-@click.option("--gpus", default="", metavar="GPUS", help="As of docker run, by name: device=0 or device=0,1.")
-@click.option("--env", multiple=True, metavar="NAME=VALUE", help="As of docker run; may be repeated.")
+@click.option("--cpus", type=float, metavar="NUMBER", help="As for `docker run`.")
+@click.option("--cpuset-cpus", default="", metavar="LIST", help="As for `docker run`.")
+@click.option("--memory", default="", metavar="SIZE", help="As for `docker run`.")
 @click.option(
-    "--volume", multiple=True, metavar="SOURCE:TARGET[:ro]", help="As of docker run; may be repeated."
+    "--gpus", default="", metavar="GPUS", help="As for `docker run`, by name: device=0 or device=0,1."
+)
+@click.option("--env", multiple=True, metavar="NAME=VALUE", help="As for `docker run`; may be repeated.")
+@click.option(
+    "--volume", multiple=True, metavar="SOURCE:TARGET[:ro]", help="As for `docker run`; may be repeated."
 )
 @click.option(
     "--host-python",
@@ -142,7 +144,7 @@ def command(
     report: str,
     junit_path: str,
 ) -> int:
-    """Whether IMAGE_B is slower than IMAGE_A on this host, by how much, and why; and whether it takes more memory.
+    """Compare two images on this host: is IMAGE_B slower than IMAGE_A, by how much, and why? Does it take more memory?
 
     Both are started in turn, A B B A A B B A and so on: one fresh container at a time, with the same limits but for the
     options that end in -b. With one of those, one image is compared under two settings. Each start gives some runs of

@@ -191,7 +191,7 @@ async def fetch(
 
 
 def _why(error: aiohttp.ClientConnectorError) -> str:
-    """The system's words. asyncio puts "Connect call failed" and the address in their place, and the address is known."""
+    """Why there is no connection. asyncio says "Connect call failed" and the address, which is known already."""
     if isinstance(error.os_error, ConnectionRefusedError):
         return "connection refused: nothing listens there"
     return error.strerror or str(error)

@@ -35,7 +35,7 @@ _PATIENCE_SECONDS = 240.0
     help="Seconds after which it ends by itself [default: on Ctrl-C; not in a terminal, after the verdict].",
 )
 def command(steady: bool, duration: float | None) -> None:
-    """A ResNet-18 server is exchanged for a slow one, and the verdict says what changed: about four minutes.
+    """Replace a ResNet-18 server by a slow one, and show the verdict on what changed. It takes about four minutes.
 
     Starts the server with its probe, the exporter, and Prometheus where one is installed. Shows a live table and the
     URLs to look at. Listens on 127.0.0.1 only; Ctrl-C ends everything it started.

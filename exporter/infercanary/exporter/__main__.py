@@ -45,10 +45,18 @@ _DRAIN_SECONDS = 2.0
     help="File with TLS and users, as Prometheus' exporters have it.  [default: neither]",
 )
 @click.option(
-    "--log-format", type=click.Choice(["logfmt", "json", "console"]), default="logfmt", show_default=True
+    "--log-format",
+    type=click.Choice(["logfmt", "json", "console"]),
+    default="logfmt",
+    show_default=True,
+    help="How lines of the log are written.",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What to log to standard error.",
 )
 def command(
     path: Path | None,

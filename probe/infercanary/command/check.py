@@ -26,8 +26,13 @@ _FILE = click.Path(readable=False)
 @click.option(
     "--web-config", "webs", multiple=True, type=_FILE, help="An exporter's file with TLS and users."
 )
-def command(probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...]) -> None:
+@click.argument("unnamed", nargs=-1, metavar="")
+def command(
+    probes: tuple[str, ...], exporters: tuple[str, ...], webs: tuple[str, ...], unnamed: tuple[str, ...]
+) -> None:
     """Check settings files without starting anything, up to the first mistake."""
+    if unnamed:
+        raise UsageError(f"check-config: put --probe, --exporter or --web-config before `{unnamed[0]}`")
     if not (probes or exporters or webs):
         raise UsageError("check-config: name a file with --probe, --exporter or --web-config")
     sys.path.insert(0, os.getcwd())

@@ -16,7 +16,10 @@ from infercanary.command.settings import UsageError
 
 COMMANDS = {
     "probe": ("infercanary.probe.__main__", "Run canary inferences in this container."),
-    "beside": ("infercanary.probe.beside", "Run a server, and a probe beside it: a container's entrypoint."),
+    "beside": (
+        "infercanary.probe.beside",
+        "Run a server with a probe beside it, as a container's entrypoint.",
+    ),
     "exporter": ("infercanary.exporter.__main__", "Find the probes on this host and serve their metrics."),
     "compare": (
         "infercanary.compare.commands.compare",
@@ -26,19 +29,19 @@ COMMANDS = {
         "infercanary.ab.command",
         "Compare two images before a deploy: is the second one slower, and why.",
     ),
-    "scan": ("infercanary.compare.commands.scan", "Find where the level of one file of runs changed."),
+    "scan": ("infercanary.compare.commands.scan", "Find when the latency in one file of runs changed."),
     "report": (
         "infercanary.compare.commands.report",
-        "Compare one model across images, engines, devices and hosts, from the judges' stores.",
+        "Compare one model across images, engines, devices and hosts, from exporters' stores.",
     ),
     "doctor": (
         "infercanary.doctor.command",
-        "What a probe can do on this machine, and what to do about the rest.",
+        "Check what a probe can do on this machine, and how to fix the rest.",
     ),
     "check-config": ("infercanary.command.check", "Check settings files without starting anything."),
     "demo": (
         "infercanary.demo.__main__",
-        "An upgrade that makes a server slow, and the verdict on it, on this machine.",
+        "Upgrade a small server on this machine to a slow version, and show the verdict.",
     ),
 }
 
@@ -80,7 +83,7 @@ def _show_version(context: click.Context, _: click.Parameter, is_asked: bool) ->
     help="Show the version and exit.",
 )
 def cli() -> None:
-    """Canary inferences in every inference container: did the upgrade change latency, by how much, and why."""
+    """Time one fixed inference in every inference container: did an upgrade change latency, by how much, and why?"""
 
 
 def main() -> None:

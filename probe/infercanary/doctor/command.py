@@ -46,7 +46,7 @@ _NAMES = [name for name, _ in SECTIONS]
     help="How long the GPU's clock is compared with the host's; 0 leaves that out.",
 )
 def command(as_json: bool, wanted: tuple[str, ...], device: int, drift_seconds: float) -> int:
-    """What a probe can do on this machine, and in this container: run it where the probe runs, as the same user.
+    """Check what a probe can do on this machine and in this container. Run it where the probe runs, as the same user.
 
     Each line is OK, limited, refused, or absent (there is no such thing here, which is no fault), with the reason and
     what to do. Sections: host (clocks, cores, NUMA), container (cgroup, pressure, permissions), engines, driver, NVML

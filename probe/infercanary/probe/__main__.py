@@ -57,7 +57,7 @@ log = logging.getLogger("infercanary.probe")
     help="With --profile: also write the engine's trace to this file, for https://ui.perfetto.dev.",
 )
 def command(path: str, log_level: str, only_once: bool, profiles: bool, trace: Path | None) -> int:
-    """Run canary inferences in this container, and answer the exporter with what they took.
+    """Run canary inferences in this container, and answer the exporter with their latencies.
 
     Modules named in the settings are searched in the working directory too. Ends on SIGTERM or Ctrl-C.
 

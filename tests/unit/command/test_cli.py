@@ -59,6 +59,7 @@ def test_help_of_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (["probe", "--confg", "x"], "No such option"),
         (["probe", "--log-level", "loud"], "'loud' is not one of 'debug', 'info', 'warning', 'error'"),
         (["check-config"], "check-config: name a file with --probe, --exporter or --web-config"),
+        (["check-config", "p.yaml"], "check-config: put --probe, --exporter or --web-config before `p.yaml`"),
         (["probe"], "probe.yaml: cannot be read (No such file or directory)"),
     ],
 )

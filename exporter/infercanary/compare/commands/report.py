@@ -73,7 +73,7 @@ def command(
     as_json: bool,
     report: str,
 ) -> int:
-    """One model across images, engines, devices and hosts: a table of what the judges' stores hold, and a picture.
+    """Compare one model across images, engines, devices and hosts: a table from the stores of exporters, and a picture.
 
     FILE is a store, the file that the exporter's --store names; a copy is read, so the exporter may keep running.
     Give several hosts names: gpu-1=one.sqlite gpu-2=two.sqlite. With --format csv it may be a journal of a probe, too:

@@ -31,7 +31,7 @@ from infercanary.judge.policy import FILES
 @options.as_json
 @options.report
 def command(file: str, canary: str, column: str, as_json: bool, report: str) -> int:
-    """Where the level of one series changed: when, by how much, and what began there.
+    """Find where the level of one series changed: when, by how much, and what began there.
 
     FILE is a journal of a probe, or numbers in order of time: one a line, a JSON array, JSON objects, or CSV or TSV
     with a header. The format is detected; it may be packed with gzip; `-` is standard input. An index counts
