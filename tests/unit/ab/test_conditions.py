@@ -129,7 +129,8 @@ def test_settings_without_canaries(mistake, tmp_path):
         "probe.yaml: has no canaries; add `canaries:` as for `infercanary probe`"
     )
     (tmp_path / "probe.yaml").write_text("- a\n")
-    assert mistake(*BOTH, "--config", "probe.yaml") == "probe.yaml: expected a mapping, got a list"
+    line = "probe.yaml: expected a mapping, got a list; leave the `-` out, and write `name: value`"
+    assert mistake(*BOTH, "--config", "probe.yaml") == line
 
 
 def test_settings_of_an_experiment(tmp_path):

@@ -90,6 +90,10 @@ PROBE = "probes: [{{url: {}, service: s, container: c}}]"
         (PROBE.format("http://:9798"), "probes[0].url: 'http://:9798' names no host"),
         (PROBE.format("http://h:99999"), "probes[0].url: 'http://h:99999' is not a URL"),
         (PROBE.format("'http://h/?a=b'"), "probes[0].url: 'http://h/?a=b' has a query"),
+        (
+            PROBE.format("http://h:9798/report"),
+            "probes[0].url: 'http://h:9798/report' ends with /report, which the exporter adds; leave it out",
+        ),
         (PROBE.format("'http://h h'"), "probes[0].url: 'http://h h' has blanks"),
         (
             PROBE.format("unix://run/probe.sock"),

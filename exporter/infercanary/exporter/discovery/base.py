@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from infercanary.client.limits import Limits
-from infercanary.contract.report import Family, Metric
+from infercanary.contract.report import PATH, Family, Metric
 from infercanary.judge.model import ImageForm, ServiceKey
 from infercanary.judge.origin import NOWHERE, Origin
 
@@ -237,4 +237,6 @@ def url_mistake(url: str, *, schemes: Sequence[str] = ("http", "https", "unix"))
         return f"{url!r} names no host or an impossible port; {fix}"
     if parts.query or parts.fragment:
         return f"{url!r} has a query or a fragment; {fix}"
+    if parts.scheme != "unix" and "unix" in schemes and parts.path.rstrip("/").endswith(PATH):
+        return f"{url!r} ends with {PATH}, which the exporter adds; leave it out"
     return None
