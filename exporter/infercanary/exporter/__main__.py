@@ -19,6 +19,7 @@ from infercanary.command.settings import UsageError
 from infercanary.exporter import guard, logs
 from infercanary.exporter.app import EXPORTER, create_app
 from infercanary.exporter.config import ExporterConfig, check, listen_address, remarks
+from infercanary.exporter.connections import OF_SERVER
 
 log = structlog.get_logger(__name__)
 
@@ -144,7 +145,7 @@ async def serve(
         access_log=None,
         shutdown_timeout=_DRAIN_SECONDS,
         logger=connections.logger(),
-        lingering_time=0,
+        **OF_SERVER,
     )
     await runner.setup()
     try:

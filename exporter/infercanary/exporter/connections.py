@@ -17,6 +17,7 @@ import ssl
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
@@ -53,6 +54,8 @@ MOST_ANSWERS = 48
 """At once. An answer that nobody reads holds about 0.4 MiB, with TLS 0.8."""
 NAMED_OF_ADDRESS = 4
 """Answers of one address that may hold on to the time that they name: a pair of Prometheis, and another pair."""
+OF_SERVER: Final[dict[str, Any]] = {"lingering_time": 0, "max_headers": 48}
+"""What aiohttp's server is given. A line of a header may have 8 KiB, and a browser behind two proxies sends 25."""
 ANSWER_SECONDS = 10.0  # Prometheus' default scrape_timeout, for who names none
 LONGEST_ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.1

@@ -28,7 +28,9 @@ async def served() -> AsyncIterator[tuple[Connections, int]]:
 
     app = web.Application(middlewares=[found.middleware])
     app.router.add_get("/", page)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, logger=found.logger())
+    runner = web.AppRunner(
+        app, access_log=None, shutdown_timeout=0.1, logger=found.logger(), **connections.OF_SERVER
+    )
     await runner.setup()
     assert runner.server is not None
     with socket.create_server(("127.0.0.1", 0)) as sock:
@@ -64,6 +66,17 @@ async def read(reader: asyncio.StreamReader) -> int:
     except ConnectionError:
         return -1
     return count
+
+
+async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> None:
+    async with served() as (found, port):
+        reader, writer = await ask(port, b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(40)))
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+        reader, writer = await ask(port, b"".join(b"X-%d: %s\r\n" % (n, b"x" * 8_000) for n in range(60)))
+        assert b" 400 " in await reader.readline()
+        assert found.refused["malformed"] == 1
+        writer.close()
 
 
 async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:

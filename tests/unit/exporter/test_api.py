@@ -4,8 +4,10 @@ description allows is answered, whatever was found and whatever is asked."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -236,6 +238,22 @@ async def test_a_mistake_in_a_body_is_named(client: Client, body: bytes, line: s
 async def test_a_body_is_bounded(client: Client) -> None:
     call = {"name": "s", "namespace": "n", "checksum": "c" * (64 << 10)}
     assert (await client.post("gate", json.dumps(call).encode()))[0] == 413
+
+
+async def test_a_body_that_is_too_long_takes_no_memory_when_it_was_refused(client: Client) -> None:
+    body = b" " * (1 << 20)
+    await client.post("gate", body)
+    gc.collect()
+    gc.disable()  # Python's full collections are minutes apart
+    tracemalloc.start()
+    try:
+        for _ in range(8):
+            assert (await client.post("gate", body))[0] == 413
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert kept < 1 << 20
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(
