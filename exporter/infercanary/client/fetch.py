@@ -166,6 +166,8 @@ async def fetch(
                 raise PollError("redirect", f"HTTP {response.status}: a probe does not redirect")
             if response.status == 401:
                 raise PollError("http_status", "HTTP 401: the probe wants its token; set probe_token_file")
+            if response.status == 404:
+                raise PollError("http_status", "HTTP 404: another server than a probe is on this port")
             if response.status != 200:
                 raise PollError("http_status", f"HTTP {response.status}")
             body = bytearray()

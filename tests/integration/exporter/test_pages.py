@@ -89,20 +89,23 @@ async def test_the_page_shows_the_worst_first_and_escapes_what_probes_say(
         ("well", await serve(good_probe.app())),
         ("failing", await serve(failing.app())),
         ("<i>down", "http://127.0.0.1:1"),
+        ("other", await serve(web.Application())),
     ]
     async with exporter(config(*probes)) as run:
-        await eventually(lambda: run.value("infercanary_poll_failures_total"))
+        await eventually(lambda: run.value("infercanary_poll_failures_total", container="<i>down"))
+        await eventually(lambda: run.value("infercanary_poll_failures_total", container="other"))
         await eventually(lambda: run.value("infercanary_up", container="failing"))
         await eventually(lambda: run.value("infercanary_up", container="well"))
         _, text = await run.get("/")
         outline = Outline(text)
-        assert outline.headings == ["<i>down", "failing", "well"]
+        assert outline.headings == ["<i>down", "other", "failing", "well"]
         assert not outline.tags & {"i", "img", "link", "iframe"}
         assert text.count("<script") == 1, "the page's own, whose hash its policy names"
         assert "last run not finite: &lt;script&gt;" in text
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "unreachable: connection refused: nothing listens there" in text
+        assert "http_status: HTTP 404: another server than a probe is on this port" in text
         assert "12.5 <small>ms</small>" in text, "the last latency that there was"
         assert "median of the last 120 runs" in text
 
