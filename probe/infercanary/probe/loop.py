@@ -276,7 +276,7 @@ class Probe:
                 canary.open(_SAMPLE_SECONDS)
                 if canary.state == "opening" and not self._stopping.is_set():
                     log.info(
-                        "canary %s: still loading or warming up after %.0f s",
+                        "canary %s: still loading, waiting for its server or warming up after %.0f s",
                         canary.name,
                         time.monotonic() - begin,
                     )
