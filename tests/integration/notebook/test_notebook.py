@@ -13,6 +13,7 @@ import pytest
 
 import infercanary
 from infercanary.command.settings import UsageError
+from infercanary.notebook.result import TimingResult
 
 ROOT = Path(__file__).parents[3]
 
@@ -156,7 +157,7 @@ def test_an_array_is_one_argument_and_text_is_none() -> None:
 
 
 def test_only_a_result_is_compared() -> None:
-    result = infercanary.time(lambda: 1, runs=1)
+    result = TimingResult("model", "boot", (), {})
     with pytest.raises(UsageError) as caught:
         result.compare("runs.jsonl")  # type: ignore[arg-type]
     line = "compare: str is no result; give one of infercanary.time or infercanary.read"
