@@ -23,9 +23,11 @@ import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestHandler
 
 from infercanary.contract.report import Family, Metric
 from infercanary.exporter.caller import HEADER_SECONDS, Caller, Reason, address_of, first_record
+from infercanary.exporter.feed import Feed
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +63,7 @@ LONGEST_ANSWER_SECONDS = 60.0
 _LOOK_SECONDS = 0.1
 _TURN_LOOKS = 10
 _COLLECT_CLOSED = 32
+_COLLECT_ALL_SECONDS = 1.0  # with 1,000 containers it takes 18 ms
 _LOG_SECONDS = 60.0
 _BACKLOG = 4096  # whom the kernel refuses for a full queue tries again only after a second
 _SEND_BUFFER = 128 << 10  # bytes in the kernel, which doubles them; they count in the container's memory
@@ -91,6 +94,7 @@ class Connections:
         self._tasks: list[asyncio.Task[None]] = []
         self._logged_at: dict[Reason, float] = {}
         self._closed = 0
+        self._collected_at = 0.0
 
     def start(self, server: web.Server, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Let connections in, until :meth:`stop`.
@@ -200,7 +204,7 @@ class Connections:
             await asyncio.sleep(0)  # those that are in get their turn
 
     async def _connect(
-        self, protocol: asyncio.Protocol, connection: Caller, context: ssl.SSLContext | None
+        self, protocol: RequestHandler, connection: Caller, context: ssl.SSLContext | None
     ) -> None:
         loop = asyncio.get_running_loop()
         try:
@@ -208,7 +212,7 @@ class Connections:
                 await asyncio.wait_for(first_record(connection.sock), HEADER_SECONDS)
                 connection.spoke = True
             transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol,
+                lambda: Feed(protocol),
                 connection.sock,
                 ssl=context,
                 ssl_handshake_timeout=HEADER_SECONDS if context else None,
@@ -231,9 +235,12 @@ class Connections:
             now = loop.time()
             self._forget_closed()
             if self._closed >= _COLLECT_CLOSED:
-                # What asyncio makes for TLS, 256 KiB and more, is a cycle: rare collections would let it pile up.
+                # What asyncio makes for TLS, 256 KiB and more, is a cycle, and so is what aiohttp makes of a request
+                # that it refuses: rare collections would let them pile up.
                 self._closed = 0
-                gc.collect(1)
+                is_all = now - self._collected_at >= _COLLECT_ALL_SECONDS
+                self._collected_at = now if is_all else self._collected_at
+                gc.collect(2 if is_all else 1)
             for connection in [*self._open.values()]:
                 connection.look(now)
                 if (reason := connection.late(now)) is not None:

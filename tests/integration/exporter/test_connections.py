@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -66,6 +67,25 @@ async def read(reader: asyncio.StreamReader) -> int:
     except ConnectionError:
         return -1
     return count
+
+
+async def test_what_is_no_http_takes_little_memory() -> None:
+    zeros = bytes(64 << 10)
+    async with served() as (found, port):
+        tracemalloc.start()
+        try:
+            for _ in range(4):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                with suppress(ConnectionError):
+                    for _ in range(64):
+                        writer.write(zeros)
+                        await writer.drain()
+                writer.close()
+            await until(lambda: found.refused["malformed"] > 0)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert most < 2 << 20
 
 
 async def test_a_header_of_half_a_megabyte_is_refused_before_it_is_whole() -> None:
