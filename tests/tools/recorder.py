@@ -31,6 +31,9 @@ class Side(NamedTuple):
     within: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
+_WEIGHTS_BYTES = 16 << 20
+
+
 def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
     """Write two starts of each side to its journal, in turn: what else the machine does then hits all sides alike.
 
@@ -38,6 +41,9 @@ def record(journals: Sequence[Path], sides: Sequence[Side]) -> None:
         journals: A file for each side; lines are added.
         sides: Of targets that can be profiled.
     """
+    # As a process that has read a model's file. Where none was freed of that size, the C library may give memory back
+    # to the kernel after each repeat, and a profiler decides whether it does (mallopt(3), M_MMAP_THRESHOLD).
+    bytearray(_WEIGHTS_BYTES)
     for _ in range(_STARTS):
         for path, side in zip(journals, sides, strict=True):
             with side.within(), path.open("ab") as file:
