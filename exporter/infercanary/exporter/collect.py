@@ -34,6 +34,7 @@ from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.poll import prepared
 from infercanary.exporter.polled import AGE, PolledProbe
 from infercanary.exporter.sharing import cpu_bits, listed_cpus, listed_gpus, shared_cpus, shared_gpus
+from infercanary.exporter.signals import OWN
 from infercanary.exporter.totals import Shares
 from infercanary.judge.model import ServiceKey
 
@@ -198,9 +199,10 @@ class Collector:
         families = probe.families(now)
         changed = found is not probe.findings or publishes is not probe.publishes
         if changed:
-            probe.judged = metrics.families(found, probe.container.replica, publishes=publishes)
+            judged = metrics.families(found, probe.container.replica, publishes=publishes)
             probe.findings, probe.publishes = found, publishes
-            probe.verdicts = [write(family, probe.identity) for family in probe.judged]
+            probe.verdicts = [write(family, probe.identity) for family in judged]
+            probe.judged = [family for family in judged if family.name in OWN]  # the rest takes megabytes
             self._fit(probe, probe.lines)
         probe.own.take([*families, *probe.judged], now)
         for family in families:

@@ -23,6 +23,7 @@ from infercanary.exporter.expose import Exposition, Lines, write
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.polled import PolledProbe
+from infercanary.exporter.signals import OWN
 from infercanary.exporter.totals import (
     BASE_BYTES,
     PROBE_BYTES,
@@ -155,6 +156,9 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
         judgements={f"{n}": judgement for n in range(20)}
     )
     assert 200 < await shown() <= 600
+    assert {family.name for family in probe.judged} < OWN, (
+        "alerts read no more, and all of it takes megabytes"
+    )
     assert not probe.account.exceeded
     judging.findings[probe.container.service_key] = Findings(
         judgements={f"{n}": judgement for n in range(200)}
