@@ -43,6 +43,15 @@ def test_the_last_answer_on_each_upgrade_stands(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_last_ones_are_in_memory_and_all_in_the_store() -> None:
+    store = SqliteStore.open(None)
+    for number in range(30):
+        answers = remember(store, "c", verdict("regressed", 100.0 * number), 100.0 * number)
+    assert [answer.upgraded_at for answer in answers] == [100.0 * number for number in range(14, 30)]
+    assert len(store.history(S, "c", "verdict")) == 30
+    store.close()
+
+
 def test_one_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "judge.sqlite")
     store.save(S, "c", "verdict", 1, b"not JSON")

@@ -16,6 +16,9 @@ from infercanary.store.base import Store
 log = structlog.get_logger(__name__)
 
 _KIND = "verdict"
+_MOST = (
+    16  # the page shows eight upgrades and the last one, which may have measures; each takes 2 KB and more
+)
 _OPEN: frozenset[State] = frozenset({"settling", "no_baseline"})
 
 
@@ -58,7 +61,7 @@ def record(
         measures: The last verdict on each measure. Of those only a change is kept, and what takes it back.
 
     Returns:
-        The last verdict on each upgrade, in order of time, followed by those on its measures.
+        The last verdict on each of the last upgrades, in order of time, followed by those on its measures.
     """
     answers: dict[tuple[float, str], PastVerdict] = {}
     for document in store.history(service, canary, _KIND):
@@ -97,7 +100,7 @@ def record(
 
 
 def _in_order(answers: Mapping[tuple[float, str], PastVerdict]) -> tuple[PastVerdict, ...]:
-    return tuple(answer for _, answer in sorted(answers.items()))
+    return tuple(answer for _, answer in sorted(answers.items())[-_MOST:])
 
 
 def changed_calls(before: Mapping[str, MeasureVerdict], after: Mapping[str, MeasureVerdict]) -> list[str]:

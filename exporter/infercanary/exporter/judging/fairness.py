@@ -15,7 +15,7 @@ from infercanary.judge.model import ServiceKey
 from infercanary.store.base import StoreError
 
 _HALF_SECONDS = 60.0  # after which half of what was taken is forgotten
-_LEAST_SECONDS = 1e-3
+_LEAST_SECONDS = 1e-6  # what is less is forgotten
 _FAILURE_SECONDS = 1.0  # what the store fails with comes after what it may not fail with
 
 
