@@ -240,6 +240,12 @@ def _poll() -> Panel:
     return lines(about, *_overall(series("infercanary_poll_duration_seconds", CONTAINERS)), minimum=0)
 
 
+def _counted(about: About, counter: str, label: str) -> Panel:
+    """How much a counter of containers grew in each step, by one of its labels; those that did not are left out."""
+    grown = increase(counter, CONTAINERS)
+    return lines(about, Query(f"sum by ({label}) ({grown}) > 0", f"{{{{{label}}}}}"), minimum=0)
+
+
 def _failures() -> Panel:
     about = About(
         "Polls that failed, by reason",
@@ -249,8 +255,7 @@ def _failures() -> Panel:
         "short",
         empty="No poll failed",
     )
-    failed = increase("infercanary_poll_failures_total", CONTAINERS)
-    return lines(about, Query(f"sum by (reason) ({failed}) > 0", "{{reason}}"), minimum=0)
+    return _counted(about, "infercanary_poll_failures_total", "reason")
 
 
 def _lateness() -> Panel:
@@ -304,8 +309,7 @@ def _rejected() -> Panel:
         empty="Nothing was refused",
         width=8,
     )
-    refused = increase("infercanary_rejected_total", CONTAINERS)
-    return lines(about, Query(f"sum by (reason) ({refused}) > 0", "{{reason}}"), minimum=0)
+    return _counted(about, "infercanary_rejected_total", "reason")
 
 
 def _budgets() -> Panel:
@@ -318,8 +322,7 @@ def _budgets() -> Panel:
         empty="No probe costs too much",
         width=8,
     )
-    exceeded = increase("infercanary_budget_exceeded_total", CONTAINERS)
-    return lines(about, Query(f"sum by (budget) ({exceeded}) > 0", "{{budget}}"), minimum=0)
+    return _counted(about, "infercanary_budget_exceeded_total", "budget")
 
 
 def _journal() -> Panel:

@@ -239,7 +239,8 @@ class Connections:
                 # that it refuses: rare collections would let them pile up.
                 self._closed = 0
                 is_all = now - self._collected_at >= _COLLECT_ALL_SECONDS
-                self._collected_at = now if is_all else self._collected_at
+                if is_all:
+                    self._collected_at = now
                 gc.collect(2 if is_all else 1)
             for connection in [*self._open.values()]:
                 connection.look(now)

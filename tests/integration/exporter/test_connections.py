@@ -58,6 +58,11 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
+async def answering(found: Connections, count: int) -> None:
+    """Wait until so many answers are under way."""
+    await until(lambda: sum(each.deadline is not None for each in found._open.values()) == count)
+
+
 async def read(reader: asyncio.StreamReader) -> int:
     """Bytes that come until the end, or until the connection is cut."""
     count = 0
@@ -132,7 +137,7 @@ async def test_a_newcomer_takes_the_place_of_the_slowest_and_never_of_a_scrape_i
         scraper, its = await ask(port, b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n")
         await until(lambda: len(found._open) == 1)
         slow = [await ask(port) for _ in range(7)]
-        await until(lambda: sum(each.deadline is not None for each in found._open.values()) == 8)
+        await answering(found, 8)
         slow += [await ask(port) for _ in range(20)]
         await until(lambda: found.refused["crowded"] == 20)
         newest, last = await ask(port)
@@ -148,7 +153,7 @@ async def test_answers_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     named = b"X-Prometheus-Scrape-Timeout-Seconds: 8\r\n"
     async with served() as (found, port):
         first = [await ask(port, named) for _ in range(2)]
-        await until(lambda: sum(each.deadline is not None for each in found._open.values()) == 2)
+        await answering(found, 2)
         third, writer = await ask(port)
         assert b" 503 " in await third.readline()
         assert found.refused == {"busy": 1}
@@ -163,7 +168,7 @@ async def test_who_asks_most_gives_way_though_another_has_waited_longest(
     async with served() as (found, port):
         first, its = await ask(port)
         others = [await ask(port, address="127.0.0.2") for _ in range(3)]
-        await until(lambda: sum(each.deadline is not None for each in found._open.values()) == 4)
+        await answering(found, 4)
         others += [await ask(port, address="127.0.0.2") for _ in range(10)]
         await until(lambda: found.refused["crowded"] + found.refused["busy"] == 10)
         assert await read(first) >= len(BIG)
