@@ -4,6 +4,10 @@ Servers of the same code, with the probe (default settings) and without, take th
 (A B B A …). Each turn is a fresh process, because a restart is one replicate: two starts of the same server differ.
 Machines are noisy, so only the ratios count. Their goals are in goals.py; duty ≤ 1 %.
 
+Starts differ by some per cent: few turns do not decide a goal of half a per cent. ``--within`` has one server
+whose probe, which also profiles, is started and ended in turns. Each pair of turns gives a ratio; the interval is of
+their median. What a probe leaves behind in a process is in both sides then.
+
 ``--null`` runs both without the probe: it shows how much two equal servers differ here.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -21,7 +26,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18"
 sys.path.insert(0, str(EXAMPLE))
@@ -29,6 +36,39 @@ sys.path.insert(0, str(EXAMPLE))
 from load import load  # noqa: E402 - the example is no package
 
 from goals import TENANT  # noqa: E402
+
+
+class Urls(NamedTuple):
+    """Of a server, and of its probe's report."""
+
+    server: str
+    report: str
+
+
+@contextlib.contextmanager
+def server(script: Path, **settings: str) -> Iterator[Urls]:
+    """A process of its own, that answers."""
+    port, probe_port = _free_port(), _free_port()
+    environment = {
+        "HOST": "127.0.0.1",
+        "PORT": str(port),
+        "PROBE_LISTEN": f"127.0.0.1:{probe_port}",
+        **settings,
+    }
+    child = subprocess.Popen(
+        [sys.executable, script.name],
+        cwd=script.parent,
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        urls = Urls(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{probe_port}/report")
+        _wait_for(f"{urls.server}/healthz")
+        yield urls
+    finally:
+        child.terminate()
+        child.wait(20)
 
 
 class Turns:
@@ -41,37 +81,28 @@ class Turns:
         self.busy = self.elapsed = 0.0
 
     def take(self, settle: float, seconds: float) -> None:
-        """Start a server, load it for ``settle`` seconds that do not count and ``seconds`` that do, end it."""
-        port, probe_port = _free_port(), _free_port()
-        environment = {
-            "HOST": "127.0.0.1",
-            "PORT": str(port),
-            "PROBE": "on" if self._probe else "off",
-            "PROBE_LISTEN": f"127.0.0.1:{probe_port}",
-        }
-        child = subprocess.Popen(
-            [sys.executable, "server.py"],
-            cwd=EXAMPLE,
-            env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            _wait_for(f"http://127.0.0.1:{port}/healthz")
-            # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
-            # steady state, which is measured.
-            asyncio.run(load(f"http://127.0.0.1:{port}/predict", settle, rate=self._rate))
-            report = f"http://127.0.0.1:{probe_port}/report"
-            before = _values(report)["infercanary_busy_seconds_total"] if self._probe else 0.0
-            self.latencies.append(
-                asyncio.run(load(f"http://127.0.0.1:{port}/predict", seconds, rate=self._rate))
-            )
-            if self._probe:
-                self.busy += _values(report)["infercanary_busy_seconds_total"] - before
-                self.elapsed += seconds
-        finally:
-            child.terminate()
-            child.wait(20)
+        """Start a server, load it, end it."""
+        with server(EXAMPLE / "server.py", PROBE="on" if self._probe else "off") as urls:
+            self._load(urls, settle, seconds)
+
+    def take_of(self, urls: Urls, settle: float, seconds: float) -> None:
+        """Load a server that runs, with its probe for this turn alone."""
+        if self._probe:
+            _post(f"{urls.server}/probe/on")
+        self._load(urls, settle, seconds)
+        if self._probe:
+            _post(f"{urls.server}/probe/off")
+
+    def _load(self, urls: Urls, settle: float, seconds: float) -> None:
+        """For ``settle`` seconds that do not count and ``seconds`` that do."""
+        # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
+        # steady state, which is measured.
+        asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
+        before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
+        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate)))
+        if self._probe:
+            self.busy += _values(urls.report)["infercanary_busy_seconds_total"] - before
+            self.elapsed += seconds
 
     def quantile(self, percent: int) -> float:
         """Over all turns."""
@@ -86,6 +117,11 @@ def _wait_for(url: str) -> None:
         except OSError:
             time.sleep(0.2)
     raise SystemExit("the example server did not start")
+
+
+def _post(url: str) -> None:
+    with urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=20):
+        pass
 
 
 def _values(url: str) -> dict[str, float]:
@@ -116,6 +152,15 @@ def _interval(a: list[list[float]], b: list[list[float]], percent: int) -> tuple
     return _quantile(ratios, 3), _quantile(ratios, 97)
 
 
+def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
+    """Median of the pairs' ratios of a quantile, and its 95 % bootstrap interval."""
+    rng = random.Random(1)
+    ratios = [_quantile(x, percent) / _quantile(y, percent) for x, y in zip(a, b, strict=True)]
+    drawn = [statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000)]
+    cuts = statistics.quantiles(drawn, n=40, method="inclusive")
+    return statistics.median(ratios), cuts[0], cuts[-1]
+
+
 def main() -> None:
     """Print both sides' p50, p90 and p99, their ratios with intervals, and the probe's measured duty."""
     parser = argparse.ArgumentParser(
@@ -130,21 +175,33 @@ def main() -> None:
         "--rate", type=float, default=0, help="requests a second; 0: back to back (default), the hardest"
     )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
+    parser.add_argument(
+        "--within", action="store_true", help="one server, whose probe is started and ended in turns"
+    )
     args = parser.parse_args()
     probed, plain = Turns(not args.null, args.rate), Turns(False, args.rate)
-    for i in range(args.turns):
-        for side in (probed, plain) if i % 2 == 0 else (plain, probed):
-            side.take(args.settle, args.seconds)
-        print(f"turn {i + 1} of {args.turns}", file=sys.stderr, flush=True)
+    with contextlib.ExitStack() as stack:
+        if args.within:
+            urls = stack.enter_context(server(Path(__file__).with_name("switched_server.py"), PROBE="off"))
+        for i in range(args.turns):
+            for side in (probed, plain) if i % 2 == 0 else (plain, probed):
+                if args.within:
+                    side.take_of(urls, args.settle, args.seconds)
+                else:
+                    side.take(args.settle, args.seconds)
+            print(f"turn {i + 1} of {args.turns}", file=sys.stderr, flush=True)
     name = "no probe either" if args.null else "with the probe"
     counts = [sum(map(len, side.latencies)) for side in (probed, plain)]
     print(f"{counts[0]} requests {name}, {counts[1]} without")
     for percent in (50, 90, 99):
         a, b = probed.quantile(percent), plain.quantile(percent)
-        low, high = _interval(probed.latencies, plain.latencies, percent)
+        if args.within:
+            ratio, low, high = _paired(probed.latencies, plain.latencies, percent)
+        else:
+            ratio, (low, high) = a / b, _interval(probed.latencies, plain.latencies, percent)
         goal = f" (goal: {TENANT[percent]} at most)" if percent in TENANT else ""
         print(
-            f"p{percent}: {a * 1e3:.2f} ms {name}, {b * 1e3:.2f} ms without: ratio {a / b:.4f} "
+            f"p{percent}: {a * 1e3:.2f} ms {name}, {b * 1e3:.2f} ms without: ratio {ratio:.4f} "
             f"[{low:.4f}, {high:.4f}]{goal}"
         )
     if not args.null:
