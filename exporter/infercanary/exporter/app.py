@@ -122,8 +122,15 @@ class Exporter:
         ]
         self.live = LiveConfig(config, path, self._reconfigure, fixed, given)
         memory = totals.memory_limit()
-        queue_bytes = totals.Ceilings.within(config.limits, memory).queue_bytes
-        self.judging = Judging(config.store, config.judge.policy(), config.host_name, queue_bytes)
+        most = totals.Ceilings.within(config.limits, memory)
+        self.judging = Judging(
+            config.store,
+            config.judge.policy(),
+            config.host_name,
+            most.queue_bytes,
+            most.read_bytes,
+            most.known_bytes,
+        )
         self.collector = Collector(config, self.exposition, self.judging, _RESERVED, memory)
         self._lags: deque[float] = deque([0.0], maxlen=_TICKS)
         self._process = ProcessCollector(registry=None)

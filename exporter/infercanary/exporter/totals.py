@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from infercanary.contract.report import Family, Metric
 from infercanary.exporter.budget import Account, Total
 from infercanary.exporter.discovery.base import Container, Key
 from infercanary.exporter.expose import Lines
+from infercanary.store.reading import fair
 
 log = structlog.get_logger(__name__)
 
@@ -38,6 +39,7 @@ BASE_BYTES: Final = 208 << 20
 PROBE_BYTES: Final = 1_536 << 10
 """Of a probe that holds all that it may: two thirds are its own, the rest is its shares of what is below."""
 _UNBOUND = 128 << 20  # bytes of each total where memory is not limited
+_READ_LEAST, _READ_MOST = 1 << 20, 32 << 20
 _NAMED = 20  # of those that are refused, in one line of the log
 _NO_LIMIT = 1 << 50  # beyond it, cgroup v1 means that there is none
 
@@ -52,6 +54,10 @@ class Ceilings(msgspec.Struct, frozen=True):
     """Of answers that are coming in, or wait to be taken apart."""
     queue_bytes: int
     """Of runs that wait for the store."""
+    known_bytes: int
+    """Of what the judge found."""
+    read_bytes: int
+    """Of what the judge reads of the store at once; in memory it takes up to twelve times as much."""
     probes: int
 
     @classmethod
@@ -66,11 +72,27 @@ class Ceilings(msgspec.Struct, frozen=True):
             At least one probe.
         """
         if memory is None:
-            return cls(limits.shown_bytes, limits.shown_series, _UNBOUND, _UNBOUND, limits.probes)
+            return cls(
+                limits.shown_bytes,
+                limits.shown_series,
+                _UNBOUND,
+                _UNBOUND,
+                _UNBOUND,
+                _READ_MOST,
+                limits.probes,
+            )
         room = max(PROBE_BYTES, memory - BASE_BYTES)
         part = min(_UNBOUND, room // 12)
         probes = min(limits.probes, room // PROBE_BYTES)
-        return cls(min(limits.shown_bytes, part), limits.shown_series, part, part, probes)
+        return cls(
+            min(limits.shown_bytes, part),
+            limits.shown_series,
+            part,
+            part,
+            part,
+            min(_READ_MOST, max(_READ_LEAST, memory // 128)),
+            probes,
+        )
 
 
 class FairShare:
@@ -239,29 +261,6 @@ class Shares:
             MEMORY_LIMIT.family({} if self._memory is None else float(self._memory)),
             REFUSED.family(float(len(self.refused))),
         ]
-
-
-def fair(wanted: Iterable[int], total: int) -> int:
-    """The most that each may have, so that all together have no more than ``total``.
-
-    Args:
-        wanted: What each wants.
-        total: What there is.
-
-    Returns:
-        A bound: who wants less has what it wants.
-    """
-    sizes = [*wanted]
-    if sum(sizes) <= total:
-        return total
-    sizes.sort()
-    left = total
-    for place, size in enumerate(sizes):
-        share = left // (len(sizes) - place)
-        if size > share:
-            return share
-        left -= size
-    return total
 
 
 def memory_limit(

@@ -258,6 +258,7 @@ class Store(Protocol):
         *,
         container: str | None = None,
         since: float = -math.inf,
+        most_bytes: int | None = None,
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its runs (failed ones too) and the medians of its earlier ones.
 
@@ -266,6 +267,8 @@ class Store(Protocol):
             canary: Its name.
             container: Starts of this container alone.
             since: Starts of that Unix time and later.
+            most_bytes: As much of the starts as they are kept, and as much of their runs; None for all. Beyond it the
+                oldest starts are left out, and of those that have most runs the ones between their first and last.
 
         Returns:
             Starts, and samples of each, in order of time; of starts that began at the same time, by container.

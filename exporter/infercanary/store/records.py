@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -12,8 +13,11 @@ from infercanary.judge.origin import NOWHERE, Origin
 from infercanary.judge.profiles import Packed, merged
 from infercanary.store.retention import FAILED, OPENING, RAW
 
-_MAX_BYTES = 4096
+MAX_BYTES = 4096
+"""Of a run as it is kept."""
+
 _AFTER_SECONDS = 1e-3
+_ENVIRONMENTS = 32  # that are held decoded
 _MAX_KILLS = 64  # of a start that never reports: a crash loop must not fill the disk
 
 ContainerKey = tuple[str, str, str]
@@ -46,7 +50,7 @@ def encode(sample: Sample) -> bytes:
         sample: A run, or the median of several.
     """
     body = _encoder.encode(sample)
-    if len(body) > _MAX_BYTES:
+    if len(body) > MAX_BYTES:
         body = _encoder.encode(
             msgspec.structs.replace(sample, phases={}, controls={}, off_cpu={}, measures={}, tags=())
         )
@@ -142,7 +146,7 @@ def start_in(
     """
     try:
         known = msgspec.msgpack.decode(details, type=Details)
-        components = msgspec.msgpack.decode(environment, type=dict[str, str])
+        components = _components(environment)
         started_at = msgspec.convert(started_at, Moment)
     except _UNREADABLE:
         return None
@@ -160,6 +164,12 @@ def start_in(
         host=known.host,
         profiles=known.profiles,
     )
+
+
+@lru_cache(maxsize=_ENVIRONMENTS)
+def _components(environment: bytes) -> dict[str, str]:
+    """Decoded once where starts have the same; nobody changes one."""
+    return msgspec.msgpack.decode(environment, type=dict[str, str])
 
 
 def with_known(generation: Generation, details: bytes) -> Generation:

@@ -13,9 +13,10 @@ openings of its last 8 starts make that 14 MB.
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ from infercanary.judge.policy import Policy
 from infercanary.store import database, retention, starts, thinning
 from infercanary.store.base import HISTORY, Document, Fleet, LastRun
 from infercanary.store.kinds import DEFAULT_SCHEME, register
-from infercanary.store.records import ContainerKey, by_canary, decode, encode, key_of, tier_of
+from infercanary.store.reading import StartSize, ends, fair, first_that_fits
+from infercanary.store.records import MAX_BYTES, ContainerKey, by_canary, decode, encode, key_of, tier_of
 from infercanary.store.retention import IN_MEMORY, Retention, StartRecord
 from infercanary.store.session import Session
 from infercanary.store.sqlite_rows import SqliteRows, drop
@@ -177,27 +179,33 @@ class SqliteStore:
         *,
         container: str | None = None,
         since: float = -math.inf,
+        most_bytes: int | None = None,
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its samples."""
         found = []
         with self.session.work() as db:
-            rows = db.execute(
-                f"{starts.COLUMNS} JOIN series s ON s.generation = g.id "
+            several = db.execute(
+                "SELECT g.id, s.id, length(details), e.id, length(e.body) FROM generation g "
+                "JOIN environment e ON e.id = g.environment JOIN series s ON s.generation = g.id "
                 "WHERE namespace = ? AND service = ? AND canary = ? AND began >= ? "
                 "AND container = ifnull(?, container) "
                 "ORDER BY began, container, g.id",
                 (*service, canary, since, container),
             ).fetchall()
-            for row in rows:
-                generation = self._generation(row)
+            if most_bytes is not None:
+                several = several[first_that_fits([StartSize(*row[2:]) for row in several], most_bytes) :]
+            sizes = (
+                {} if most_bytes is None else _sizes(db, [series for _, series, *_ in several], most_bytes)
+            )
+            share = fair((size for _, size in sizes.values()), most_bytes or 0)
+            for start, series, *_ in several:
+                generation = self._generation(
+                    db.execute(f"{starts.COLUMNS} WHERE g.id = ?", (start,)).fetchone()
+                )
                 if generation is None:
                     continue
-                bodies = db.execute(
-                    "SELECT body FROM sample WHERE series = "
-                    "(SELECT id FROM series WHERE generation = ? AND canary = ?) ORDER BY sequence",
-                    (row[0], canary),
-                ).fetchall()
-                samples = decode(body for (body,) in bodies)
+                bodies = _bodies(db, series, ends(*sizes[series], share) if series in sizes else None)
+                samples = decode(bodies)
                 self.unreadable += len(bodies) - len(samples)
                 if samples:
                     found.append((generation, samples))
@@ -296,6 +304,36 @@ class SqliteStore:
     def _rolled_back(self, db: sqlite3.Connection) -> None:
         self._starts.forget()
         self._count(db)
+
+
+def _sizes(db: sqlite3.Connection, several: Sequence[int], most_bytes: int) -> dict[int, tuple[int, int]]:
+    """Rows of each series, and their bytes; of none where it is plain that all fit."""
+    given = (json.dumps(several),)
+    (rows,) = db.execute(
+        "SELECT total(opening + raw + failed + first + blocks + hours) FROM series "
+        "WHERE id IN (SELECT value FROM json_each(?))",
+        given,
+    ).fetchone()
+    if rows * MAX_BYTES <= most_bytes:
+        return {}
+    sums = db.execute(
+        "SELECT series, count(*), sum(length(body)) FROM sample "
+        "WHERE series IN (SELECT value FROM json_each(?)) GROUP BY series",
+        given,
+    )
+    return {series: (count, size) for series, count, size in sums}
+
+
+def _bodies(db: sqlite3.Connection, series: int, of_ends: tuple[int, int] | None) -> list[bytes]:
+    """The rows of a series in order: all, or so many of the first and of the last."""
+    rows = "SELECT sequence, body FROM sample WHERE series = ? ORDER BY sequence"
+    if of_ends is None:
+        return [body for _, body in db.execute(rows, (series,))]
+    first, last = (
+        db.execute(f"{rows}{order} LIMIT ?", (series, count)).fetchall()
+        for order, count in zip(("", " DESC"), of_ends, strict=True)
+    )
+    return [body for _, body in first + last[::-1]]
 
 
 def _insert(db: sqlite3.Connection, series: SeriesRow, samples: Iterable[Sample], opening: int) -> int:

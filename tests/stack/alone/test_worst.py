@@ -1,4 +1,5 @@
-"""The exporter in Compose's limits beside as many probes as it plans for, each of which reports all that it may."""
+"""The exporter in Compose's limits beside as many probes as it plans for, each of which reports all that it may, or
+makes the judge find all that it can."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ PEAK = r"sed -n 's/^VmHWM:\s*\([0-9]*\) kB/\1/p' /proc/[0-9]*/status | sort -n |
 
 
 @pytest.fixture
-def exporter(tmp_path: Path) -> Iterator[str]:
-    """Its URL; its store is a file on a volume of its own."""
+def exporter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Its URL, beside probes of one kind; its store is a file on a volume of its own."""
     compose("build", "--quiet", "exporter", seconds=600)
     probes = [
         {"url": f"http://{NAME}-probes:{9800 + n}", "service": f"s{n}", "container": "c"}
@@ -45,7 +46,8 @@ def exporter(tmp_path: Path) -> Iterator[str]:
         stack.callback(lambda: remove(NAME, f"{NAME}-probes"))
         common = ("docker", "run", "--detach", "--label", OWN_LABEL, "--network", NAME, "--init")
         run(*common, "--name", f"{NAME}-probes", "--volume", f"{ROOT / 'tests/hostile'}:/hostile:ro",
-            "--entrypoint", "python", IMAGE, "/hostile/worst.py", "0.0.0.0", "9800", str(len(probes)))  # fmt: skip
+            "--entrypoint", "python", IMAGE, f"/hostile/{request.param}.py", "0.0.0.0", "9800",
+            str(len(probes)))  # fmt: skip
         run(*common, "--name", NAME, "--memory", str(MEMORY), "--memory-swap", str(MEMORY), "--publish",
             "127.0.0.1::9797", "--volume", f"{tmp_path}:/etc/infercanary:ro", "--volume", "/var/lib/infercanary",
             "--read-only", "--tmpfs", "/tmp", IMAGE, "--config", "/etc/infercanary/exporter.yaml")  # fmt: skip
@@ -56,6 +58,7 @@ def exporter(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.mark.campaign
+@pytest.mark.parametrize("exporter", ["worst", "regressed"], indirect=True)
 def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str) -> None:
     watch = Watch(exporter, FITTING, every=5.0)
     try:
@@ -65,6 +68,7 @@ def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str) ->
     state = run(
         "docker", "inspect", "--format", "{{.State.Running}} {{.RestartCount}} {{.State.OOMKilled}}", NAME
     )
+    assert state.split() == ["true", "0", "false"]
     peak = int(run("docker", "exec", NAME, "sh", "-c", PEAK)) << 10
     values = {
         name: watch.value(f"infercanary_{name}")
@@ -73,11 +77,11 @@ def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str) ->
             "memory_limit_bytes",
             "budget_exceeded_total",
             "runs_collected_total",
+            "judge_left_out_canaries",
         )
     }
     taken = len(re.findall(r"^infercanary_runs_collected_total{.*} [1-9]", watch.text, re.M))
     print(f"{FITTING} probes, {taken} taken: {peak >> 20} MiB, scrape p99 {watch.p99:.3f} s, {values}")
-    assert state.split() == ["true", "0", "false"]
     assert values["memory_limit_bytes"] == MEMORY
     assert values["refused_containers"] == BEYOND
     assert values["budget_exceeded_total"] > FITTING

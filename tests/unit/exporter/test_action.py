@@ -8,7 +8,7 @@ from infercanary.judge.model import Generation, Judgement, Sample, Start
 from infercanary.judge.policy import LIVE, Policy
 
 OLD, NEW = ("a", "b1"), ("a", "b2")
-REPORTED = Generation(service="s", container="a", boot_id="b2", started_at=0.0, image_id="sha256:2")
+REPORTED = 1
 UPGRADED = Judgement(state="settling", upgraded_at=100.0, runs=3)
 
 
@@ -17,7 +17,7 @@ def action(
     *,
     was: SeenStart | None = None,
     judgement: Judgement | None = UPGRADED,
-    reported: Generation = REPORTED,
+    reported: int = REPORTED,
     policy: Policy = LIVE,
 ) -> NextAction:
     """What is to be done about a canary whose new start has so many runs now."""
@@ -70,7 +70,7 @@ def test_after_its_first_look_a_new_image_is_not_counted_run_by_run() -> None:
 
 
 def test_what_a_start_reports_late_waits_for_no_look() -> None:
-    late = msgspec.structs.replace(REPORTED, outputs={"c": (1.0,)})
+    late = REPORTED + 1
     assert action(31, was=SeenStart(30, 30, False, REPORTED), reported=late) is NextAction.JUDGE
     assert action(31, was=SeenStart(30, 30, False, late), reported=late) is NextAction.NOTHING
 
@@ -82,8 +82,9 @@ def test_a_start_that_was_thought_to_have_stopped_waits_for_no_look() -> None:
 
 def test_what_is_remembered_of_a_judgement() -> None:
     samples = [Sample(i, "c", float(i), "ok", 0.02) for i in range(7)]
+    start = Generation(service="s", container="a", boot_id="b2", started_at=0.0)
     view = View({}, {OLD: 5, NEW: 9}, {NEW: REPORTED}, None)
-    assert seen_now([Start(REPORTED, samples)], view, LIVE) == {
+    assert seen_now([Start(start, samples)], view, LIVE) == {
         OLD: SeenStart(5, 0, True, None),
         NEW: SeenStart(9, 7, False, REPORTED),
     }

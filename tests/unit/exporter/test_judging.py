@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from infercanary.contract.measures import HOST_MEMORY
 from infercanary.contract.report import Metric, Run
-from infercanary.exporter.judging import findings, queue, silence, thread
+from infercanary.exporter.judging import findings, queue, siblings, silence, thread
 from infercanary.exporter.judging.queue import cold_starts
 from infercanary.exporter.judging.thread import Judging
-from infercanary.judge.model import Generation, ServiceKey
+from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior
 from infercanary.judge.shift import CHANGED
@@ -94,6 +94,28 @@ def test_who_keeps_the_judge_busy_waits_for_the_others(
     for _ in range(7):
         judging.turn()
     assert len(judging.findings[S].judgements) == 8, "nothing is forgotten"
+
+
+def test_who_has_more_findings_than_fit_keeps_some_and_costs_nobody_theirs(tmp_path: Path) -> None:
+    judging = Judging(tmp_path / "store", known_bytes=3 * 20_000)
+    honest = msgspec.structs.replace(generation(), service="honest")
+    names = [f"c{n}" for n in range(32)]
+    for boot, image, seconds in (("b1", "sha256:1", 0.02), ("b2", "sha256:2", 0.04)):
+        for start, canaries in ((generation(boot, image), names), (honest, ["c"])):
+            start = msgspec.structs.replace(start, boot_id=boot, image_id=image)
+            each = [
+                msgspec.structs.replace(run, canary=name)
+                for place, name in enumerate(canaries)
+                for run in runs(24, 24 * place, seconds)
+            ]
+            judging.submit(start, [], each)
+    while judging._unfinished or not judging.findings:
+        judging.turn()
+    left = judging.findings[S].judgements.keys()
+    assert 3 < len(left) < 32
+    assert value(judging, "infercanary_judge_left_out_canaries") == 32 - len(left)
+    assert judging.findings[S].sentences.keys() == left
+    assert judging.findings[honest.key].judgements["c"].state == "regressed"
 
 
 def test_another_policy_judges_all_again_from_the_next_turn_on(judging: Judging) -> None:
@@ -331,6 +353,18 @@ def test_siblings_that_were_restarted_or_upgraded_since_are_covariates_of_what_w
     assert cause == [("regressed", "host")] * 3
 
 
+def test_of_a_sibling_the_newest_runs_are_held_without_what_nobody_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(siblings, "_MOST_RUNS", 30)
+    known = [Start(generation(boot), [kept(run) for run in runs(20)]) for boot in ("b1", "b2", "b3")]
+    found = siblings.newest(known)
+    assert [(start.generation.boot_id, len(start.samples)) for start in found] == [("b2", 10), ("b3", 20)]
+    assert found[0].samples == [
+        msgspec.structs.replace(sample, phases={}, controls={}) for sample in known[1].samples[10:]
+    ]
+
+
 def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:
     waiting = queue.ReportQueue(5 * size(10))
     few = queue.StartReport(generation(), runs(10))
@@ -423,6 +457,8 @@ def test_a_canary_that_cannot_be_judged_costs_no_other(
     ]
     judging.submit(generation(), [], [*bad, *runs(20)])
     judging.turn()
+    while judging._unfinished:  # a traceback may take a turn
+        judging.turn()
     assert set(judging.findings[S].judgements) == {"c"}
     assert value(judging, "infercanary_store_errors_total") == 1
 

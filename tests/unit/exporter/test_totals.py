@@ -30,11 +30,11 @@ from infercanary.exporter.totals import (
     Ceilings,
     FairShare,
     Shares,
-    fair,
     memory_limit,
 )
 from infercanary.judge.policy import LIVE
 from infercanary.judge.stages import judge
+from infercanary.store.reading import fair
 
 SERIES = Metric("infercanary_series", "gauge", "Series.", ("name",))
 
@@ -172,7 +172,9 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
 def test_two_hundred_probes_fit_into_composes_limit_and_one_into_any() -> None:
     assert Ceilings.within(Limits(), 512 << 20).probes >= 200
     assert Ceilings.within(Limits(), 16 << 20).probes == 1
-    assert Ceilings.within(Limits(), None) == Ceilings(80_000_000, 400_000, 128 << 20, 128 << 20, 2_000)
+    assert Ceilings.within(Limits(), None) == Ceilings(
+        80_000_000, 400_000, 128 << 20, 128 << 20, 128 << 20, 32 << 20, 2_000
+    )
     assert Ceilings.within(Limits(shown_bytes=5), 512 << 20).shown_bytes == 5
 
 

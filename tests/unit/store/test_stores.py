@@ -238,6 +238,39 @@ def test_the_starts_of_a_container_since_a_moment(store: AnyStore) -> None:
     assert found(container="a", since=T + 1) == ["a-2"]
 
 
+def test_what_is_read_at_once_is_bounded(store: AnyStore) -> None:
+    """Of the starts with most runs the first and the last, and no more starts than fit."""
+    for boot, count_of in (("a", 200), ("b", 20), ("c", 200)):
+        store.take(generation(boot, started_at=T + ord(boot)), samples(1, count_of + 1))
+    size = len(encode(sample(100)))
+
+    def found(most_bytes: int | None) -> dict[str, list[int]]:
+        read = store.generations(SEARCH, "resnet18", most_bytes=most_bytes)
+        return {g.boot_id: [s.sequence for s in several] for g, several in read}
+
+    everything = {boot: [*range(1, count_of + 1)] for boot, count_of in (("a", 200), ("b", 20), ("c", 200))}
+    assert found(None) == found(430 * size) == everything
+    some = found(102 * size)
+    assert some["b"] == [*range(1, 21)]
+    several = len(some["a"])
+    assert 38 <= several <= 41
+    assert some["a"] == some["c"]
+    assert some["a"] == [*range(1, several // 2 + 1), *range(201 - (several - several // 2), 201)]
+
+
+def test_only_the_newest_starts_that_fit_are_read(store: AnyStore) -> None:
+    for number in range(6):
+        large = {"torch": "2.13.0", "large": f"{number // 2}" * 3_000}
+        store.take(generation(f"{number}", started_at=T + number, environment=large), samples(1, 3))
+
+    def found(most_bytes: int) -> list[str]:
+        return [g.boot_id for g, _ in store.generations(SEARCH, "resnet18", most_bytes=most_bytes)]
+
+    assert found(100_000) == ["0", "1", "2", "3", "4", "5"]
+    assert found(7_500) == ["2", "3", "4", "5"], "two share an environment"
+    assert found(1_000) == ["5"]
+
+
 def test_a_probe_that_invents_canaries_and_phases_costs_little(store: AnyStore) -> None:
     many = [sample(number, canary=f"canary-{number}") for number in range(100)]
     assert store.take(generation(), many) == 32

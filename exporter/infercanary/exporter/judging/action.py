@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from infercanary.judge.model import Generation, Judgement, ServiceKey, Start
+from infercanary.judge.model import Judgement, ServiceKey, Start
 from infercanary.judge.policy import Policy
 from infercanary.judge.upgrade import live_starts
 from infercanary.store.base import Store
@@ -39,8 +39,8 @@ class SeenStart(NamedTuple):
     """Those of them that counted."""
     had_stopped: bool
     """As far as its runs showed."""
-    reported: Generation | None
-    """What it reported of itself; None where a later start of the container had reported since."""
+    reported: int | None
+    """What it reported of itself, by number; None where a later start of the container had reported since."""
 
 
 class View(NamedTuple):
@@ -50,8 +50,8 @@ class View(NamedTuple):
     """Its starts when it was judged last."""
     taken: Mapping[Boot, int]
     """Runs that each start has in the store now. All those since the last judgement are assumed to count."""
-    reported: Mapping[Boot, Generation]
-    """What the newest start of each container reports of itself."""
+    reported: Mapping[Boot, int]
+    """What the newest start of each container reports of itself: a number, and another one when that changed."""
     judgement: Judgement | None
     """The last one."""
 
@@ -107,7 +107,7 @@ def seen_now(starts: Sequence[Start], view: View, policy: Policy) -> dict[Boot, 
     }
 
 
-def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View) -> int:
+def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View, most_bytes: int) -> int:
     """How many runs that count the start of the last image has that has most.
 
     Args:
@@ -115,6 +115,7 @@ def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View
         service: The canary's.
         canary: Its name.
         view: With a judgement of an upgrade.
+        most_bytes: That are read, as :meth:`Store.generations` counts them.
 
     Returns:
         Runs; those of the last judgement where the image has none.
@@ -122,6 +123,7 @@ def runs_of_new_image(store: Store, service: ServiceKey, canary: str, view: View
     assert view.judgement is not None
     assert view.judgement.upgraded_at is not None
     since = view.judgement.upgraded_at
-    new = [Start.of(g, samples) for g, samples in store.generations(service, canary, since=since)]
+    read = store.generations(service, canary, since=since, most_bytes=most_bytes)
+    new = [Start.of(g, samples) for g, samples in read]
     counts = (len(start.samples) for start in new if start.identity == new[-1].identity)
     return max(counts, default=view.judgement.runs)

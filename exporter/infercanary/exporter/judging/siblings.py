@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from infercanary.judge.causes import joined
 from infercanary.judge.identity import identified
-from infercanary.judge.model import ServiceKey, Start
+from infercanary.judge.model import Sample, ServiceKey, Start
 from infercanary.store.base import LastRun, Store
 
 _MOST = 8
 """Siblings on a host."""
 _MOST_IN_ALL = 64
+_MOST_RUNS = 6_000
+"""Of a sibling: 17 hours at a run in 10 s, and of most of it block medians are kept."""
 _READ_SECONDS = 30.0  # those of a host are read from the store so often at most
 _RECENT_SECONDS = 600.0  # between two runs: which of two that run ran last is chance
 
@@ -21,9 +25,13 @@ class Siblings:
     """A canary in one container of each other service of a host, of those that were found: one start for each image.
 
     Restarts of one image are joined, so that a sibling that was restarted still has runs on either side of an upgrade.
+
+    Args:
+        most_bytes: That are read of one at once, as :meth:`Store.generations` counts them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._of_host: dict[str, tuple[float, list[list[Start]]]] = {}  # and when it was read
 
     def of(self, service: ServiceKey, hosts: Iterable[str], store: Store) -> list[Start]:
@@ -51,12 +59,46 @@ class Siblings:
         if host not in self._of_host:
             each = []
             for last in chosen(store.last_runs(host))[: _MOST + 1]:
-                starts = store.generations(last.service, last.canary, container=last.container)
+                starts = store.generations(
+                    last.service, last.canary, container=last.container, most_bytes=self._most_bytes
+                )
                 own = [Start.of(g, samples) for g, samples in starts if g.is_known and g.host == host]
                 if counted := [start for start in own if start.samples]:
-                    each.append(joined(identified(counted)))
+                    each.append(newest(joined(identified(counted))))
             self._of_host[host] = now, each
         return self._of_host[host][1]
+
+
+def newest(starts: Sequence[Start]) -> list[Start]:
+    """The newest runs of a sibling, with what they are asked for alone: they are held for a while, and of many.
+
+    Args:
+        starts: Of one sibling, in order of time.
+
+    Returns:
+        Starts without their environment, and runs with their times, medians and tags; none of a start that has none of
+        the newest runs.
+    """
+    left, found = _MOST_RUNS, []
+    for start in reversed(starts):
+        samples = [
+            Sample(
+                s.sequence, s.canary, s.started_at, s.outcome, s.median, s.repeats, tags=s.tags, runs=s.runs
+            )
+            for s in start.samples[max(0, len(start.samples) - left) :]
+        ]
+        left -= len(samples)
+        found.append(
+            Start(
+                msgspec.structs.replace(
+                    start.generation, environment={}, outputs={}, cold_start={}, profiles={}
+                ),
+                samples,
+            )
+        )
+        if not left:
+            break
+    return found[::-1]
 
 
 def chosen(runs: Iterable[LastRun]) -> list[LastRun]:

@@ -75,6 +75,12 @@ SECONDS = Metric(
     "CPU time of the judge's thread: storing and judging.",
     reading="`rate(…[5m])` is in cores: a small fraction of one.",
 )
+LEFT_OUT = Metric(
+    "infercanary_judge_left_out_canaries",
+    "gauge",
+    "Canaries without a verdict, because what is known of their service takes more than its share of the memory.",
+    reading="Healthy is 0. The log names the services: give the exporter more memory, or them fewer canaries.",
+)
 PRIOR = Metric(
     "infercanary_restart_prior_info",
     "gauge",
@@ -115,7 +121,7 @@ METRICS = (
         STORE_UNREADABLE,
         STORE_REFUSED,
     ),
-    *(STORED, DROPPED, SECONDS, PRIOR, PRIOR_SD, PRIOR_DF, PRIOR_SERVICES),
+    *(STORED, DROPPED, SECONDS, LEFT_OUT, PRIOR, PRIOR_SD, PRIOR_DF, PRIOR_SERVICES),
 )
 
 

@@ -16,6 +16,7 @@ A store that fails costs verdicts, never a scrape: what is queued waits for it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import threading
@@ -32,6 +33,7 @@ from infercanary.exporter.judging.action import Boot, NextAction, SeenStart, Vie
 from infercanary.exporter.judging.answers import changed_calls, record
 from infercanary.exporter.judging.fairness import Fairness
 from infercanary.exporter.judging.findings import NOTHING, Findings
+from infercanary.exporter.judging.holding import Holding
 from infercanary.exporter.judging.intake import take
 from infercanary.exporter.judging.learning import Learning
 from infercanary.exporter.judging.ownership import PRIORS, Ownership, encoded, with_finding
@@ -61,6 +63,8 @@ class Judging:
         policy: The numbers that decide.
         host: That the containers run on; it tells hosts apart where several exporters share the store.
         queue_bytes: Of what waits for the store.
+        read_bytes: Of what is read of the store for one judgement, as :meth:`Store.generations` counts them.
+        known_bytes: Of what is known of all services, in memory.
     """
 
     def __init__(
@@ -69,6 +73,8 @@ class Judging:
         policy: Policy = LIVE,
         host: str = "",
         queue_bytes: int = 128 << 20,
+        read_bytes: int = 32 << 20,
+        known_bytes: int = 128 << 20,
     ) -> None:
         self.findings: dict[ServiceKey, Findings] = {}
         """Service → what is known of it; replaced as a whole, so that it may be read at any time."""
@@ -79,7 +85,9 @@ class Judging:
         self._location = location
         self._policy = self._wanted_policy = policy
         self._queue = ReportQueue(queue_bytes)
-        self._siblings = Siblings()
+        self._read_bytes = read_bytes
+        self._holding = Holding(known_bytes)
+        self._siblings = Siblings(read_bytes)
         self._silence = Silence()
         self._learning = Learning()
         self._fairness = Fairness()
@@ -94,8 +102,9 @@ class Judging:
         self._due: dict[Canary, None] = {}  # to be looked at
         self._unfinished = False  # the last turn had no time for all of them
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
-        # By service and container: its newest start.
-        self._reported: dict[ServiceKey, dict[str, Generation]] = {}
+        # By service and container: its newest start, and a number that changes when what it reports does.
+        self._reported: dict[ServiceKey, dict[str, tuple[Generation, int]]] = {}
+        self._numbers = itertools.count()
         self._thinned_at = -math.inf
         self._thread = threading.Thread(target=self._run, name="judge", daemon=True)
 
@@ -169,6 +178,7 @@ class Judging:
             store_metrics.STORED.family(float(self._stored)),
             store_metrics.DROPPED.family(float(self._queue.dropped)),
             store_metrics.SECONDS.family(self._seconds),
+            store_metrics.LEFT_OUT.family(float(self._holding.left_out)),
             *store_metrics.of_prior(self._prior),
         ]
 
@@ -233,7 +243,7 @@ class Judging:
         reports = self._queue.waiting()
         taken = take(store, reports)
         for start in (report.generation for report in reports if not report.is_found):
-            self._reported.setdefault(start.key, {})[start.container] = start
+            self._reported.setdefault(start.key, {})[start.container] = self._numbered(start)
         for service in taken.ended:
             judged = self.findings.get(service, NOTHING).judgements
             self._due |= dict.fromkeys((service, canary) for canary in judged)
@@ -247,15 +257,25 @@ class Judging:
         for service in self.ownership.renew(fleet, self.watched):
             self._unsee(service)
         followed = self.watched | self.ownership.read_asked(fleet)
-        self.findings = {service: found for service, found in self.findings.items() if service in followed}
+        for service in self.findings.keys() - followed:
+            del self.findings[service]
+            self._holding.forget(service)
         for found in fleet.findings(followed):
             known = self.findings.get(found.service, NOTHING)
-            self.findings[found.service] = with_finding(known, found.canary, found.body)
+            known = with_finding(known, found.canary, found.body)
+            self._keep(found.service, found.canary, known, len(found.body))
         held = self.ownership.held - {PRIORS}
         changed = fleet.refresh(held)
         for service in held:
-            self._reported[service] = {start.container: start for start in store.starts(service)}
+            self._reported[service] = {
+                start.container: self._numbered(start) for start in store.starts(service)
+            }
         return changed
+
+    def _numbered(self, start: Generation) -> tuple[Generation, int]:
+        """A start with its number, which is another one where it reports something else than before."""
+        known = self._reported.get(start.key, {}).get(start.container)
+        return known if known is not None and known[0] == start else (start, next(self._numbers))
 
     def _unsee(self, service: ServiceKey) -> None:
         """Judge a service anew."""
@@ -302,12 +322,15 @@ class Judging:
         view = View(
             seen=self._seen.get((service, canary), {}),
             taken=store.taken(service, canary),
-            reported={(g.container, g.boot_id): g for g in self._reported.get(service, {}).values()},
+            reported={
+                (start.container, start.boot_id): number
+                for start, number in self._reported.get(service, {}).values()
+            },
             judgement=found.judgements.get(canary),
         )
         due = action.next_action(view, self._policy)
         if due is NextAction.COUNT:
-            runs = action.runs_of_new_image(store, service, canary, view)
+            runs = action.runs_of_new_image(store, service, canary, view, self._read_bytes)
             self.findings[service] = found.counted(canary, runs)
         elif due is not NextAction.NOTHING:
             self._judge(store, service, canary, view, drift_alone=due is NextAction.DRIFT)
@@ -317,7 +340,8 @@ class Judging:
     ) -> None:
         """Judge a canary, and record a verdict that is new."""
         try:
-            starts = identified([Start.of(g, samples) for g, samples in store.generations(service, canary)])
+            read = store.generations(service, canary, most_bytes=self._read_bytes)
+            starts = identified([Start.of(g, samples) for g, samples in read])
             view = view._replace(taken=store.taken(service, canary))  # others may have stored more meanwhile
             self._seen[service, canary] = action.seen_now(starts, view, self._policy)
             siblings = self._siblings.of(service, (s.generation.host for s in starts), store)
@@ -350,10 +374,11 @@ class Judging:
             if is_new or changed or canary not in before.measures:  # then one may take back what is recorded
                 answers = record(store, service, canary, judgement, words, time.time(), measures)
                 after = after.answered(canary, answers)
+            body = encoded(after, canary)
             if store.fleet is not None:
                 lesson = self._learning.lesson((service, canary))
-                store.fleet.put_finding(service, canary, time.time(), encoded(after, canary), lesson)
-            self.findings[service] = after
+                store.fleet.put_finding(service, canary, time.time(), body, lesson)
+            self._keep(service, canary, after, len(body))
         except LeaseLost:
             log.warning("another exporter judges this service now", service=str(service))
             self.ownership.lose(service)
@@ -365,6 +390,16 @@ class Judging:
             # A fault of ours: until it is fixed it must cost this canary only.
             self._errors += 1
             log.exception("not judged by a fault of the exporter", service=str(service), canary=canary)
+
+    def _keep(self, service: ServiceKey, canary: str, found: Findings, size: int) -> None:
+        """Keep what is known of a service now, and forget what does not fit any more."""
+        self.findings[service] = found
+        gone: dict[ServiceKey, set[str]] = defaultdict(set)
+        for name, left_out in self._holding.hold((service, canary), size):
+            gone[name].add(left_out)
+        for name, canaries in gone.items():
+            held = self.findings[name]
+            self.findings[name] = held.only(held.judgements.keys() - canaries)
 
     def _thin(self, store: Store) -> None:
         if time.monotonic() - self._thinned_at > _THIN_SECONDS:
@@ -391,8 +426,13 @@ class Judging:
         self._silence.forget(known)
         self._seen = {key: seen for key, seen in self._seen.items() if key[1] in known[key[0]]}
         self._learning.forget({(service, canary) for service, each in known.items() for canary in each})
-        self._reported = {service: starts for service, starts in self._reported.items() if known[service]}
+        self._reported = {
+            service: {name: noted for name, noted in starts.items() if not noted[0].ended_at}
+            for service, starts in self._reported.items()
+            if known[service]
+        }
         for service, found in [*self.findings.items()]:
+            self._holding.forget(service, known[service])
             if not known[service]:
                 del self.findings[service]
             elif not found.judgements.keys() <= known[service]:

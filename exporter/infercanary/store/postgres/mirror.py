@@ -10,6 +10,7 @@ import msgspec
 from infercanary.judge.model import Generation
 from infercanary.store.postgres import sql
 from infercanary.store.postgres.session import PostgresSession
+from infercanary.store.reading import StartSize, ends
 from infercanary.store.records import start_in
 
 _READ = 50  # series in a statement: each may have thousands of rows, and a statement has seconds
@@ -23,6 +24,7 @@ class StartSeen(msgspec.Struct):
     container: str
     boot_id: str
     generation: Generation | None
+    size: StartSize
 
 
 class SeriesSeen(msgspec.Struct):
@@ -40,6 +42,26 @@ class SeriesSeen(msgspec.Struct):
     def is_read(self) -> bool:
         """Whether ``bodies`` are all the rows that there were."""
         return self.read_thinned == self.thinned and len(self.bodies) == self.rows
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of the runs that were read."""
+        return sum(len(body) for _, body in self.bodies)
+
+    def within(self, share: int | None) -> list[bytes]:
+        """The runs that fit into a share: the first and the last ones.
+
+        Args:
+            share: Bytes; None for all.
+
+        Returns:
+            Runs as they are kept, in order.
+        """
+        bodies = [body for _, body in self.bodies]
+        if share is None:
+            return bodies
+        first, last = ends(len(bodies), self.read_bytes, share)
+        return bodies[:first] + bodies[len(bodies) - last :]
 
 
 class Mirror:
@@ -62,7 +84,7 @@ class Mirror:
     @property
     def read_bytes(self) -> int:
         """Bytes of the runs that it holds."""
-        return sum(len(body) for one in self.series.values() for _, body in one.bodies)
+        return sum(one.read_bytes for one in self.series.values())
 
     def refresh(self, db: PostgresSession) -> set[str]:
         """Read the starts that are new or changed, and all counts.
@@ -110,7 +132,8 @@ class Mirror:
             start, revision, began, namespace, name, container, boot_id, started_at, *image = row[:11]
             names = (namespace, name, container, boot_id)
             generation = start_in(names, started_at, (image[0], image[1], image[2]), row[11], row[12])
-            self.starts[start] = StartSeen(revision, began, container, boot_id, generation)
+            size = StartSize(len(row[12]), hash(row[11]), len(row[11]))
+            self.starts[start] = StartSeen(revision, began, container, boot_id, generation, size)
 
     def read(self, db: PostgresSession, canary: str) -> None:
         """Read the runs of a canary that are new.

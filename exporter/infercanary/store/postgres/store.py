@@ -26,6 +26,7 @@ from infercanary.store.postgres.location import Location
 from infercanary.store.postgres.mirror import Mirror
 from infercanary.store.postgres.rows import PostgresRows
 from infercanary.store.postgres.session import PostgresSession
+from infercanary.store.reading import fair, first_that_fits
 from infercanary.store.records import (
     ContainerKey,
     began,
@@ -154,21 +155,27 @@ class PostgresStore:
         *,
         container: str | None = None,
         since: float = -math.inf,
+        most_bytes: int | None = None,
     ) -> list[tuple[Generation, list[Sample]]]:
         """Each start in which the canary ran, with its samples."""
         mirror = self._mirror(service, container)
         mirror.read(self.session, canary)
         found = []
-        for start, series in mirror.of_canary(canary):
+        several = [
+            (start, series)
+            for start, series in mirror.of_canary(canary)
+            if container in {None, start.container} and start.began >= since
+        ]
+        if most_bytes is not None:
+            several = several[first_that_fits([start.size for start, _ in several], most_bytes) :]
+        share = None if most_bytes is None else fair((series.read_bytes for _, series in several), most_bytes)
+        for start, series in several:
             generation = self._readable(start.generation)
-            if (
-                generation is None
-                or (container is not None and generation.container != container)
-                or start.began < since
-            ):
+            if generation is None:
                 continue
-            samples = decode(body for _, body in series.bodies)
-            self.unreadable += len(series.bodies) - len(samples)
+            bodies = series.within(share)
+            samples = decode(bodies)
+            self.unreadable += len(bodies) - len(samples)
             if samples:
                 found.append((generation, samples))
         self._fleet.forget_runs(_MOST_READ_BYTES, service, canary)

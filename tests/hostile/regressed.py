@@ -1,0 +1,79 @@
+"""Probes whose canaries all change: ``python regressed.py HOST FIRST_PORT COUNT`` (each on a port of its own).
+
+Each poll finds a new start with another environment, which is another image here, and runs of 32 canaries that take
+twice as long as before, or half, with many phases, controls and profiles.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from infercanary.contract.profile import OK, Profile, ProfileRow
+from infercanary.contract.report import Report, Run, encode
+from infercanary.probe.serve import ReportServer
+
+CANARIES = 32
+RUNS = 26  # of each
+PARTS = 20
+
+_PHASES = [f"{'p' * 40}{n}" for n in range(PARTS)]
+_CONTROLS = [f"{'c' * 40}{n}" for n in range(PARTS)]
+_CANARY = "n" * 60
+
+
+def report(probe: int, start: int) -> Report:
+    """One start of a probe.
+
+    Args:
+        probe: Whose.
+        start: Which.
+    """
+    level = 0.02 * (1 + start % 2)
+    began = 1_790_000_000.0 + 600.0 * start
+    environment = {f"{probe}-{n}-{'e' * 100}": f"{start} {'v' * 150}" for n in range(180)}
+    runs = []
+    for number in range(RUNS * CANARIES):
+        seconds = level * (1 + (number * 37 % 11) / 2_000)
+        at = began + number * 0.5
+        runs.append(
+            Run(
+                number + 1, f"{_CANARY}{number % CANARIES}", at, at, "ok", (seconds,) * 5,
+                phases=dict.fromkeys(_PHASES, seconds / PARTS),
+                controls=dict.fromkeys(_CONTROLS, seconds),
+                profile=_profile(at, seconds) if number >= (RUNS - 3) * CANARIES else None,
+            )
+        )  # fmt: skip
+    return Report(1, f"{probe}-{start}", began, "", 0, (), environment, tuple(runs))
+
+
+class Regressed:
+    """One of them."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._starts = 0
+
+    def report(self, _since: str) -> bytes:
+        """Its next start."""
+        self._starts += 1
+        return encode(report(self._number, self._starts))
+
+
+def _profile(at: float, seconds: float) -> Profile:
+    """As many rows as one has."""
+    part = (seconds / 41,) * 3
+    rows = tuple(
+        ProfileRow(f"{'k' * 60}{n}", f"{'o' * 60}{n}", "cpu", "", 1.0, part, order=n) for n in range(40)
+    )
+    return Profile(at, "torch", OK, (seconds,) * 3, part, (0.0,) * 3, rows)
+
+
+if __name__ == "__main__":
+    host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    servers = [ReportServer(f"{host}:{port + n if port else 0}", Regressed(n).report) for n in range(count)]
+    print(" ".join(server.address for server in servers), flush=True)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    ended.wait()
