@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from ports import free_port
 
 PASSWORD = "not-a-secret"
 _QUICK = {
@@ -66,9 +66,7 @@ class Postgres:
         if os.getuid() == 0:  # it refuses to run as root
             self._user = next(name for name in ("postgres", "nobody") if _exists(name))
             shutil.chown(folder, self._user)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         password = folder / "password"
         password.write_text(PASSWORD)

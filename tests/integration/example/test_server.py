@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -11,6 +10,8 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+
+from ports import free_port
 
 from infercanary.contract.report import decode
 
@@ -36,12 +37,6 @@ SCRIPT = textwrap.dedent(
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[2]), access_log=None)
     """
 )
-
-
-def free_port() -> int:
-    with socket.socket() as candidate:
-        candidate.bind(("127.0.0.1", 0))
-        return int(candidate.getsockname()[1])
 
 
 def until(condition: Callable[[], bool], what: Callable[[], str], seconds: float = 60.0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+
+from ports import free_port
 
 from infercanary.contract.journal import decode
 from infercanary.contract.report import Report
@@ -42,12 +43,6 @@ class Quick:
 
     def close(self): pass
 """
-
-
-def free_port() -> int:
-    with socket.socket() as candidate:
-        candidate.bind(("127.0.0.1", 0))
-        return int(candidate.getsockname()[1])
 
 
 def until(condition: Callable[[], object], seconds: float = 300.0) -> None:

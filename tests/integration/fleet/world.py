@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+from ports import free_port
 from postgres import PASSWORD, Postgres
 
 from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
@@ -179,16 +179,10 @@ def fleet(
         exporters = []
         for number in range(hosts):
             own = {probes[i].name: urls[i] for i in range(number, replicas, hosts)}
-            exporters.append(Exporter(folder, f"h-{number}", _free_port(), store, own))
+            exporters.append(Exporter(folder, f"h-{number}", free_port(), store, own))
             stack.callback(exporters[-1].kill)
             exporters[-1].start()
         yield probes, exporters
-
-
-def _free_port() -> int:
-    with socket.socket() as candidate:
-        candidate.bind(("127.0.0.1", 0))
-        return int(candidate.getsockname()[1])
 
 
 def eventually(condition: Callable[[], object], seconds: float = 240.0) -> None:

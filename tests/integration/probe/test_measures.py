@@ -6,7 +6,6 @@ import os
 import resource
 import shlex
 import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from scripted import Scripted
 from watching import MODULES, Seen, fetch, until
 
@@ -26,11 +26,6 @@ pytestmark = pytest.mark.takes(60)
 torch = pytest.importorskip("torch")
 
 MEMORY, RATE = "infercanary_run_memory_peak_bytes", "infercanary_run_samples_per_second"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def answering(address: str, runs: int) -> Seen | None:

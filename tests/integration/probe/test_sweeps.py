@@ -178,6 +178,7 @@ def test_a_point_that_hangs_holds_up_neither_runs_nor_the_end(start: Callable[[s
     assert "canary c: its sweep still hangs; the thread ends with the process" in probe.output()
 
 
+@pytest.mark.campaign  # a minute of waiting for sweeps; tests/unit has the budget's arithmetic
 def test_the_cap_is_held_with_sweeps_and_runs_go_on(start: Callable[[str], Started]) -> None:
     """A cap of 20 %, of which the sweep asks for all: it gets half, and comes every 4 s, not every 2 s."""
     probe = start(settings("batches: [1, 16], seconds: 0.4, every_seconds: 2", cap=0.2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,17 +16,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ports import free_port
 
 ROOT = Path(__file__).parents[3]
 GIVEN = {"service": "monitoring", "namespace": "monitoring", "pod": "exporter-x7", "container": "exporter"}
 
 Query = Callable[[str], list[dict[str, str]]]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def answer(url: str) -> Any:

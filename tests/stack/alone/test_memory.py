@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -21,6 +20,7 @@ from typing import Any, Literal
 import pytest
 import yaml
 from harness import OWN_LABEL, PROJECT, ROOT, Stack, eventually, get, remove, run
+from ports import free_port
 
 MOUNTED = Path(__file__).parent / "memory"
 LIMIT, HELD = 1100, 700  # MiB
@@ -179,12 +179,6 @@ class Scene:
         process = self._stack.enter_context(subprocess.Popen(command, cwd=ROOT))
         self._stack.callback(process.terminate)
         self.exporter = Stack(f"http://{listen}")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 def state_of(name: str) -> tuple[object, ...]:
