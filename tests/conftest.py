@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import resource
+import signal
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -114,6 +115,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         pass
     with _lock(item, "room", fcntl.LOCK_SH):
         return (yield)
+
+
+def pytest_configure() -> None:
+    """A shell ignores SIGINT for what it starts in the background, and so would all processes that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

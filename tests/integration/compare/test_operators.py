@@ -56,6 +56,7 @@ def compared(old: Path, new: Path) -> dict[str, Any]:
     page = html.read_text()
     found: dict[str, Any] = json.loads(done.output)
     operators = found["causes"]["operators"]
+    assert operators is not None, found["sentence"]
     for shift in operators["shifts"]:
         assert shift["operator"] in page, "two bars for each"
     return found

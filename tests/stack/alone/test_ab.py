@@ -274,6 +274,7 @@ def test_a_neighbour_of_both_images_is_neithers(images: Callable[..., str], tria
     assert ended.json["verdict"] in ("equivalent", "confirming", "inconclusive")
 
 
+@pytest.mark.campaign  # a minute and a half; tests/unit/ab has settings and claims, and a slower image ends as here
 def test_one_image_under_two_settings_is_compared_and_a_claim_checked(
     images: Callable[..., str], settings: str
 ) -> None:
@@ -463,6 +464,7 @@ def test_a_full_disk_costs_the_report_and_leaves_nothing(
         run("umount", str(full))
 
 
+@pytest.mark.campaign
 def test_a_manual_install_against_an_image(images: Callable[..., str], settings: str) -> None:
     ended = ab("--host-python", sys.executable, BASE, "--config", settings, *QUICK, "--json")
     assert ended.code in (0, 1, 3), ended

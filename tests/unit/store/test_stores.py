@@ -238,7 +238,7 @@ def test_the_starts_of_a_container_since_a_moment(store: AnyStore) -> None:
     assert found(container="a", since=T + 1) == ["a-2"]
 
 
-def test_what_is_read_at_once_is_bounded(store: AnyStore) -> None:
+def test_what_one_judgement_reads_is_bounded(store: AnyStore) -> None:
     """Of the starts with most runs the first and the last, and no more starts than fit."""
     for boot, count_of in (("a", 200), ("b", 20), ("c", 200)):
         store.take(generation(boot, started_at=T + ord(boot)), samples(1, count_of + 1))
