@@ -27,11 +27,8 @@ class Holding:
         self._sizes: dict[ServiceKey, dict[str, int]] = {}
         self._total = 0
         self._left_out: dict[ServiceKey, set[str]] = {}
-
-    @property
-    def left_out(self) -> int:
-        """Canaries whose findings did not fit when they were judged last."""
-        return sum(map(len, self._left_out.values()))
+        self.left_out = 0
+        """Canaries whose findings did not fit when they were judged last; may be read from any thread."""
 
     def hold(self, one: Canary, size: int) -> list[Canary]:
         """Note what is known of a canary now.
@@ -47,7 +44,7 @@ class Holding:
         sizes = self._sizes.setdefault(service, {})
         self._total += size - sizes.get(canary, 0)
         sizes[canary] = size
-        self._left_out.get(service, set()).discard(canary)
+        self._note(service, self._left_out.get(service, set()) - {canary})
         if self._total <= self._most:
             return []
         totals = {name: sum(each.values()) for name, each in self._sizes.items()}
@@ -66,7 +63,7 @@ class Holding:
                     "exporter more, or the service fewer canaries",
                     service=str(name), canary=last,
                 )  # fmt: skip
-            self._left_out.setdefault(name, set()).add(last)
+            self._note(name, self._left_out.get(name, set()) | {last})
         return gone
 
     def forget(self, service: ServiceKey, but: Collection[str] = ()) -> None:
@@ -79,9 +76,13 @@ class Holding:
         sizes = self._sizes.get(service, {})
         for canary in sizes.keys() - but:
             self._total -= sizes.pop(canary)
-        left_out = self._left_out.get(service, set())
-        left_out &= {*but}
         if not sizes:
             self._sizes.pop(service, None)
-        if not left_out:
-            self._left_out.pop(service, None)
+        self._note(service, self._left_out.get(service, set()) & {*but})
+
+    def _note(self, service: ServiceKey, left_out: set[str]) -> None:
+        """These canaries of a service are left out now."""
+        before = self._left_out.pop(service, set())
+        if left_out:
+            self._left_out[service] = left_out
+        self.left_out += len(left_out) - len(before)
