@@ -126,7 +126,7 @@ PARTS = (
     Part(
         "Process",
         "gc stalled process_resident memory_room device_memory_room canary_memory beside",
-        "What held the process up that the probe runs in, and the canary with it; its memory; and what runs beside it.",
+        "What delayed the process that the probe runs in, and with it the canary; its memory; and what runs beside it.",
     ),
     Part(
         "The probe itself",

@@ -119,7 +119,7 @@ INTENDED = Metric(
     "histogram",
     "Time from a run's intended start to the end of its first repeat: lateness and waiting for a turn are in it.",
     ("canary",),
-    reading="One observation a run. What it has over `infercanary_latency_seconds` is waiting: see "
+    reading="One observation a run. The difference to `infercanary_latency_seconds` is waiting: see "
     "`infercanary_lateness_seconds`, and whether the server's pool is full. Where "
     "`infercanary_repeat_inferences` is above 1, it spans all of them.",
 )

@@ -52,7 +52,7 @@ STATE = Metric(
     reading='`infercanary_canary_state{state="failing"} == 1` is an alert, and so is `out_of_memory`: too little is '
     "left for it, on the host or on the device; it is tried again when there is room. `warming` that lasts: its "
     "latencies never settle; `opening` that lasts: the model loads slowly or hangs; `busy`: the server's pool "
-    "or GPU left the last run no turn.",
+    "or GPU was too busy for the last run.",
 )
 LOAD = Metric(
     "infercanary_load_seconds",

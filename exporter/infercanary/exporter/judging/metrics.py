@@ -154,7 +154,7 @@ RESTART_SD = Metric(
     "gauge",
     "How much two starts of one image differ (SD), as learned from the service's own restarts.",
     _CANARY,
-    reading="It is part of the shift's interval, for each start anew. Above 0.02 the judge is blunt: find "
+    reading="It is part of the shift's interval, for each start anew. Above 0.02 only large changes are called: find "
     "what differs between starts (thread placement, memory layout, autotuning).",
 )
 PRIOR = Metric(
@@ -213,7 +213,7 @@ FALLBACK = Metric(
 DRIFT = Metric(
     "infercanary_drift_ratio",
     "gauge",
-    "Latency now over that of the image's first day in this container, minus 1, where it has left it; else 0.",
+    "Latency now over that of the image's first day in this container, minus 1, where it moved away; else 0.",
     _CANARY,
     reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` is the host's "
     f"part. Missing before {_DRIFT_RUNS} steady runs of the image.",
@@ -242,14 +242,14 @@ DRIFT_HOST = Metric(
 DRIFT_ONSET = Metric(
     "infercanary_drift_timestamp_seconds",
     "gauge",
-    "When the drift began, Unix time; of a slow one, when it first stood out.",
+    "When the drift began, Unix time; of a slow one, when it could first be seen.",
     _CANARY,
     reading="Present only while there is a drift. Look what else happened then.",
 )
 DRIFT_INFO = Metric(
     "infercanary_drift_info",
     "gauge",
-    "Always 1; of a container that drifted: what its environment had otherwise on the image's first day, and which "
+    "Always 1; of a container that drifted: what was different in its environment on the image's first day, and which "
     "operators take longer by profiles of both times.",
     ("canary", "changes"),
     reading="Limits and variables that somebody changed without another image (CPU quota 4 → 2), another host's "
