@@ -92,6 +92,8 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
     if found.shift is None or found.shift <= FILES.smallest_effect:
         skip_without_a_cause(trouble)  # what others on a virtual machine's host take of its bandwidth changes
+    if trouble.canary == "copy" and found.low is not None and found.low <= 0:
+        pytest.skip(f"this machine's bandwidth changes by more than what was made: {found.sentence}")
     assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
     assert found.causes is not None
     assert next(iter(found.causes.bottlenecks)) == trouble.is_named, (
