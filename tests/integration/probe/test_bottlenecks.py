@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 from watching import MODULES
 
-from infercanary.compare.comparison import compare_runs
+from infercanary.compare.comparison import ComparisonResult, compare_runs
 from infercanary.compare.read import read
 from infercanary.contract.vocabulary import Bottleneck
 from infercanary.judge.policy import FILES
@@ -92,14 +92,19 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     print(f"{made}: {found.sentence}; {found.causes and found.causes.bottlenecks}")
     if found.shift is None or found.shift <= FILES.smallest_effect:
         skip_without_a_cause(trouble)  # what others on a virtual machine's host take of its bandwidth changes
-    if trouble.canary == "copy" and found.low is not None and found.low <= 0:
-        pytest.skip(f"this machine's bandwidth changes by more than what was made: {found.sentence}")
+    if trouble.canary == "copy" and is_open(found):
+        pytest.skip(f"this machine's bandwidth changes as much as what was made: {found.sentence}")
     assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
     assert found.causes is not None
     assert next(iter(found.causes.bottlenecks)) == trouble.is_named, (
         found.causes.bottlenecks,
         found.sentence,
     )
+
+
+def is_open(found: ComparisonResult) -> bool:
+    """Whether copies scatter so much that their interval spans half of itself: others have the bandwidth at times."""
+    return found.low is not None and found.high is not None and (1 + found.high) > 1.5 * (1 + found.low)
 
 
 def skip_without_a_cause(trouble: Trouble) -> None:
