@@ -49,7 +49,7 @@ def _torch(model: Callable[..., Any], *shape: int) -> Side:
 
 
 def _convolutions() -> nn.Module:
-    """As a ResNet begins: without oneDNN they take more than twice as long on any CPU; others can be as fast."""
+    """As a ResNet begins: on a CPU without AVX-512, too, these are slower without oneDNN; others are as fast."""
     layers = [nn.Conv2d(3, 8, 7, padding=3, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 7, padding=3)]
     return nn.Sequential(*layers).eval()
 
