@@ -7,10 +7,10 @@ The server is the probe's own; what it reports is like what a probe of one canar
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
+
+from serving import serve
 
 from infercanary.contract.report import (
     LADDER,
@@ -21,7 +21,6 @@ from infercanary.contract.report import (
     Report,
     encode,
 )
-from infercanary.probe.serve import ReportServer
 
 
 class Honest:
@@ -60,8 +59,4 @@ if __name__ == "__main__":
     host, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     if sys.argv[4:]:
         Honest.phases = ()
-    servers = [ReportServer(f"{host}:{first + n if first else 0}", Honest(n).report) for n in range(count)]
-    print(" ".join(server.address for server in servers), flush=True)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    ended.wait()
+    serve(host, first, (Honest(n).report for n in range(count)))

@@ -6,16 +6,14 @@ twice as long as before, or half, with many phases, controls and profiles.
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 from functools import lru_cache
 
 import msgspec
+from serving import serve
 
 from infercanary.contract.profile import OK, Profile, ProfileRow
 from infercanary.contract.report import Report, Run, encode
-from infercanary.probe.serve import ReportServer
 
 CANARIES = 32
 RUNS = 26  # of each
@@ -85,8 +83,4 @@ def _profile(at: float, seconds: float) -> Profile:
 
 if __name__ == "__main__":
     host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    servers = [ReportServer(f"{host}:{port + n if port else 0}", Regressed(n).report) for n in range(count)]
-    print(" ".join(server.address for server in servers), flush=True)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    ended.wait()
+    serve(host, port, (Regressed(n).report for n in range(count)))

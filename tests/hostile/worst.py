@@ -5,13 +5,12 @@ No two of them, and no two starts of one, have a text in common, so that nothing
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
+
+from serving import serve
 
 from infercanary.contract.report import Metric, Report, Run, encode
 from infercanary.contract.vocabulary import COLD_START_METRICS
-from infercanary.probe.serve import ReportServer
 
 WIDE = "\N{GRINNING FACE}"  # one of it makes each letter of a text take four bytes
 WATCHED = Metric("infercanary_runs_total", "counter", "Runs.", tuple(f"label_{n}" for n in range(10)))
@@ -69,8 +68,4 @@ class Worst:
 
 if __name__ == "__main__":
     host, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    servers = [ReportServer(f"{host}:{port + n if port else 0}", Worst(n).report) for n in range(count)]
-    print(" ".join(server.address for server in servers), flush=True)
-    ended = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    ended.wait()
+    serve(host, port, (Worst(n).report for n in range(count)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -13,6 +12,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from ports import free_port
 
 PROGRAMS = Path(os.environ.get("KUBERNETES", "/var/cache/infercanary/kubernetes"))
 ADMIN = "admin-of-the-test"
@@ -35,7 +36,7 @@ class ApiServer:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._allow_all = allow_all
-        self._etcd_port, self._peer_port, self.port = _free_ports(3)
+        self._etcd_port, self._peer_port, self.port = free_port(), free_port(), free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.url = f"https://127.0.0.1:{self.port}"
         self.ca_file = folder / "apiserver.crt"
@@ -134,11 +135,3 @@ class ApiServer:
         if process := self._processes.pop(name, None):
             process.kill()
             process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

@@ -34,15 +34,16 @@ def test_the_notebook_runs_and_says_that_it_is_slower(monkeypatch: pytest.Monkey
         "OPENBLAS_NUM_THREADS", "1"
     )  # threads that wait for one another on a busy machine are noise
     nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    notebook = nbformat.read(ROOT / "examples/notebook.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
-    timed, compared, pictures, table, _, magic = [c for c in notebook.cells if c.cell_type == "code"]
+    for _ in range(3):  # a busy machine may leave it open
+        notebook = nbformat.read(ROOT / "examples/notebook.ipynb", as_version=4)
+        nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+        timed, compared, pictures, table, _, magic = [c for c in notebook.cells if c.cell_type == "code"]
+        if outputs(compared, "text/plain").startswith("regressed +"):
+            break
     assert "median" in outputs(timed, "text/html")
     assert re.search(r"median [\d.]+ [mµ]s", outputs(timed, "text/plain"))
     said = outputs(compared, "text/plain")
-    assert re.match(r"(regressed|confirming|inconclusive) \+", said), (
-        "a busy machine may leave it open by how much"
-    )
+    assert said.startswith("regressed +")
     assert "image" not in said, "there is none"
     assert "<svg" in outputs(pictures, "text/html").replace("&lt;", "<")
     assert "phase_compute" in outputs(table, "text/html")

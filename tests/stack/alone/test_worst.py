@@ -58,8 +58,16 @@ def exporter(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("exporter", ["worst", "regressed"], indirect=True)
-def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str) -> None:
+@pytest.mark.parametrize(
+    ("exporter", "least"),
+    [
+        # Those that keep the judge busy are taken more slowly.
+        pytest.param("worst", FITTING / 2, id="worst"),
+        pytest.param("regressed", FITTING / 4, id="regressed"),
+    ],
+    indirect=["exporter"],
+)
+def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str, least: float) -> None:
     watch = Watch(exporter, FITTING, every=5.0)
     try:
         time.sleep(SECONDS)
@@ -85,6 +93,6 @@ def test_as_many_as_fit_stay_within_the_memory_that_is_planned(exporter: str) ->
     assert values["memory_limit_bytes"] == MEMORY
     assert values["refused_containers"] == BEYOND
     assert values["budget_exceeded_total"] > FITTING
-    assert taken > FITTING / 4, "all want more than their share of what comes in at once, and come later"
+    assert taken > least, "all want more than their share of what comes in at once, and come later"
     assert [each for each in watch.faults if "scrape failed" in each] == []
     assert peak < MEMORY
