@@ -112,7 +112,7 @@ bench: .venv/dev ## what is fast, measured side by side with a named peer
 	.venv/bin/python benchmarks/fleet.py
 
 gpu: ## the claims about GPUs, on this machine, by PYTHON as it is: resumable, all in STATE; DEVICE=cpu for the logic alone, STEP=name
-	PYTHONPATH=probe:exporter:benchmarks $(PYTHON) -m gpu_claims --state $(or $(STATE),gpu.json) \
+	PYTHONPATH="$(CURDIR)/probe:$(CURDIR)/exporter:$(CURDIR)/benchmarks" $(PYTHON) -m gpu_claims --state $(or $(STATE),gpu.json) \
 		$(if $(DEVICE),--device $(DEVICE)) $(if $(STEP),--step $(STEP)) $(if $(SCALE),--scale $(SCALE)) $(ARGS)
 
 clean: ## remove what was installed and cached here

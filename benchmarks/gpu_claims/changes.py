@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 from gpu_claims.claim import Measured
@@ -42,6 +43,8 @@ class Change(NamedTuple):
     is_named: Callable[[Seen], bool]
     on_cpu: bool = True
     around: Callable[[Any, Place, bool], Any] = lambda torch, place, is_new: nullcontext()
+    under_load: bool = False
+    """Processes of our own take the GPU's power beside the new side: its clock falls, and controls show it."""
 
 
 def _width(place: Place) -> int:
@@ -162,13 +165,6 @@ def _copy(torch: Any, place: Place) -> tuple[TorchTarget, TorchTarget]:
     return _target(place, plain, shape), _target(place, copied, shape)
 
 
-@contextmanager
-def _lower_clock(torch: Any, place: Place, is_new: bool) -> Iterator[None]:
-    """The clock falls because processes of our own take the power: the host's cause, and controls show it."""
-    with Busy(place, "compute", 2 if place.on_gpu else 4) if is_new else nullcontext():
-        yield
-
-
 def _launch(torch: Any, place: Place) -> tuple[TorchTarget, TorchTarget]:
     model, shape = _small_layers(torch, place)
 
@@ -234,7 +230,11 @@ CHANGES = (
     ),
     Change("extra copies", _copy, "copies that are new", _operator("clone", "copy_")),
     Change(
-        "a smaller clock, by load", _tf32, "the host: controls moved too", _controls_moved, True, _lower_clock
+        "a smaller clock, by load",
+        _tf32,
+        "the host: controls moved too",
+        _controls_moved,
+        under_load=True,
     ),
     Change(
         "CPU-bound launches",
@@ -253,7 +253,15 @@ CHANGES = (
 
 
 def measured(change: Change, place: Place) -> Seen:
-    """Both sides in turns; then their profiles, and the control beside them."""
+    """Both sides in turns, with their profiles, and the control beside them."""
+    with ExitStack() as held:
+        if not change.under_load:
+            return _measured(change, place, partial(change.around, torch_module(place), place))
+        load = held.enter_context(Busy(place, "compute", 2 if place.on_gpu else 4))
+        return _measured(change, place, lambda is_new: load.at_work() if is_new else nullcontext())
+
+
+def _measured(change: Change, place: Place, around: Callable[[bool], AbstractContextManager[Any]]) -> Seen:
     from infercanary.judge import compare
     from infercanary.judge.operators import compare_operators
 
@@ -263,7 +271,7 @@ def measured(change: Change, place: Place) -> Seen:
         (each for each in available_controls(place.device).values() if each.bottleneck == "compute"), None
     )
     for side, target in enumerate(sides):
-        with change.around(torch, place, bool(side)):
+        with around(bool(side)):
             target.open()
             for _ in range(3):
                 target.clock.measure(target.run)
@@ -276,7 +284,7 @@ def measured(change: Change, place: Place) -> Seen:
     for turn in range(place.times(_RUNS, least=10)):
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
             target = sides[side]
-            with change.around(torch, place, bool(side)):
+            with around(bool(side)):
                 timings = [target.clock.measure(target.run)[0] for _ in range(_REPEATS)]
                 if control is not None:
                     found = [working_seconds(control.clock.measure(control.run)[0]) for _ in range(9)]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from gpu_claims.claim import Measured
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 480.0
+_SWING_SECONDS = 0.3  # a load queues 20 products or copies at a time: some 30 ms on a large GPU
 _GUARD = 'read -r line; kill -s KILL -- "-$1" 2>/dev/null'
 MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "variants", "engines", "tests")
 
@@ -143,9 +146,12 @@ def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> s
 
 
 class Busy:
-    """Processes of our own that keep the device busy: ``compute`` (matrix products) or ``memory`` (copies)."""
+    """Processes of our own that keep the device busy while :meth:`at_work`: by matrix products or by copies.
 
-    def __init__(self, place: Place, kind: str, count: int = 1) -> None:
+    They are started once, and stopped and continued by signals: a start takes longer than what is measured beside it.
+    """
+
+    def __init__(self, place: Place, kind: Literal["compute", "memory"], count: int = 1) -> None:
         self._place, self._kind, self._count = place, kind, count
         self._processes: list[subprocess.Popen[str]] = []
 
@@ -162,7 +168,23 @@ class Busy:
             if process.stdout.readline().strip() != "ready":
                 self.__exit__()
                 raise RuntimeError("a load of our own did not start")
+        self._all(signal.SIGSTOP)
         return self
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Busy within it, and idle after it: what was queued on the device has ended."""
+        self._all(signal.SIGCONT)
+        time.sleep(_SWING_SECONDS)
+        try:
+            yield
+        finally:
+            self._all(signal.SIGSTOP)
+            time.sleep(_SWING_SECONDS)
+
+    def _all(self, sent: signal.Signals) -> None:
+        for process in self._processes:
+            process.send_signal(sent)
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
@@ -197,7 +219,7 @@ while True:
 def run_pytest(paths: Sequence[str], *options: str) -> tuple[int, int, int, str]:
     """Passed, failed and skipped tests, and the last lines, of a session in this interpreter."""
     need("pytest")
-    command = [sys.executable, "-m", "pytest", "-q", "-rs", *paths, *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", *paths, *options]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS - 20
     )
@@ -212,5 +234,6 @@ def run_pytest(paths: Sequence[str], *options: str) -> tuple[int, int, int, str]
                 counts[key] = int(number)
     if done.returncode not in (0, 1, 5):
         raise RuntimeError(f"pytest ended with {done.returncode}: {last}")
+    wrong = "; ".join(line for line in lines if line.startswith(("FAILED ", "ERROR ")))
     skips = "; ".join(line.partition("] ")[2] for line in lines if line.startswith("SKIPPED"))
-    return counts["passed"], counts["failed"] + counts["error"], counts["skipped"], skips or last
+    return counts["passed"], counts["failed"] + counts["error"], counts["skipped"], wrong or skips or last
