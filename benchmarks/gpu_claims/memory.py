@@ -6,9 +6,8 @@ import json
 
 from gpu_claims.claim import Measured, interval
 from gpu_claims.step import Place, child, step, torch_module
-from infercanary.probe.device_room import CONTEXT, CONTROLS
+from infercanary.probe.device_room import BESIDE, CONTEXT, CONTROLS
 
-_SLACK = 2 << 20  # torch's allocator takes blocks of 2 MiB
 _MODEL_BYTES = 64 << 20
 
 _CODE = """
@@ -77,14 +76,19 @@ def memory(place: Place) -> list[Measured]:
         row("a model of 64 MiB", "64 to 66 MiB", "model", bare, model, model + 2),
         row(
             "a probe in the server's process, without controls",
-            "0 MiB more (a block of 2 MiB)",
+            f"≤ {BESIDE // mib} MiB, which the probe asks for first",
             "probe",
             bare,
-            -2,
-            _SLACK / mib,
+            0,
+            BESIDE / mib,
         ),
         row(
-            "the same with controls", f"≤ {CONTROLS // mib} MiB", "probe", full, 0, (CONTROLS + _SLACK) / mib
+            "the same with controls",
+            f"≤ {(BESIDE + CONTROLS) // mib} MiB",
+            "probe",
+            full,
+            0,
+            (BESIDE + CONTROLS) / mib,
         ),
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -177,8 +178,19 @@ def test_a_service_ends_in(cluster: Cluster, prometheus: Prometheus, name: str) 
     if not row.verdicts & CALLED:  # it holds after more runs than a change needs to be called
         runs = f"infercanary_runs_total{{outcome='ok',{labels}}}"
         eventually("runs of each pod", 180, lambda: prometheus.query(f"{row.pods}({runs}) >= {RUNS_AFTER}"))
+
+    def is_as_expected() -> bool:
+        """Where a host is too noisy for one start to tell, the verdict's sentence asks for another: it gets one."""
+        found = ended()
+        if found == {"confirming"} and time.monotonic() > patient_until and not asked:
+            asked.append(row.service)
+            cluster.kubectl("delete", "pod", "--namespace", row.namespace, "--selector", f"app={row.service}")
+        return len(found) == 1 and found <= row.verdicts
+
+    asked: list[str] = []
+    patient_until = time.monotonic() + 60
     try:
-        eventually(f"one of {row.verdicts}", 120, lambda: len(ended()) == 1 and ended() <= row.verdicts)
+        eventually(f"one of {row.verdicts}", 180, is_as_expected)
     finally:
         print(f"{name}: {sentences()}")
     if not row.verdicts & CALLED:

@@ -98,6 +98,13 @@ def test_it_works_where_nothing_but_the_probe_is_installed() -> None:
     assert done.returncode == 0 and "checks" in done.stdout and "--json" in done.stdout, done.stderr
 
 
+own = pytest.mark.skipif(
+    Path("/proc/driver/nvidia").exists(),
+    reason="this machine has a GPU, whose driver would answer too: see tests/gpu",
+)
+
+
+@own
 def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
     found = asked(*GPU_SECTIONS)
     wrong = {name: each for name, each in found.items() if each.state != "OK"}
@@ -112,6 +119,7 @@ def test_a_healthy_gpu_is_ok_in_every_line(gpu: Path) -> None:
     assert found["stream priority"].found == "3 (the probe's, the lowest) to -5"
 
 
+@own
 def test_each_trouble_has_its_line(gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with gpu.open("a") as script:
         script.write(
@@ -178,7 +186,7 @@ def test_a_full_gpu_is_left_alone(gpu: Path) -> None:
     with gpu.open("a") as script:
         script.write(f"bus * 65\nmemory_size * {80 << 30}\nmemory_used * {(80 << 30) - (300 << 20)}\n")
     found = asked("CUDA", "CUPTI")
-    assert "not tried: a context takes up to 512 MiB" in found["context"].why
+    assert "not tried: a context takes up to 640 MiB" in found["context"].why
     assert found.keys() == {"context", "times of kernels"} and "not tried" in found["times of kernels"].why
 
 

@@ -6,6 +6,8 @@ tests/integration/probe/test_profiles.py and tests/gpu/test_profiles.py.
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from infercanary.contract.profile import MAX_ROWS, Profile, is_sound
 from infercanary.probe.targets.engines.inductor import fused
 from infercanary.probe.targets.engines.profiled import Operator, ProfiledRepeat, Spent, assembled, joined
-from infercanary.probe.targets.engines.torch_profile import profiled
+from infercanary.probe.targets.engines.torch_profile import profiled, recorder
 
 MARK = "infercanary::repeat"
 
@@ -26,8 +28,8 @@ class Event(NamedTuple):
     """Times in microseconds."""
 
     named: str
-    begin: int
-    took: int
+    begin: float
+    took: float
     on: str = "DeviceType.CPU"
     id: int = 0
     linked: int = 0
@@ -44,10 +46,10 @@ class Event(NamedTuple):
         return self.named
 
     def start_ns(self) -> int:
-        return 1000 * self.begin
+        return round(1000 * self.begin)
 
     def duration_ns(self) -> int:
-        return 1000 * self.took
+        return round(1000 * self.took)
 
     def device_type(self) -> str:
         return self.on
@@ -128,6 +130,56 @@ CONV = [
     Event("aten::mkldnn_convolution", 120, 500, id=3),
     Event("aten::relu", 800, 100, id=4),
 ]
+
+
+RECORDED = Path(__file__).parents[2] / "golden/kineto_h200.json.gz"
+
+
+def recorded() -> list[Event]:
+    """Two repeats of a model on an H200, as torch 2.11 gave them."""
+    return [
+        Event(
+            each["name"],
+            each["begin"] / 1000,
+            (each["end"] - each["begin"]) / 1000,
+            each["device_type"],
+            each["correlation"],
+            each["linked"],
+            each["thread"],
+            each["annotation"],
+            each["shapes"],
+            each["dtypes"],
+            each["nbytes"],
+        )
+        for each in json.loads(gzip.decompress(RECORDED.read_bytes()))["events"]
+    ]
+
+
+def test_events_of_a_real_gpu_are_read() -> None:
+    torch = Torch([])
+    torch._events = recorded()
+    found = profiled(torch, lambda: 1.0, 1, 1, "cuda:0", None)
+    assert is_sound(found) and found.state == "ok"
+    rows = {(row.kind, row.device): row for row in found.rows}
+    assert rows["aten::linear", "cuda:0"].seconds[0] == pytest.approx(297e-6, rel=0.1)
+    assert rows["aten::linear", "cuda:0"].name.startswith("sgemm_largek_lds64<true")
+    assert (
+        rows["aten::conv2d", "cuda:0"].calls == 5
+    )  # to channels last and back, the product itself, the bias
+    assert ("aten::linear", "cpu") not in rows and ("aten::conv2d", "cpu") not in rows
+    assert ("aten::copy_", "cuda:0") in rows  # the input's way to the device
+
+
+def test_kernels_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own, where a GPU is: by default it would list launches alone."""
+    real = pytest.importorskip("torch")
+    activities = real.profiler.ProfilerActivity
+    monkeypatch.setattr(real.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        real.autograd.profiler, "_supported_activities", lambda: {activities.CPU, activities.CUDA}
+    )
+    assert recorder(real, on_device=True).kineto_activities == {activities.CPU, activities.CUDA}
+    assert recorder(real, on_device=False).kineto_activities == {activities.CPU}
 
 
 def test_an_operator_has_what_it_called_and_is_named_by_what_took_most() -> None:

@@ -66,9 +66,7 @@ def profiled(
     profiler = torch.autograd.profiler
     walls: list[float] = []
     taken_at = time.time()
-    with profiler.profile(
-        record_shapes=True, profile_memory=True, use_device="cuda" if on_device else None
-    ) as profile:
+    with recorder(torch, on_device) as profile:
         while not walls or (len(walls) < _WARM_UPS and sum(walls) < _WARM_UP_SECONDS):
             with profiler.record_function(_MARK):
                 walls.append(work())
@@ -82,6 +80,19 @@ def profiled(
     found = list(_repeats(events, walls, inferences, on_device, _Names(torch)))[warm_ups:]
     has_kernels = any(o.device != "cpu" for repeat in found for o in repeat.operators)
     return assembled(found, "torch", taken_at, NO_CUPTI if on_device and not has_kernels else OK)
+
+
+def recorder(torch: Any, on_device: bool) -> Any:
+    """Make torch's profiler, not entered yet.
+
+    Args:
+        torch: The module.
+        on_device: Whether kernels are to be listed.
+    """
+    # By default it asks Kineto for the host's events alone: a GPU's are then host times of launches, and no kernels.
+    return torch.autograd.profiler.profile(
+        record_shapes=True, profile_memory=True, use_device="cuda" if on_device else None, use_kineto=True
+    )
 
 
 class _Names:
