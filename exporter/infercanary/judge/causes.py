@@ -29,6 +29,7 @@ from infercanary.contract.vocabulary import (
     CONTROLS,
     CROWDED_INSIDE,
     DEVICE_COMPONENTS,
+    GPU_BUSY,
     IN_STEP,
     MODEL,
     PREEMPTED,
@@ -393,6 +394,11 @@ def _parts(
         # They shared the container's CPU with others as the canary did: what moved them is not the host.
         controls = {name: s._replace(log=0.0) for name, s in controls.items()}
     is_queued = PREEMPTED in tags and CROWDED_INSIDE not in tags and waiting is None
+    if GPU_BUSY in tags:
+        # A GPU runs its processes in turns, and a control's repeat is shorter than a turn: it says nothing of the
+        # others there (docs/gpu.md), nor is known whose they are. A sibling that slowed as well is not of this image.
+        controls, is_queued = {}, True
+        siblings = siblings if siblings is not None and _has_moved(siblings, policy) else None
     host = host_part(shift, controls, siblings, waits=is_queued, policy=policy)
     # One sibling may have changed by itself, or lie.
     alone = siblings is not None and _has_moved(siblings, policy) and moved_with.felt_by < 2

@@ -105,6 +105,7 @@ BESIDE_OPENING: Final = "beside_opening"
 BESIDE_SWEEP: Final = "beside_sweep"
 PREEMPTED: Final = "preempted"
 CROWDED_INSIDE: Final = "crowded_inside"
+GPU_BUSY: Final = "gpu_busy"
 
 
 def _state_tag(name: str, meaning: str) -> Tag:
@@ -165,7 +166,7 @@ TAGS: Mapping[str, Tag] = _table(
         _own("gpu_hw_thermal", "the GPU cut its clock for heat; fix the cooling"),
         _own("gpu_power_brake", "the server made the GPU save power; look at its power supplies"),
         _own("gpu_clock_low", "the SM clock was under 75 % of its highest; look for a lock, heat or power"),
-        _others("gpu_busy", "something else used the GPU just before; run it again without that load"),
+        _others(GPU_BUSY, "something else used the GPU just before; run it again without that load"),
         _own("gpu_xid", "the driver reported a fault (XID); the kernel's log (NVRM: Xid) says which"),
         _own("output_changed", "the output is not that of the first steady run; look for random layers"),
     )

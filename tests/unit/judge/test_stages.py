@@ -555,6 +555,32 @@ def test_tags_that_appeared_are_named() -> None:
     assert "cgroup_throttled in 0% → 100% of runs" in sentence(found)
 
 
+@pytest.mark.parametrize(("beside", "cause"), [(None, "unknown"), (1.0, "unknown"), (2.0, "host")])
+def test_a_gpu_that_others_use_now_is_no_fault_of_the_image(beside: float | None, cause: str) -> None:
+    """On an H200 a canary took 2.04 times as long beside a process that computes, and `gpu_fma` 1.11 times."""
+    starts = history(*["old"] * 4, "new", seconds=0.041, control=0.000444, tags=("gpu_busy",))
+    at = starts[-1].generation.started_at
+    siblings = []
+    for name in "st":
+        steady = start(name, "x", at - 4000, 0.05, runs=700, service=name)
+        felt = [
+            msgspec.structs.replace(s, median=(s.median or 0) * (beside or 1.0)) if s.started_at >= at else s
+            for s in steady.samples
+        ]
+        siblings.append(Start(steady.generation, felt))
+    found = judgement_of(starts, siblings if beside is not None else [])
+    assert (found.state, found.causes.cause) == ("regressed", cause), sentence(found)
+    assert "gpu_busy in 0% → 100% of runs" in sentence(found)
+
+
+def test_a_gpu_that_others_used_before_as_well_is_no_excuse() -> None:
+    always = [
+        Start(one.generation, [msgspec.structs.replace(s, tags=("gpu_busy",)) for s in one.samples])
+        for one in history(*["old"] * 4, "new", seconds=0.041)
+    ]
+    assert judgement_of(always).causes.cause == "image"
+
+
 def test_the_clock_explains_what_follows_it() -> None:
     starts = [start(n, "old", HOUR * i, clock=1980e6) for i, n in enumerate("abab")]
     starts += [start(n, "new", HOUR * 9 + i, 0.025, clock=1584e6) for i, n in enumerate("ab")]
