@@ -7,7 +7,7 @@ import math
 import platform
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -383,6 +383,19 @@ async def _add_security_headers(_request: web.Request, response: web.StreamRespo
     response.headers.update(_SECURITY_HEADERS)
 
 
+@web.middleware
+async def _say_which_pages(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPNotFound as error:
+        if request.match_info.http_exception is error:
+            pages = sorted({resource.canonical for resource in request.app.router.resources()})
+            error.text = f"no such page; there are {', '.join(pages)}\n"
+        raise
+
+
 def create_app(
     config: ExporterConfig, config_path: Path | None = None, given: Collection[str] = ()
 ) -> web.Application:
@@ -398,7 +411,7 @@ def create_app(
     """
     app = web.Application(client_max_size=64 << 10)
     app[EXPORTER] = app[api.VERDICTS] = Exporter(config, config_path, given)
-    app.middlewares.append(app[EXPORTER].connections.middleware)
+    app.middlewares.extend((app[EXPORTER].connections.middleware, _say_which_pages))
     app.cleanup_ctx.append(app[EXPORTER].run)
     app.on_response_prepare.append(_add_security_headers)
     app.add_routes([*routes, *api.routes])

@@ -62,7 +62,9 @@ def time(
     if failed:
         last = failed[-1]
         outcome = "" if last.outcome == "raised" else f"{last.outcome.replace('_', ' ')}: "
-        raise UsageError(f"{name}: {outcome}{last.detail}")
+        lacks = not inputs and "required positional argument" in last.detail
+        given = "; give its arguments: `time(model, [{'shape': [1, 3, 224, 224]}])`" if lacks else ""
+        raise UsageError(f"{name}: {outcome}{last.detail}{given}")
     return TimingResult(
         canary=name,
         boot_id=report.boot_id,

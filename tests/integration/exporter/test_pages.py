@@ -122,6 +122,13 @@ async def test_every_answer_forbids_what_the_page_does_not_need(exporter: Any, c
                 assert response.status == (404 if path == "/nowhere" else 200)
 
 
+async def test_a_mistyped_path_says_which_pages_there_are(exporter: Any, config: Any) -> None:
+    async with exporter(config()) as run, run.session.get(f"{run.url}/api/v1/vedict") as response:
+        text = await response.text()
+        assert response.status == 404 and text.startswith("no such page; there are /, /-/healthy, ")
+        assert "/metrics" in text and "/api/v1/verdict" in text and text.count("\n") == 1
+
+
 async def test_ready_once_every_probe_was_tried_and_healthy_all_along(
     exporter: Any, config: Any, eventually: Any, serve: Any
 ) -> None:

@@ -161,6 +161,11 @@ def test_an_array_is_one_argument_and_text_is_none() -> None:
     assert str(caught.value) == "inputs: a list is needed, one entry for each argument, such as [x]"
 
 
+def test_a_model_without_its_arguments_says_how_to_give_them() -> None:
+    with pytest.raises(UsageError, match=r"missing 1 required.*; give its arguments: `time\(model, "):
+        infercanary.time(lambda x: x, runs=1)
+
+
 def test_only_a_result_is_compared() -> None:
     result = TimingResult("model", "boot", (), {})
     with pytest.raises(UsageError) as caught:
