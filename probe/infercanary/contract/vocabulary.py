@@ -283,6 +283,7 @@ COMPONENTS: Mapping[str, Component] = _table(
         Component("torch_autocast", "autocast", is_first=True, row="device", is_setting=True),
         Component("onnx_device", "device", is_first=True, names_device=True),
         Component("onnx_provider", "provider", is_first=True, row="device"),
+        Component("onnx_on_cpu", "operators left to the CPU", is_first=True, row="device"),
         Component("onnx_cuda_device", "GPU", is_first=True, row="device", is_hardware=True),
         Component("onnxruntime", "ONNX Runtime", is_first=True, row="ONNX Runtime"),
         Component("onnxruntime-gpu", "onnxruntime-gpu", is_first=False, row="ONNX Runtime"),

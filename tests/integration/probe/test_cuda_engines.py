@@ -263,6 +263,15 @@ def test_short_work_is_batched(run: Run) -> None:
 
 
 @needs_cc
+def test_operators_that_cuda_has_no_kernel_for_are_named(run: Run) -> None:
+    mixed = model(nodes={"CUDAExecutionProvider": 4, "CPUExecutionProvider": 3})
+    options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}]}
+    environment = run(ONNX + RUNS, mixed, lines=LINES, options=options)["environment"]
+    assert environment["onnx_nodes"] == "CPUExecutionProvider 3, CUDAExecutionProvider 4"
+    assert environment["onnx_on_cpu"] == "Operator0 (2 nodes), Operator1"
+
+
+@needs_cc
 def test_an_onnx_model_on_cuda(run: Run) -> None:
     options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}], "seed": 5}
     found = run(ONNX + RUNS, model(), lines=LINES, options=options)
@@ -271,7 +280,7 @@ def test_an_onnx_model_on_cuda(run: Run) -> None:
     assert found["device"] == "cuda:0"
     environment = found["environment"]
     assert environment["onnx_provider"] == "CUDAExecutionProvider"
-    assert environment["onnx_nodes"] == "CUDAExecutionProvider 3"
+    assert environment["onnx_nodes"] == "CUDAExecutionProvider 3" and "onnx_on_cpu" not in environment
     assert environment["onnx_device"] == "cuda:0" and environment["onnx_cuda_device"] == "Stand-in GPU"
     assert environment["onnx_build"] == "0123456789 Release" and environment["onnx_build_cuda"] == "12.8"
     assert environment["onnx_driver_cuda"] == "12.4"

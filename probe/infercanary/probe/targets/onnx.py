@@ -209,6 +209,7 @@ class OnnxTarget:
                 "onnx_build_cuda": lambda: ort.cuda_version or "none (CPU-only build)",
                 "onnx_provider": loaded.ran_by,
                 "onnx_nodes": lambda: ", ".join(f"{name} {n}" for name, n in sorted(loaded.nodes().items())),
+                "onnx_on_cpu": loaded.left_to_the_cpu,
                 "onnx_available_providers": lambda: ", ".join(ort.get_available_providers()),
                 "onnx_provider_options": lambda: _listed(self._provider_options.get(loaded.ran_by(), {})),
                 "onnx_device": lambda: "cpu" if gpu is None else self.device,

@@ -67,7 +67,7 @@ class RunOptions:
 
 class Part(SimpleNamespace):
     def get_nodes(self):
-        return range(self.nodes)
+        return [SimpleNamespace(op_type=f"Operator{i % 2}") for i in range(self.nodes)]
 
 
 class InferenceSession:

@@ -27,6 +27,8 @@ from infercanary.probe.targets.engines.onnx_providers import (
 from infercanary.probe.targets.failures import NoCuda
 from infercanary.probe.targets.libraries import is_installed, misfit
 
+_NAMED = 6  # an environment's text has a bound
+
 
 class OnnxSession:
     """Loads a model, and closes it. On CUDA it has a device, and runs on that device's stream."""
@@ -143,6 +145,21 @@ class OnnxSession:
             for part in self.session.get_provider_graph_assignment_info():
                 nodes[part.ep_name] += len(part.get_nodes())
         return nodes
+
+    def left_to_the_cpu(self) -> str:
+        """Which operators run on the CPU although an accelerator was asked for: those that it has no kernel for.
+
+        Returns:
+            Such as ``Unique, NonZero (3 nodes)``, the first few by name; empty where there are none.
+        """
+        operators: Counter[str] = Counter()
+        if self._asked[0] != CPU:
+            with suppress(Exception):
+                for part in self.session.get_provider_graph_assignment_info():
+                    if part.ep_name == CPU:
+                        operators.update(node.op_type for node in part.get_nodes())
+        named = [f"{name} ({n} nodes)" if n > 1 else name for name, n in sorted(operators.items())]
+        return ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
 
     def ran_by(self) -> str:
         """The first of the session's providers that has nodes to run; the first of all where that is not known."""
