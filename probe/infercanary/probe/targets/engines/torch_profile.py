@@ -88,6 +88,9 @@ def recorder(torch: Any, on_device: bool) -> Any:
     Args:
         torch: The module.
         on_device: Whether kernels are to be listed.
+
+    Returns:
+        A ``torch.autograd.profiler.profile``.
     """
     # By default it asks Kineto for the host's events alone: a GPU's are then host times of launches, and no kernels.
     return torch.autograd.profiler.profile(
