@@ -98,7 +98,7 @@ class Compute(NamedTuple):
 
 
 def compare(target: TorchTarget, repeats: int = 20) -> Compute:
-    """Both of an unopened target, which is closed in the end. The profiler's repeats lie amid the others."""
+    """Both of an unopened target, which is closed in the end. The profiler's repeats are between the others."""
 
     def events() -> list[float]:
         return [target.clock.measure(target.run)[0].phases["compute"] for _ in range(repeats)]

@@ -4,7 +4,7 @@
 
 What counts, and the folds, are those of ``labelled.py``: 30 points on either side of a place. Where nobody marked
 anything, a call is a false alarm; at an isolated change that three people marked, of 3 % or more, a call is right. Here
-up to ``PLACES`` quiet places of each series are asked, not 20, because one in a thousand shall be seen.
+up to ``PLACES`` quiet places of each series are asked, not 20, because one in a thousand must be seen.
 
 Such changes are few, and nearly all are found. So a second power is printed: of steps made in quiet places, with
 sizes of marked changes; those that are smaller than the scatter of the points are left out, as nobody would mark
