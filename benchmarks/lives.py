@@ -1,7 +1,8 @@
 """Whole lives of upgrades, as the exporter's judge sees them: how often a restart is called, and how soon a change is.
 
 ``restarts``: a restart of the same image, for true restart SDs, numbers of earlier starts and of replicas. Each counts
-as a false call if *any* look of the life calls a change.
+as a false call if *any* look of the life calls a change. A restart keeps the replica's name, or gives it a new one, as
+that of a pod of a Deployment does.
 
 ``populations``: the same with a prior that was learned of a store's services, from restarts alone.
 
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product, repeat
 from typing import NamedTuple
 
 import msgspec
@@ -40,6 +42,9 @@ STEADY, BURST = 10.0, 2.0
 
 PACES = (1.0, STEADY / BURST)
 
+MANY = 20
+"""More than there are replicas, or earlier starts: it sets names apart."""
+
 
 class Setting(NamedTuple):
     """What is simulated: a true restart SD and shift (ratios), earlier starts of the service, replicas."""
@@ -49,6 +54,8 @@ class Setting(NamedTuple):
     replicas: int
     effect: float = 0.0
     pace: float = 1.0
+    renamed: bool = False
+    """Each start has a name of its own, as pods of a Deployment have; else a replica keeps its name."""
 
     @property
     def every(self) -> float:
@@ -58,8 +65,14 @@ class Setting(NamedTuple):
     def starts(self, seed: int, number: int) -> tuple[list[KeptStart], list[KeptStart]]:
         """Those before the upgrade, and those of the new image; earlier ones are of the replicas in turn."""
         rng = np.random.default_rng([seed, number, *(int(1e4 * x) for x in self[:4])])
+        earlier, new = (MANY, 2 * MANY) if self.renamed else (0, 0)
         before = [
-            kept(start(rng, BEFORE, restart_sd=self.restart_sd), i % self.replicas, i - self.earlier, "old")
+            kept(
+                start(rng, BEFORE, restart_sd=self.restart_sd),
+                earlier + (i if self.renamed else i % self.replicas),
+                i - self.earlier,
+                "old",
+            )
             for i in range(self.earlier)
         ]
         before += [
@@ -69,7 +82,7 @@ class Setting(NamedTuple):
         after = [
             kept(
                 start(rng, runs, restart_sd=self.restart_sd, image=self.effect, pace=self.pace),
-                i,
+                new + i,
                 1,
                 "new",
                 self.every,
@@ -124,13 +137,26 @@ def restarts(trials: int, seed: int) -> None:
     """Print the share of restarts of one image that are called a change at any look."""
     print(f"\n{trials} restarts of the same image each: called changed at any of the looks\n")
     print(
-        "| a run every | restart SD | earlier starts |", *(f"{m} replica{'s'[: m > 1]} |" for m in REPLICAS)
+        "| names | a run every | restart SD | earlier starts |",
+        *(f"{m} replica{'s'[: m > 1]} |" for m in REPLICAS),
     )
-    print("|---|---|---|" + "---|" * len(REPLICAS))
-    for pace, sd, earlier in product(PACES, SDS, EARLIER):
-        settings = [Setting(sd, earlier, m, pace=pace) for m in REPLICAS]
-        cells = [share([life(s, seed, i).called is not None for i in range(trials)]) for s in settings]
-        print(f"| {STEADY / pace:g} s | {sd:.1%} | {earlier} |", *(f"{cell} |" for cell in cells), flush=True)
+    print("|---|---|---|---|" + "---|" * len(REPLICAS))
+    with ProcessPoolExecutor() as pool:
+        for renamed, pace, sd, earlier in product((False, True), PACES, SDS, EARLIER):
+            settings = [Setting(sd, earlier, m, pace=pace, renamed=renamed) for m in REPLICAS]
+            cells = [share([*pool.map(_is_called, repeat(s), repeat(seed), range(trials))]) for s in settings]
+            row = (
+                f"{'new' if renamed else 'same'}",
+                f"{STEADY / pace:g} s",
+                f"{sd:.1%}",
+                f"{earlier}",
+                *cells,
+            )
+            print("|", *(f"{cell} |" for cell in row), flush=True)
+
+
+def _is_called(setting: Setting, seed: int, number: int) -> bool:
+    return life(setting, seed, number).called is not None
 
 
 CHANGES = (

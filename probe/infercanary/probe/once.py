@@ -299,7 +299,7 @@ def _samplers(known: Values, width: int) -> Iterator[str]:
     for (name,), good in succeeded.items():
         why = f"{state}: {_NVML_STATES.get(state, '')}" if name == "nvml" and state != "ok" else ""
         if not good:
-            yield from _row("failed", f"{name}: {why or 'the log says why'}", width)
+            yield from _row("no values", f"{name}: {why or 'the log says why'}", width)
         elif why:
             yield from _row(name, why, width)
 

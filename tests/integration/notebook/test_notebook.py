@@ -166,6 +166,15 @@ def test_a_model_without_its_arguments_says_how_to_give_them() -> None:
         infercanary.time(lambda x: x, runs=1)
 
 
+def test_a_model_that_raises_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    def model() -> None:
+        raise ValueError("wrong shape")
+
+    with pytest.raises(UsageError, match="ValueError: wrong shape"):
+        infercanary.time(model, runs=1)
+    assert [line.getMessage() for line in caplog.records if "wrong shape" in line.getMessage()] == []
+
+
 def test_only_a_result_is_compared() -> None:
     result = TimingResult("model", "boot", (), {})
     with pytest.raises(UsageError) as caught:

@@ -269,8 +269,8 @@ environment
 
 samplers
   working      threads
-  failed       cgroup: the log says why
-  failed       nvml: lost: a GPU fell off the bus or needs a reset; see the
+  no values    cgroup: the log says why
+  no values    nvml: lost: a GPU fell off the bus or needs a reset; see the
                kernel's log (NVRM: Xid)
 
 warnings
@@ -377,7 +377,7 @@ def test_every_tag_and_every_state_has_its_words() -> None:
             SUCCESS.family({("nvml",): 0}),
             NVML_STATE.family({(each,): each == state for each in NVML_STATES}),
         ]
-        assert f"failed       nvml: {state}: " in render(report(failed, []), 10)
+        assert f"no values    nvml: {state}: " in render(report(failed, []), 10)
     for reason in failing.CUDA_MISSING_REASONS:
         text = render(report([failing.CUDA_MISSING.family({("c", reason): 1})], []), 10)
         assert "canary c was to run on CUDA, but its engine" in text
