@@ -37,6 +37,9 @@ from load import load  # noqa: E402 - the example is no package
 
 from goals import TENANT  # noqa: E402
 
+_WARM_SECONDS = 20.0
+"""Of load, after which a server that runs on has nothing to settle: pairs whose turns are close differ less."""
+
 
 class Urls(NamedTuple):
     """Of a server, and of its probe's report."""
@@ -89,7 +92,7 @@ class Turns:
         """Load a server that runs, with its probe for this turn alone."""
         if self._probe:
             _post(f"{urls.server}/probe/on")
-        self._load(urls, settle, seconds)
+        self._load(urls, settle if self._probe else min(settle, _WARM_SECONDS), seconds)
         if self._probe:
             _post(f"{urls.server}/probe/off")
 
