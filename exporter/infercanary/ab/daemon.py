@@ -358,11 +358,11 @@ def is_stale(labels: Mapping[str, str], now: float) -> bool:
         now: Unix seconds.
     """
     until = labels.get(UNTIL_LABEL, "")
-    if until.isascii() and until.isdigit() and now > int(until):
+    if until.isascii() and until.isdigit() and now > int(until[:20]):
         return True
     place, _, process = labels.get(OWNER_LABEL, "").partition(" ")
     pid, _, started = process.partition(" ")
-    if place != _place() or not (pid.isascii() and pid.isdigit()) or not started:
+    if place != _place() or not (pid.isascii() and pid.isdigit() and len(pid) < 20) or not started:
         return False
     now_there = _started(int(pid))
     return now_there != started if now_there else not _runs(int(pid))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from infercanary.contract.report import Family
@@ -15,33 +15,35 @@ _MARKS = 62  # an hour of them, and one more on either side
 _SERIES = 512  # of one source: what reports more is not watched beyond
 _LABEL_BYTES = 64 << 10  # of the same
 
-REPORTED = frozenset(
-    f"infercanary_{name}"
-    for name in (
-        "canary_failure_info",
-        "canary_state",
-        "cgroup_cpu_periods_total",
-        "cgroup_cpu_throttled_periods_total",
-        "cgroup_oom_kills_total",
-        "cuda_missing",
-        "gpu_clock_event_seconds_total",
-        "gpu_ecc_errors_total",
-        "gpu_recovery_action",
-        "gpu_row_remap_failed",
-        "gpu_row_remap_pending",
-        "gpu_xid_events_total",
-        "interval_seconds",
-        "matmul_tensorcores_unused",
-        "nvml_state",
-        "output_error_ratio",
-        "run_failures_total",
-        "runs_total",
-        "thread_oversubscription_ratio",
+Watched = Mapping[str, frozenset[str]]
+"""Name of a metric → the labels that its series must have: what reads them takes them for granted."""
+REPORTED: Watched = {
+    f"infercanary_{name}": frozenset(labels.split())
+    for name, labels in (
+        ("canary_failure_info", "canary reason detail"),
+        ("canary_state", "canary state"),
+        ("cgroup_cpu_periods_total", ""),
+        ("cgroup_cpu_throttled_periods_total", ""),
+        ("cgroup_oom_kills_total", ""),
+        ("cuda_missing", "canary reason"),
+        ("gpu_clock_event_seconds_total", "gpu reason"),
+        ("gpu_ecc_errors_total", "gpu severity"),
+        ("gpu_recovery_action", "gpu"),
+        ("gpu_row_remap_failed", "gpu"),
+        ("gpu_row_remap_pending", "gpu"),
+        ("gpu_xid_events_total", "gpu"),
+        ("interval_seconds", ""),
+        ("matmul_tensorcores_unused", "canary"),
+        ("nvml_state", "state"),
+        ("output_error_ratio", "canary"),
+        ("run_failures_total", "canary reason"),
+        ("runs_total", "canary outcome"),
+        ("thread_oversubscription_ratio", ""),
     )
-)
+}
 """What conditions of alerts read of a probe's report."""
-OWN = frozenset(
-    f"infercanary_{name}"
+OWN: Watched = {
+    f"infercanary_{name}": frozenset()
     for name in (
         "canary_waiting_ratio",
         "cold_start_shift_ratio",
@@ -67,8 +69,8 @@ OWN = frozenset(
         "upgrade_timestamp_seconds",
         "verdict",
     )
-)
-"""And of what the exporter knows itself."""
+}
+"""And of what the exporter knows itself, whose labels are its own."""
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
 """Name, and labels with their values."""
@@ -88,10 +90,10 @@ class Signals:
     grown.
 
     Args:
-        watched: Names of the metrics to remember.
+        watched: The metrics to remember. A series that lacks a label is passed over.
     """
 
-    def __init__(self, watched: frozenset[str]) -> None:
+    def __init__(self, watched: Watched) -> None:
         self._watched = watched
         self._now: dict[Series, float] = {}
         self._last: dict[Series, float] = {}
@@ -111,7 +113,9 @@ class Signals:
         now: dict[Series, float] = {}
         left = _LABEL_BYTES
         for family in families:
-            for point in family.points if family.name in self._watched else ():
+            if family.name not in self._watched or not self._watched[family.name] <= {*family.labels}:
+                continue
+            for point in family.points:
                 left -= sum(map(sys.getsizeof, point.labels))
                 if isinstance(point.value, float | int) and len(now) < _SERIES and left >= 0:
                     now[family.name, tuple(zip(family.labels, point.labels, strict=True))] = float(

@@ -220,6 +220,6 @@ def test_what_the_page_shows_is_what_the_rules_ask(
         assert fired == {each for each in everything if each[0] not in NOT_SHOWN}
 
 
-@for_each(sorted(REPORTED | OWN))
+@for_each(sorted({*REPORTED, *OWN}))
 def test_what_conditions_read_is_declared(name: str) -> None:
     assert f"### `{name}`\n" in (ROOT / "docs/metrics.md").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -165,6 +166,7 @@ def test_the_address_is_one_that_the_exporter_can_reach(
         (listed(mode="host", networks={"host": address()}), "run the exporter with network_mode: host"),
         (listed(mode=f"container:{9:064x}", networks={}), "attach both to one network"),
         (listed(port="web"), "label infercanary.port: 'web' is not a port"),
+        (listed(port="1" * 5000), "' is not a port; write a number from 1 to 65535"),
         (
             listed(socket="/run/p.sock"),
             "label infercanary.socket: '/run/p.sock' is not a socket; write unix:///",
@@ -179,6 +181,16 @@ def test_without_an_address_there_is_a_reason_and_a_fix(there: dict[str, Any], w
     [container] = seen(exporter(), there)
     assert container.url is None
     assert why in container.url_missing
+
+
+def test_a_container_that_cannot_be_read_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(labels: Mapping[str, str]) -> Origin:
+        raise ValueError("odd")
+
+    monkeypatch.setattr(Origin, "of", broken)
+    found = seen(exporter(), listed(2))
+    assert [(each.name, each.url) for each in found] == [("app-resnet-2", None)]
+    assert found[0].url_missing == "what Docker says of it cannot be read: ValueError('odd')"
 
 
 def test_a_sidecar_has_the_image_of_the_server_that_it_watches() -> None:

@@ -180,6 +180,7 @@ PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containe
         ("server proxy", {}, {}, {"server": "none has a port named infercanary"}),
         ("server", {}, {"infercanary.io/port": "http"}, {"server": "'http' is not a port"}),
         ("server", {}, {"infercanary.io/port": "70000"}, {"server": "'70000' is not a port"}),
+        ("server", {}, {"infercanary.io/port": "1" * 5000}, {"server": "' is not a port"}),
     ],
 )
 def test_where_the_probe_answers(

@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infercanary.exporter.discovery import kubernetes_watch
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.kubernetes_pods import Pod
 from infercanary.exporter.discovery.kubernetes_watch import ExpiredError, LineSplitter, NodePods, WatchError
 
 WATCH = gzip.decompress((Path(__file__).parents[2] / "golden/kubernetes/watch.jsonl.gz").read_bytes())
@@ -75,6 +77,20 @@ def test_the_recorded_watch() -> None:
     )
     assert known.events == {"added": 4, "modified": 7, "deleted": 3, "bookmark": 2}
     assert names(known) == ["daemon-fp7t7"] and known.version
+
+
+def test_a_pod_that_cannot_be_read_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(of: Pod) -> tuple[Container, ...]:
+        if of.metadata.name == "evil":
+            raise ValueError("odd")
+        return containers(of)
+
+    containers = kubernetes_watch.containers
+    monkeypatch.setattr(kubernetes_watch, "containers", broken)
+    known = listed(pod("1", 1), pod("evil", 2), pod("2", 3))
+    known.take_event(event("MODIFIED", pod("evil", 4)))
+    assert names(known) == ["1", "2"]
+    assert known.left_out == {"malformed": 2}
 
 
 def test_a_list_in_pages() -> None:

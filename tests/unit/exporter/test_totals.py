@@ -156,7 +156,7 @@ async def test_verdicts_count_in_what_a_probe_shows() -> None:
         judgements={f"{n}": judgement for n in range(20)}
     )
     assert 200 < await shown() <= 600
-    assert {family.name for family in probe.judged} < OWN, (
+    assert {family.name for family in probe.judged} < OWN.keys(), (
         "alerts read no more, and all of it takes megabytes"
     )
     assert not probe.account.exceeded

@@ -43,6 +43,19 @@ METRICS = (UP, FOUND)
 """Of the one discovery that finds all containers of its host."""
 
 
+def as_port(text: str) -> int | None:
+    """A port that somebody wrote, who may have built an image: int() raises for some thousand digits.
+
+    Args:
+        text: A label's or an annotation's value.
+
+    Returns:
+        From 1 to 65535; None for all else.
+    """
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 0
+    return number if 0 < number < 65_536 else None
+
+
 class Container(msgspec.Struct, frozen=True, kw_only=True):
     """One container with a probe. ``name`` stays the same when it is recreated, ``id`` does not.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from infercanary.contract.vocabulary import (
     WATCHED_BY_LABEL,
     WATCHES_LABEL,
 )
-from infercanary.exporter.discovery.base import Container, url_mistake
+from infercanary.exporter.discovery.base import Container, as_port, url_mistake
 from infercanary.judge.origin import Origin
 
 _COMPOSE_SERVICE = "com.docker.compose.service"
@@ -94,59 +95,78 @@ def containers(
     """
     by_id = {listed.id: listed for listed in listing}
     own = next((listed for start in own_ids for listed in listing if listed.id.startswith(start)), None)
-    by_image = {image.id: image for image in images}
+    docker = _Docker(listing, by_id, {image.id: image for image in images}, own)
     found = []
     for listed in listing:
-        labels = listed.labels or {}
-        enable = labels.get(ENABLE_LABEL, "").lower()
-        if enable in _OFF:
-            continue
-        name = _name(listed)
-        own_image = by_image.get(listed.image_id)
-        labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
-        url, missing = _url(listed, labels, own, by_id)
-        if url is not None and (writers := _writers(url, listed, own, listing)) - {name}:
-            several = ", ".join(map(label_text, sorted(writers)))
-            url, missing = None, f"its socket's volume is writable for {several}; give each its own"
-        if enable != "true":
-            wrong = label_text(labels[ENABLE_LABEL])
-            url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
-        watched: ListedContainer | None = listed
-        if server := labels.get(WATCHES_LABEL):
-            running = next((each for each in listing if _name(each) == server), None)
-            if running is None:  # the image that it ran last need not be the next one
-                url = None
-                missing = f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
-            elif not _agrees(running, name, by_image):
-                url = None
-                missing = (
-                    f"label {WATCHES_LABEL}: {label_text(server)!r} does not say that it is watched; start it with the "
-                    f"label {WATCHED_BY_LABEL}={label_text(name)}"
-                )
-                running = listed  # another's identity is not borrowed
-            watched = running
-        described = watched or listed
-        image = by_image.get(described.image_id)
-        composed, notes = _compose_service(labels, (own_image.labels if own_image else None) or {})
-        found.append(
-            Container(
-                service=label_text(labels.get(SERVICE_LABEL) or composed or name),
-                notes=(*_unknown(labels), *brought, *(notes if not labels.get(SERVICE_LABEL) else ())),
-                name=name,
-                id=listed.id,
-                image=described.image.removeprefix(_LOCAL),
-                image_id=described.image_id,
-                image_digest=_digest(described.image, (image.repo_digests if image else None) or []),
-                # A container's own labels are those of its image and more: what was given when it was started.
-                origin=Origin.of((image.labels if image else described.labels) or {}),
-                watched_id="" if described is listed else described.id,
-                watched_since=0.0 if described is listed else described.created,
-                url=url,
-                url_missing=missing,
-                server_gone=watched is None,
-            )
-        )
+        if (listed.labels or {}).get(ENABLE_LABEL, "").lower() not in _OFF:
+            try:
+                found.append(_container(listed, docker))
+            except Exception as error:  # a fault of ours must cost this container only
+                name = label_text(_name(listed))
+                missing = f"what Docker says of it cannot be read: {label_text(repr(error))}"
+                found.append(Container(service=name, name=name, id=listed.id, url_missing=missing))
     return sorted(found, key=lambda container: (container.service, container.name))
+
+
+class _Docker(NamedTuple):
+    """What Docker lists."""
+
+    listing: Sequence[ListedContainer]
+    by_id: Mapping[str, ListedContainer]
+    by_image: Mapping[str, ListedImage]
+    own: ListedContainer | None
+    """The exporter's own container."""
+
+
+def _container(listed: ListedContainer, docker: _Docker) -> Container:
+    """One that asks for it."""
+    labels = listed.labels or {}
+    enable = labels.get(ENABLE_LABEL, "").lower()
+    name = _name(listed)
+    own_image = docker.by_image.get(listed.image_id)
+    labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
+    url, missing = _url(listed, labels, docker.own, docker.by_id)
+    if url is not None and (writers := _writers(url, listed, docker.own, docker.listing)) - {name}:
+        several = ", ".join(map(label_text, sorted(writers)))
+        url, missing = None, f"its socket's volume is writable for {several}; give each its own"
+    if enable != "true":
+        wrong = label_text(labels[ENABLE_LABEL])
+        url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
+    watched: ListedContainer | None = listed
+    if server := labels.get(WATCHES_LABEL):
+        running = next((each for each in docker.listing if _name(each) == server), None)
+        if running is None:  # the image that it ran last need not be the next one
+            url = None
+            missing = (
+                f"label {WATCHES_LABEL}: no container {label_text(server)!r} runs; start it, or fix the label"
+            )
+        elif not _agrees(running, name, docker.by_image):
+            url = None
+            missing = (
+                f"label {WATCHES_LABEL}: {label_text(server)!r} does not say that it is watched; start it with the "
+                f"label {WATCHED_BY_LABEL}={label_text(name)}"
+            )
+            running = listed  # another's identity is not borrowed
+        watched = running
+    described = watched or listed
+    image = docker.by_image.get(described.image_id)
+    composed, notes = _compose_service(labels, (own_image.labels if own_image else None) or {})
+    return Container(
+        service=label_text(labels.get(SERVICE_LABEL) or composed or name),
+        notes=(*_unknown(labels), *brought, *(notes if not labels.get(SERVICE_LABEL) else ())),
+        name=name,
+        id=listed.id,
+        image=described.image.removeprefix(_LOCAL),
+        image_id=described.image_id,
+        image_digest=_digest(described.image, (image.repo_digests if image else None) or []),
+        # A container's own labels are those of its image and more: what was given when it was started.
+        origin=Origin.of((image.labels if image else described.labels) or {}),
+        watched_id="" if described is listed else described.id,
+        watched_since=0.0 if described is listed else described.created,
+        url=url,
+        url_missing=missing,
+        server_gone=watched is None,
+    )
 
 
 def _given(labels: Mapping[str, str], image: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -308,23 +328,30 @@ def _url(
     listed: ListedContainer,
     labels: Mapping[str, str],
     own: ListedContainer | None,
-    by_id: dict[str, ListedContainer],
+    by_id: Mapping[str, ListedContainer],
 ) -> tuple[str | None, str]:
     """Where the probe of ``listed`` answers, by the labels that count, or why that is not known."""
     if path := labels.get(SOCKET_LABEL):
         # A label may come from the image: it must not send the exporter to any other host.
         if not path.startswith("unix://") or url_mistake(path):
-            return None, f"label {SOCKET_LABEL}: {path!r} is not a socket; write unix:///path/to/probe.sock"
+            return (
+                None,
+                f"label {SOCKET_LABEL}: {label_text(path)!r} is not a socket; write unix:///path/to/probe.sock",
+            )
         return path, ""
-    port = labels.get(PORT_LABEL, str(DEFAULT_PORT))
-    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        return None, f"label {PORT_LABEL}: {port!r} is not a port; write a number from 1 to 65535"
+    given = labels.get(PORT_LABEL, str(DEFAULT_PORT))
+    port = as_port(given)
+    if port is None:
+        return (
+            None,
+            f"label {PORT_LABEL}: {label_text(given)!r} is not a port; write a number from 1 to 65535",
+        )
     host, missing = _host(listed, own, by_id)
     return (f"http://{host}:{port}", "") if host else (None, missing)
 
 
 def _host(
-    listed: ListedContainer, own: ListedContainer | None, by_id: dict[str, ListedContainer]
+    listed: ListedContainer, own: ListedContainer | None, by_id: Mapping[str, ListedContainer]
 ) -> tuple[str, str]:
     target = _network_owner(listed, by_id)
     here = _network_owner(own, by_id) if own else None
@@ -356,7 +383,7 @@ def _host(
     )
 
 
-def _network_owner(listed: ListedContainer, by_id: dict[str, ListedContainer]) -> ListedContainer:
+def _network_owner(listed: ListedContainer, by_id: Mapping[str, ListedContainer]) -> ListedContainer:
     """The container whose network ``listed`` uses: itself, or the one that its network mode names."""
     seen = set()
     while listed.host_config.network_mode.startswith("container:") and listed.id not in seen:

@@ -14,7 +14,7 @@ import msgspec
 
 from infercanary.contract.report import DEFAULT_PORT
 from infercanary.contract.text import printable
-from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.discovery.base import Container, as_port
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.judge.model import ImageForm
 
@@ -188,7 +188,8 @@ def _probes(pod: Pod, annotations: Mapping[str, str]) -> list[tuple[str, int, st
     """Name, port and what is wrong of each container with a probe; the port is 0 where it is not known."""
     candidates = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     given = annotations.get(PORT, "")
-    if given and not (given.isascii() and given.isdigit() and 0 < int(given) < 65_536):
+    number = as_port(given or str(DEFAULT_PORT))
+    if number is None:
         mistake = f"annotation {PORT}: {label_text(given)!r} is not a port; write a number from 1 to 65535, in quotes"
         return [(each.name, 0, mistake) for each in pod.spec.containers[:1]]
     if not given:
@@ -200,7 +201,6 @@ def _probes(pod: Pod, annotations: Mapping[str, str]) -> list[tuple[str, int, st
         ]
         if named:
             return named
-    number = int(given or DEFAULT_PORT)
     declared = [each.name for each in candidates if any(p.container_port == number for p in each.ports or ())]
     if declared:
         return [(declared[0], number, "")]

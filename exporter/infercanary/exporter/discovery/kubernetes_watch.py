@@ -231,8 +231,12 @@ class NodePods:
 
     def _known(self, pod: Pod, before: _Known | None) -> _Known:
         """What is to be remembered of a pod; what the kernel ended meanwhile is noted."""
-        found = containers(pod)
-        ends = memory_kills(pod, [*(before.containers if before else ()), *found])
+        try:
+            found = containers(pod)
+            ends = memory_kills(pod, [*(before.containers if before else ()), *found])
+        except Exception:  # a fault of ours must cost this pod only
+            self.left_out["malformed"] += 1
+            return _Known(pod.created, ())
         ended = before.ended if before else frozenset()
         new = {kill.id: kill for kill in ends if kill.id not in ended and kill.at >= self._since}
         self.kills += new.values()
