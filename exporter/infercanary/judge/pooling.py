@@ -51,7 +51,7 @@ def pool(
     each = []
     for place, (before, after) in enumerate(replicas):
         old, new = counting(before, "baseline", policy), counting(after, "candidate", policy)
-        if pair := _replica(old, new, restarts.sd, policy):
+        if pair := _replica(old, new, restarts, policy):
             each.append((pair, moved_beside(concurrent[place], policy) if concurrent else None))
     if not each or any(beside is not None and not math.isfinite(beside.shift.se) for _, beside in each):
         return UNKNOWN
@@ -91,7 +91,7 @@ def pool_parts(
     for place, (before, after) in enumerate(replicas):
         old = counting(before, "baseline", policy)
         new = counting(after, "candidate", policy, policy.fewest_new_runs)
-        if pair := _replica(old, new, restarts.sd, policy, policy.noise_df):
+        if pair := _replica(old, new, restarts, policy, policy.noise_df):
             beside = concurrent[place] if concurrent else ()
             each.append((pair, moved_beside(beside, policy, policy.noise_df)))
             others = [Series.of(points, policy=policy) for both in beside for points in both]
@@ -249,9 +249,9 @@ def _freedom(variances: Floats, freedom: Floats) -> float:
 
 
 def _replica(
-    old: list[Series], new: list[Series], sd: float, policy: Policy, noise_df: float = 0.0
+    old: list[Series], new: list[Series], restarts: Restarts, policy: Policy, noise_df: float = 0.0
 ) -> _Part | None:
-    """Of one replica; None where a side has no start."""
+    """Of one replica, or of all that have new names; None where a side has no start."""
     if not (old and new):
         return None
     pairs = [
@@ -261,11 +261,34 @@ def _replica(
         for a in old
         for b in new
     ]
-    log = math.fsum(pair.log for pair in pairs) / len(pairs)
+    logs = np.array([pair.log for pair in pairs]).reshape(len(old), len(new))
     # Starts of one side are independent; where the sides differ in number, the fewer's average is the safe one. The
     # median, since one start that was throttled for a while would make the noise of all look as if it lasted.
-    sampling = float(np.median([pair.se**2 for pair in pairs])) / min(len(old), len(new))
-    return _Part(log, sampling, sd**2 * (1 / len(old) + 1 / len(new)), min(pair.df for pair in pairs))
+    noise = float(np.median([pair.se**2 for pair in pairs]))
+    sampling, each = noise / min(len(old), len(new)), restarts.sd**2
+    wider = _wider(logs, noise + each, restarts.df)
+    starting = (sampling + each * (1 / len(old) + 1 / len(new))) * wider - sampling
+    return _Part(float(logs.mean()), sampling, starting, min(pair.df for pair in pairs))
+
+
+def _wider(logs: Floats, variance: float, df: float) -> float:
+    """By how much the starts of a side differ over what restarts and runs should make them differ by, never below 1 (a
+    ratio of variances).
+
+    Where pods come back under new names, all are compared at once: one that is throttled moves the mean of all.
+    Replicas that keep their names are compared one by one, and :func:`_together` sees that they differ.
+
+    Args:
+        logs: The shift of each start of the old image (rows) to each of the new one (columns).
+        variance: That is expected of a start.
+        df: Degrees of freedom that restarts are known on.
+    """
+    if not variance:
+        return 1.0
+    sides = [side for side in (logs.mean(axis=0), logs.mean(axis=1)) if side.size > 1]  # new, old
+    free = sum(side.size - 1 for side in sides)
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in sides) / variance
+    return 1.0 + max(squares - free, 0.0) / (df + free)
 
 
 def _with_noise_of(a: Series, b: Series, between: Shift, noise_df: float, policy: Policy) -> Shift:

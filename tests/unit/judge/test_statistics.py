@@ -313,6 +313,19 @@ def test_more_starts_of_a_replica_narrow_it_and_replicas_that_disagree_widen_it(
     assert disagree.se > 3 * agree.se
 
 
+@pytest.mark.parametrize("slow_is_new", [True, False])
+def test_starts_of_one_comparison_that_disagree_widen_it(slow_is_new):
+    old, new = [noise([20, i], 48) for i in range(4)], [noise([21, i], 48) for i in range(4)]
+    known = Restarts(0.003, 12)
+    agree = pool([(old, new)], known)
+    slow = new if slow_is_new else old
+    slow[0] = [1.2 * y for y in slow[0]]
+    disagree = pool([(old, new)], known)
+    low, high = disagree.interval(0.99)
+    assert disagree.se > 3 * agree.se and low < 0 < high, "one pod of four that was throttled is no change"
+    assert disagree.df == pytest.approx(agree.df, rel=0.5)
+
+
 def test_points_that_were_compared_before_give_the_same():
     ((old, new),) = restarted(5, 0.05, 1)
     kept = [[Series.of(points) for points in side] for side in (old, new)]
