@@ -53,7 +53,9 @@ _MAX_SETTING = 4096
 _MAX_OUTPUT = 64  # places of one output
 _MAX_BOOT_ID = 64  # bytes; ours have 32
 _MAX_OUTPUTS = 1_024  # places of all outputs
-_MAX_NAMES = 100  # tags, phases, controls or measures of one run
+_MAX_NAMES = 100  # phases, controls or measures of one run
+_MAX_TAGS = 32  # of one run; ours are fewer
+_MAX_DETAIL = 500  # letters of why a run failed: what is longer is cut
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ def accept(report: Report, limits: Limits, reserved: Collection[str]) -> Accepte
             budget -= size
         else:
             rejected[reason] += 1
-    runs = [run for run in report.runs[: limits.runs] if _sound_run(run, limits)]
+    runs = [_cut(run) for run in report.runs[: limits.runs] if _sound_run(run, limits)]
     environment = bounded(
         {
             component: setting
@@ -208,10 +210,16 @@ def _sound_run(run: Run, limits: Limits) -> bool:
         _printable(run.canary, limits.label_bytes)
         and not bounds.fault(run)
         and all(_sound_names(each, limits) for each in (run.phases, run.controls, run.off_cpu, run.measures))
-        and len(run.tags) <= _MAX_NAMES
+        and len(run.tags) <= _MAX_TAGS
         and all(_printable(tag, limits.label_bytes) for tag in run.tags)
         and is_boot_id(run.boot_id)
     )
+
+
+def _cut(run: Run) -> Run:
+    if len(run.detail) <= _MAX_DETAIL:
+        return run
+    return msgspec.structs.replace(run, detail=run.detail[:_MAX_DETAIL])
 
 
 def is_boot_id(text: str) -> bool:

@@ -56,7 +56,7 @@ def moment(seconds: float) -> str:
 
 def _cell(value: Cell) -> Cell:
     if not isinstance(value, str):
-        return value if value is not None and math.isfinite(value) else ""
+        return value if isinstance(value, int) or (value is not None and math.isfinite(value)) else ""
     safe = printable(value)
     # A spreadsheet may drop blanks before it looks for the sign.
     return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

@@ -156,7 +156,7 @@ async def _webhook(request: web.Request, passes: frozenset[Verdict]) -> web.Resp
         asked = question(_parameters(call).items())
     except asyncio.TimeoutError:
         return _refused(f"the body did not come within {_BODY_SECONDS:g} s")
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return _refused(f"body: {error}; it is to be what Flagger posts")
     except Mistake as mistake:
         return _refused(mistake)

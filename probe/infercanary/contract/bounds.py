@@ -46,7 +46,7 @@ def fault(run: Run) -> str:
         if not 0 <= at <= LATEST:
             return f"{name} is {at:g}"
     if not 0 <= run.sequence <= MOST_COUNT:
-        return f"sequence is {run.sequence:g}"
+        return "sequence is below 0 or above 2^53"
     if len(run.latencies) > MOST_LATENCIES:
         return f"{len(run.latencies)} latencies, of {MOST_LATENCIES} at most"
     if not are_seconds(run.latencies):

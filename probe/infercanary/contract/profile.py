@@ -137,7 +137,7 @@ def is_sound(profile: Profile) -> bool:
         and _is_name(profile.state)
         and all(_are_times(values, repeats) for values in (profile.wall, profile.outside, profile.rest))
         and all(_are_times(row.seconds, repeats) and 0 <= row.calls <= _MOST_CALLS for row in rows)
-        and all(row.order >= 0 and 0 <= row.allocated <= _MOST_CALLS for row in rows)
+        and all(0 <= row.order <= _MOST_CALLS and 0 <= row.allocated <= _MOST_CALLS for row in rows)
         and all(_is_name(text) for row in rows for text in (row.kind, row.name, row.device))
         and all(not row.shapes or _is_name(row.shapes) for row in rows)
     )

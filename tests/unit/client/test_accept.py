@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from infercanary.client.accept import accept
 from infercanary.client.limits import Limits
-from infercanary.contract.profile import Profile
+from infercanary.contract.profile import Profile, ProfileRow
 from infercanary.contract.report import (
     LADDER,
     LATENCY,
@@ -117,6 +117,8 @@ def test_families_and_samples_are_bounded_and_a_histogram_counts_by_its_lines() 
         {"canary": "x" * 300},
         {"canary": "\x1b[2J"},
         {"sequence": -1},
+        {"sequence": 10**400},
+        {"tags": tuple(f"t{n}" for n in range(33))},
         {"latencies": (-1.0,)},
         {"started_at": float("nan")},
         {"started_at": -1.0},
@@ -138,13 +140,26 @@ def test_a_bad_run_is_left_out(change: dict[str, object]) -> None:
     assert accepted.rejected == {"run": 1}
 
 
-def test_of_a_run_with_a_bad_profile_the_run_is_kept() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wall": (float("inf"),)},
+        {"rows": (ProfileRow("operator", "aten::mm", "cpu", "", 1.0, (0.1,), order=2**70),)},
+    ],
+)
+def test_of_a_run_with_a_bad_profile_the_run_is_kept(change: dict[str, object]) -> None:
     sound = Profile(1.0, "torch", "ok", (0.2,), (0.1,), (0.1,), ())
-    bad = msgspec.structs.replace(sound, wall=(float("inf"),))
+    bad = msgspec.structs.replace(sound, **change)
     runs = tuple(msgspec.structs.replace(RUN, profile=profile) for profile in (sound, bad))
     accepted = accept(report(runs=runs), Limits(), RESERVED)
     assert accepted.runs == [runs[0], RUN]
     assert accepted.rejected == {"profile": 1}
+
+
+def test_why_a_run_failed_is_cut() -> None:
+    failed = msgspec.structs.replace(RUN, outcome="raised", latencies=(), detail="\U0001f600" * 1_000_000)
+    accepted = accept(report(runs=(failed,)), Limits(), RESERVED)
+    assert [run.detail for run in accepted.runs] == ["\U0001f600" * 500]
 
 
 def test_runs_and_environment_are_bounded() -> None:

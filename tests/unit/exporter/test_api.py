@@ -225,6 +225,8 @@ async def test_a_mistake_in_a_query_is_named(client: Client, query: str, line: s
         (b"{", "body: Input data was truncated; it is to be what Flagger posts"),
         (b"\xff", "body: JSON is malformed: invalid character (byte 0); it is to be what Flagger posts"),
         (b'{"namespace": "n"}', "body: Object missing required field `name`; it is to be what Flagger posts"),
+        (b'{"name": "s", "namespace": "n", "deep": ' + b"[" * 5_000,
+         "body: maximum recursion depth exceeded while deserializing an object; it is to be what Flagger posts"),
         (b'{"name": 1, "namespace": "n"}',
          "body: Expected `str`, got `int` - at `$.name`; it is to be what Flagger posts"),
         (b'{"name": "s", "namespace": "n", "metadata": {"imgae": "x"}}',

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from infercanary.judge.model import Generation, ServiceKey, Start, kept
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.priors import Prior
 from infercanary.judge.shift import CHANGED
-from infercanary.store.base import StoreError
+from infercanary.store.base import LastRun, StoreError
 from infercanary.store.retention import Retention
 from infercanary.store.sqlite import SqliteStore
 
@@ -363,6 +364,43 @@ def test_of_a_sibling_the_newest_runs_are_held_without_what_nobody_asks_for(
     assert found[0].samples == [
         msgspec.structs.replace(sample, phases={}, controls={}) for sample in known[1].samples[10:]
     ]
+    tagged = [
+        msgspec.structs.replace(kept(run), tags=("\U0001f600", "oom_kill", "preempted")) for run in runs(20)
+    ]
+    [start] = siblings.newest([Start(generation(), tagged)])
+    assert {sample.tags for sample in start.samples} == {("oom_kill",)}
+
+
+def test_a_sibling_whose_clock_is_wrong_makes_no_other_one_old() -> None:
+    def ran(name: str, at: float) -> LastRun:
+        return LastRun(ServiceKey("", name), "a", "c", at)
+
+    honest = [ran("x", 9_950.0), ran("y", 9_990.0), ran("gone", 5_000.0)]
+    names = [run.service.name for run in siblings.chosen([*honest, ran("future", 2.0**33)], 10_000.0)]
+    assert names == ["future", "x", "y", "gone"], "those that run by name, as without it"
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        {"detail": "\U0001f600" * 500},
+        {"phases": {f"\U0001f600{n:03}" + "a" * 240: 0.5 for n in range(100)}},
+        {"tags": tuple(f"\U0001f600{n:03}" + "a" * 240 for n in range(32))},
+    ],
+)
+def test_texts_count_as_what_they_take(wide: dict[str, object]) -> None:
+    def many() -> list[Run]:
+        encoded = msgspec.json.encode([msgspec.structs.replace(run, **wide) for run in runs(200)])
+        return msgspec.json.decode(encoded, type=list[Run])
+
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        held = queue.StartReport(generation(), many())
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.8 * taken < queue.size_of(held) < 3 * taken
 
 
 def test_of_what_waits_for_a_store_who_has_most_loses_its_oldest() -> None:

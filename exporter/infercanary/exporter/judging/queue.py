@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
@@ -97,7 +98,7 @@ class ReportQueue:
 
 
 def size_of(report: StartReport) -> int:
-    """About how much memory a report takes: 32 bytes for a number, 600 for what each run has.
+    """About how much memory a report takes: 32 bytes for a number, 600 for what each run has, and texts as they are.
 
     Args:
         report: A checked one.
@@ -105,12 +106,20 @@ def size_of(report: StartReport) -> int:
     Returns:
         Bytes.
     """
-    return 2_000 + sum(
+    start = report.generation
+    numbers = sum(map(len, start.outputs.values())) + sum(map(len, start.cold_start.values()))
+    return 2_000 + 32 * numbers + sum(map(_size_of_run, report.runs))
+
+
+def _size_of_run(run: Run) -> int:
+    named = (run.phases, run.controls, run.off_cpu, run.measures, run.tags)
+    rows = run.profile.rows if run.profile is not None else ()
+    texts = chain(*named, *((row.kind, row.name, row.device, row.shapes) for row in rows))
+    return (
         600
-        + 32 * len(run.latencies)
-        + 120 * (len(run.phases) + len(run.controls) + len(run.off_cpu) + len(run.measures) + len(run.tags))
-        + (500 * len(run.profile.rows) if run.profile is not None else 0)
-        for run in report.runs
+        + 32 * (len(run.latencies) + sum(len(row.seconds) for row in rows))
+        + 72 * (sum(map(len, named)) + 3 * len(rows))
+        + sum(map(sys.getsizeof, texts), sys.getsizeof(run.detail))
     )
 
 

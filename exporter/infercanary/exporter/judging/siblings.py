@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from infercanary.contract.vocabulary import BY_ITSELF, NOT_JUDGED
 from infercanary.judge.causes import joined
 from infercanary.judge.identity import identified
 from infercanary.judge.model import Sample, ServiceKey, Start
@@ -17,6 +18,8 @@ _MOST = 8
 _MOST_IN_ALL = 64
 _MOST_RUNS = 6_000
 """Of a sibling: 17 hours at a run in 10 s, and of most of it block medians are kept."""
+_ASKED = tuple(sorted(NOT_JUDGED | BY_ITSELF))
+"""Tags that a sibling's runs are asked for; a hostile one has many others."""
 _READ_SECONDS = 30.0  # those of a host are read from the store so often at most
 _RECENT_SECONDS = 600.0  # between two runs: which of two that run ran last is chance
 
@@ -58,7 +61,7 @@ class Siblings:
         self._of_host = {name: kept for name, kept in self._of_host.items() if now - kept[0] <= _READ_SECONDS}
         if host not in self._of_host:
             each = []
-            for last in chosen(store.last_runs(host))[: _MOST + 1]:
+            for last in chosen(store.last_runs(host), time.time())[: _MOST + 1]:
                 starts = store.generations(
                     last.service, last.canary, container=last.container, most_bytes=self._most_bytes
                 )
@@ -76,14 +79,21 @@ def newest(starts: Sequence[Start]) -> list[Start]:
         starts: Of one sibling, in order of time.
 
     Returns:
-        Starts without their environment, and runs with their times, medians and tags; none of a start that has none of
+        Starts without their environment, and runs with their times, medians and the tags that count; none of a start that has none of
         the newest runs.
     """
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
         samples = [
             Sample(
-                s.sequence, s.canary, s.started_at, s.outcome, s.median, s.repeats, tags=s.tags, runs=s.runs
+                s.sequence,
+                s.canary,
+                s.started_at,
+                s.outcome,
+                s.median,
+                s.repeats,
+                tags=tuple(tag for tag in _ASKED if tag in s.tags),
+                runs=s.runs,
             )
             for s in start.samples[max(0, len(start.samples) - left) :]
         ]
@@ -101,18 +111,19 @@ def newest(starts: Sequence[Start]) -> list[Start]:
     return found[::-1]
 
 
-def chosen(runs: Iterable[LastRun]) -> list[LastRun]:
+def chosen(runs: Iterable[LastRun], now: float) -> list[LastRun]:
     """A canary in one container of each service: of those that run, the first ones by name, and so the same each time.
 
     Args:
         runs: What ran on one host.
+        now: A Unix time. A run that claims a later one ran now: a wrong clock makes no other one old.
 
     Returns:
         One for each service. Those that run come first, by name; then the others, the one that ran last first.
     """
     services: dict[ServiceKey, list[LastRun]] = {}
     for run in runs:
-        services.setdefault(run.service, []).append(run)
+        services.setdefault(run.service, []).append(run._replace(at=min(run.at, now)))
     found = []
     for each in services.values():
         recent = max(run.at for run in each) - _RECENT_SECONDS

@@ -348,9 +348,9 @@ class Judging:
             before = self.findings.get(service, NOTHING)
             upgrade = last_upgrade(starts, self._policy)
             policy = self._learning.prior(store, upgrade.at if upgrade else None).of(self._policy)
-            if not view.taken.keys() <= view.seen.keys():  # a start ended, and another one began
-                self._learning.teach((service, canary), taught_by(starts, siblings, policy))
             try:
+                if not view.taken.keys() <= view.seen.keys():  # a start ended, and another one began
+                    self._learning.teach((service, canary), taught_by(starts, siblings, policy))
                 after = before.judged(canary, starts, siblings, policy, drift_alone=drift_alone)
             except (ArithmeticError, ValueError, TypeError):
                 if not siblings:
