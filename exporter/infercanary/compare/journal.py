@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,9 +21,13 @@ from infercanary.judge.profiles import Packed, merged, of_runs
 
 _MAX_LINES = 200_000  # three times what the two files of a probe's journal hold
 _MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment, 64 KiB
+_MAX_CANARIES = 1_000  # a probe has a few
 _MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
 _NAMED = 5  # runs that are left out have a note of their own
 _DETAIL = 400  # characters, as a probe writes at most
+
+_Runs: TypeAlias = "dict[int, tuple[Sample, str]]"
+"""Of one canary in one boot: sequence → the run, and its environment."""
 
 
 class _Named(msgspec.Struct):
@@ -109,7 +114,7 @@ def recording(
     Raises:
         UsageError: There is no run, or none with these ids, or a latency that cannot be one.
     """
-    samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]] = {}
+    samples: dict[str, dict[str, _Runs]] = {}  # by canary and boot
     profiles: dict[str, Packed] = {}
     said: dict[str, str] = {}
     components: dict[str, dict[str, str]] = {}
@@ -133,7 +138,11 @@ def recording(
         known.update((entry.environment, boot_id))
         if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
             continue
-        runs = samples.setdefault((entry.run.canary, boot_id), {})
+        runs = samples.setdefault(entry.run.canary, {}).setdefault(boot_id, {})
+        if len(samples) > _MAX_CANARIES:
+            raise UsageError(
+                f"{where}: more than {_MAX_CANARIES:,} canaries, each with its comparison; give a part of the journal"
+            )
         if entry.run.profile is not None and is_sound(entry.run.profile):
             profiles[boot_id] = merged(profiles.get(boot_id, {}), of_runs([entry.run]))
         if wrong := bounds.fault(msgspec.structs.replace(entry.run, latencies=())):
@@ -154,15 +163,14 @@ def recording(
             f"{place}: no run of {listed(ids)}; its environments and boots are: {listed(known, 8)}"
         )
     canaries = {
-        name: _series(name, samples, components, outputs, profiles)._replace(failure=said.get(name, ""))
-        for name in dict.fromkeys(name for name, _ in samples)
+        name: _series(boots, components, outputs, profiles)._replace(failure=said.get(name, ""))
+        for name, boots in samples.items()
     }
     return Recording(places, True, canaries, components, notes)
 
 
 def _series(
-    canary: str,
-    samples: dict[tuple[str, str], dict[int, tuple[Sample, str]]],
+    boots: dict[str, _Runs],
     components: dict[str, dict[str, str]],
     outputs: dict[str, dict[str, tuple[float, ...]]],
     profiles: dict[str, Packed],
@@ -170,9 +178,7 @@ def _series(
     left_out: Counter[str] = Counter()
     begun = failed = 0
     found = []
-    for (name, boot_id), runs in samples.items():
-        if name != canary:
-            continue
+    for boot_id, runs in boots.items():
         # By sequence: the wall clock may have been set meanwhile.
         ordered = [run for _, run in sorted(runs.items())]
         attempted = [sample for sample, _ in ordered if sample.outcome != "busy"]

@@ -200,6 +200,11 @@ def test_a_journal_of_small_parts_has_bounds(journal, write, monkeypatch):
     with pytest.raises(UsageError, match=r"many:51: more than 100 components of environments"):
         read([write("many", many + whole)])
     read([write("again", (many.split(b"\n")[0] + b"\n") * 60 + whole)])
+    monkeypatch.setattr(journals, "_MAX_CANARIES", 2)
+    others = [whole.replace(b'"canary":"', b'"canary":"%d' % n) for n in range(2)]
+    assert len(read([write("two", b"".join(others))]).canaries) == 2
+    with pytest.raises(UsageError, match=r"three:\d+: more than 2 canaries, each with its comparison"):
+        read([write("three", b"".join(others) + whole)])
     monkeypatch.setattr(journals, "_MAX_LINES", 2)
     with pytest.raises(UsageError, match="more than 2 lines; give a part of them"):
         read([write("runs", whole)])
