@@ -235,8 +235,9 @@ class Collector:
         Raises:
             PollError: It is no valid report.
         """
-        received, lines, summaries, cpu_seconds = await asyncio.get_running_loop().run_in_executor(
-            self._reader, prepared, body, probe.identity, self.config.limits, self._reserved
+        since = probe.container.watched_since
+        received, lines, summaries, profiles, cpu_seconds = await asyncio.get_running_loop().run_in_executor(
+            self._reader, prepared, body, probe.identity, since, self.config.limits, self._reserved
         )
         report, accepted = received.report, received.accepted
         now = time.monotonic()
@@ -254,7 +255,7 @@ class Collector:
         runs = [each for each in zip(accepted.runs, summaries, strict=True) if each[0].canary in names]
         starts = probe.new_runs(report.boot_id, runs)
         if _affords(probe, report.boot_id, starts, now):
-            probe.remember(report.boot_id, report.started_at, accepted)
+            probe.remember(report.boot_id, report.started_at, accepted, profiles)
             for boot_id, several in starts.items():
                 self._take(probe, boot_id, several)
             while len(probe.sequences) > _BOOTS:

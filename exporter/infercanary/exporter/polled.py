@@ -24,7 +24,7 @@ from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, 
 from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
 from infercanary.judge.policy import LIVE, Policy
-from infercanary.judge.profiles import merged, of_runs
+from infercanary.judge.profiles import Packed, merged
 
 UP = Metric(
     "infercanary_up",
@@ -232,13 +232,14 @@ class PolledProbe:
                 starts.setdefault(of, []).append((run, summary))
         return starts
 
-    def remember(self, boot_id: str, started_at: float, accepted: Accepted) -> None:
+    def remember(self, boot_id: str, started_at: float, accepted: Accepted, profiles: Packed) -> None:
         """Note which start of the container it is that reports.
 
         Args:
             boot_id: Of the probe's process.
             started_at: When that began, a Unix time.
             accepted: The sound part of its report.
+            profiles: Of the runs in it.
         """
         c = self.container
         environment = self._shared(self._environment(accepted.environment))
@@ -247,8 +248,6 @@ class PolledProbe:
             self.kills = ()  # an earlier start that ran has them; one that never did leaves them to the next
         # What a sidecar reports of its start, and the outputs that it compares with, are an earlier server's.
         of_earlier = c.watched_since > started_at + _TOGETHER_SECONDS
-        own = [run for run in accepted.runs if not run.boot_id and run.started_at >= c.watched_since]
-        profiles = {} if before is None else before[0].profiles
         generation = Generation(
             namespace=c.namespace,
             service=c.service,
@@ -263,7 +262,7 @@ class PolledProbe:
             environment=environment,
             outputs={} if of_earlier else accepted.outputs,
             memory_kills=self.kills,
-            profiles=merged(profiles, of_runs(own)),
+            profiles=merged({} if before is None else before[0].profiles, profiles),
         )
         families = () if of_earlier else accepted.families
         cold_start = [

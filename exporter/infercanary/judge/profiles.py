@@ -6,7 +6,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ _CANARIES = 32  # of a start: a probe that invents names must not fill the disk
 Packed: TypeAlias = "dict[str, tuple[bytes, ...]]"
 """Canary → its first and last profiles, in order of time."""
 
+_P = TypeVar("_P", Profile, bytes)
 _START_BYTES = 128 << 10  # of all profiles of a start, packed: ten canaries of ours have as much
 _encoder = msgspec.msgpack.Encoder()
 _MOST_BYTES = 256 << 10  # of one that is unpacked: eight times what a sound one can have
@@ -64,13 +65,18 @@ def of_runs(runs: Iterable[Run]) -> Packed:
         runs: In order of time.
 
     Returns:
-        Those of each canary that has any.
+        Of the first canaries that have any the first and last ones, as :func:`merged` keeps them.
     """
-    found: Packed = {}
+    found: dict[str, list[Profile]] = {}
     for run in runs:
-        if run.profile is not None:
-            found[run.canary] = (*found.get(run.canary, ()), pack(run.profile))
-    return found
+        if run.profile is not None and (run.canary in found or len(found) < _CANARIES):
+            found.setdefault(run.canary, []).append(run.profile)
+    return {canary: tuple(map(pack, _ends(profiles))) for canary, profiles in found.items()}
+
+
+def _ends(profiles: Sequence[_P]) -> Sequence[_P]:
+    """Those that are kept of several, in order of time."""
+    return profiles if len(profiles) <= FIRST + KEPT else (*profiles[:FIRST], *profiles[-KEPT:])
 
 
 def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes, ...]]) -> Packed:
@@ -89,7 +95,7 @@ def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes
         if more := [profile for profile in profiles if profile not in own]:
             # Sorted, since an exporter that was started later takes another one for the first.
             all_ = sorted(dict.fromkeys((*own, *more)), key=_taken_at)
-            found[canary] = tuple(all_ if len(all_) <= FIRST + KEPT else (*all_[:FIRST], *all_[-KEPT:]))
+            found[canary] = tuple(_ends(all_))
     sums = accumulate(sum(map(len, packed)) for packed in found.values())
     fitting = sum(size <= _START_BYTES for size in sums)
     return dict(list(found.items())[: min(fitting, _CANARIES)])

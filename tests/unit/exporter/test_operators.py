@@ -12,6 +12,7 @@ from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.operator_metrics import SECONDS
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.status import _drift, _verdict
+from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
 from infercanary.judge.model import Causes, Generation, Judgement, ServiceKey
 from infercanary.judge.operators import MOST, Operators, OperatorShift
@@ -133,3 +134,24 @@ def test_a_drifts_operators_are_on_the_page_and_in_the_alert() -> None:
     [point] = family.points
     assert point.labels == ("c", "conv2d 10 → 20 ms (100 % of the change)")
     assert "aten::conv2d: slower, 10 → 20 ms" in _drift(drift)
+
+
+def test_of_a_report_that_is_full_of_profiles_few_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe may send 10,000, at each poll."""
+    count = 0
+
+    def counted(one: Profile) -> bytes:
+        nonlocal count
+        count += 1
+        return pack(one)
+
+    monkeypatch.setattr(profiles, "pack", counted)
+    many = [
+        Run(n, f"c{n % 40:02}", float(n), float(n), "ok", (0.1,), profile=profile(0.1, float(n)))
+        for n in range(2000)
+    ]
+    found = of_runs(many)
+    assert len(found) == 32 and count == 32 * (FIRST + KEPT)
+    kept = [one.taken_at for one in unpacked(found["c03"])]
+    assert kept == [3.0, 43.0, 1843.0, 1883.0, 1923.0, 1963.0]
+    assert merged(found, found) == found

@@ -79,8 +79,8 @@ def newest(starts: Sequence[Start]) -> list[Start]:
         starts: Of one sibling, in order of time.
 
     Returns:
-        Starts without their environment, and runs with their times, medians and the tags that count; none of a start that has none of
-        the newest runs.
+        Starts without their environment, and runs with their times, medians and the tags that count; none of a start
+        that has none of the newest runs.
     """
     left, found = _MOST_RUNS, []
     for start in reversed(starts):
