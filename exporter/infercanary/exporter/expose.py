@@ -101,6 +101,30 @@ class _Shown:
         self.layout = layout  # the first holder's: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
+        self._series: dict[Key, tuple[bytes, dict[str, bytes]]] = {}  # of each text, once somebody asked
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of its series."""
+        name = self.layout.name
+        return (
+            tuple(f"{name}{end}" for end in ("_bucket", "_count", "_sum"))
+            if self.layout.kind == "histogram"
+            else (name,)
+        )
+
+    def series(self, key: Key, name: str) -> bytes:
+        """The lines of one container's series of one name: shared by all who ask, until its text is another one."""
+        text = self.texts.get(key, b"")
+        if self.layout.kind != "histogram":
+            return text
+        if self._series.get(key, (None,))[0] is not text:
+            self._series = {known: each for known, each in self._series.items() if known in self.texts}
+            lines = {
+                each: re.findall(rb"^%b[{ ].*\n" % each.encode(), text, re.MULTILINE) for each in self.names
+            }
+            self._series[key] = text, {each: b"".join(found) for each, found in lines.items()}
+        return self._series[key][1][name]
 
 
 class Exposition:
@@ -173,7 +197,8 @@ class Exposition:
         """The exposition, family by family, but for OpenMetrics' ``# EOF``.
 
         Each family is whole, and as it is when it is asked for: to take all of them at once, tens of thousands of
-        references, would stop the event loop for 10 ms.
+        references, would stop the event loop for 10 ms. Of a disputed one that holds for each container's series of one
+        name.
 
         Args:
             in_openmetrics: Whether it is for OpenMetrics, else for the text format.
@@ -184,7 +209,7 @@ class Exposition:
         for _, names in groupby(sorted(self._families), key=itemgetter(0)):
             found = [self._families[name] for name in names if name in self._families]
             if len(found) > 1:
-                yield _disputed(found)
+                yield from _disputed(found)
             elif found:  # its last holder may have gone since
                 [shown] = found
                 layout = shown.layout
@@ -202,12 +227,16 @@ class Exposition:
                 del self._families[name]
 
 
-def _disputed(shown: Iterable[_Shown]) -> Pieces:
-    """The lines of one name with several kinds: without a header, which could be right for one of them only."""
-    lines = [line for each in shown for text in each.texts.values() for line in text.split(b"\n") if line]
-    lines.sort(key=lambda line: re.split(rb"[{ ]", line, maxsplit=1)[0])  # those of one series' name together
-    joined = b"".join(b"%b\n" % line for line in lines)
-    return Pieces([joined], len(joined))
+def _disputed(shown: Iterable[_Shown]) -> Iterator[Pieces]:
+    """The lines of one name with several kinds: without a header, which could be right for one of them only.
+
+    Those of one series' name are together, as OpenMetrics wants it. Nobody who reads slowly holds them.
+    """
+    of_name = sorted(((name, kind) for kind in shown for name in kind.names), key=itemgetter(0))
+    for name, of_kind in of_name:
+        for key in [*of_kind.texts]:
+            text = of_kind.series(key, name)
+            yield Pieces([text], len(text))
 
 
 class _Given(Collector):

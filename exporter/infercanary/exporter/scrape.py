@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, Protocol
@@ -123,17 +123,27 @@ async def send(request: web.Request, parts: Iterable[Pieces], content_type: str)
         response.headers["Content-Encoding"] = "gzip"
     await response.prepare(request)
     if request.method != "HEAD":
-        for texts, size in parts:
-            batch = 1 + len(texts) * _BLOCK_BYTES // max(1, size)
-            for start in range(0, len(texts), batch):
-                block = b"".join(texts[start : start + batch])
-                if packed := block if packing is None else packing.compress(block):
-                    await response.write(packed)
-                await asyncio.sleep(0)  # write() itself waits only once the client falls behind
+        for block in _blocks(parts):
+            if packed := block if packing is None else packing.compress(block):
+                await response.write(packed)
+            await asyncio.sleep(0)  # write() itself waits only once the client falls behind
         if packing is not None:
             await response.write(packing.flush())
     await response.write_eof()
     return response
+
+
+def _blocks(parts: Iterable[Pieces]) -> Iterator[bytes]:
+    """The bytes of ``parts``, no more at once than a client that falls behind may hold."""
+    for texts, size in parts:
+        batch = 1 + len(texts) * _BLOCK_BYTES // max(1, size)
+        for start in range(0, len(texts), batch):
+            several = texts[start : start + batch]
+            if sum(map(len, several)) <= 2 * _BLOCK_BYTES:  # they are of about one size
+                yield b"".join(several)
+                continue
+            for text in several:
+                yield from (text[at : at + _BLOCK_BYTES] for at in range(0, len(text), _BLOCK_BYTES))
 
 
 def _ranges(header: str) -> list[_Range]:

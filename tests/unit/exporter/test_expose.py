@@ -200,6 +200,12 @@ def test_a_name_with_several_kinds_hides_nobody() -> None:
         assert values["infercanary_disputed_total", B[1]] == 7.0
         assert values["infercanary_disputed_count", "h-1"] == 3.0
         assert [family.type for family in families if "temperature" in family.name] == ["gauge"]
+    first, second = (
+        [text for pieces in exposition.families(in_openmetrics=True) for text in pieces.texts] for _ in "ab"
+    )
+    assert all(one is other for one, other in zip(first, second, strict=True)), "readers share what is sent"
+    exposition.replace(("hostile", "h-1"), [write(histogram, identity(("hostile", "h-1")))])
+    assert 'infercanary_disputed_count{container="h-1"' in joined(exposition)
     for key in (A, ("hostile", "h-0"), ("hostile", "h-1")):
         exposition.forget(key)
     assert exposition.replace(B, [rival]) == []

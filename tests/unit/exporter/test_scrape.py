@@ -9,6 +9,8 @@ from types import ModuleType
 import pytest
 from isal import isal_zlib
 
+from infercanary.exporter import scrape
+from infercanary.exporter.expose import Pieces
 from infercanary.exporter.scrape import OPENMETRICS, TEXT, TEXT_1, negotiate, packer, wants_gzip
 
 PROMETHEUS_3 = (
@@ -84,3 +86,14 @@ def test_without_a_wheel_of_igzip_zlib_packs(monkeypatch: pytest.MonkeyPatch) ->
     without = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(without)
     assert type(without.packer()) is type(packer(zlib))
+
+
+@pytest.mark.parametrize(
+    "sizes", [[100] * 5_000, [4 << 20], [300 << 10] * 3, [100] * 300 + [4 << 20] + [200 << 10] * 40, []]
+)
+def test_a_reader_who_falls_behind_holds_no_large_block(sizes: list[int]) -> None:
+    texts = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
+    blocks = list(scrape._blocks([Pieces(texts, sum(sizes))]))
+    assert b"".join(blocks) == b"".join(texts)
+    assert all(len(block) <= 512 << 10 for block in blocks)
+    assert len(blocks) <= 1 + sum(sizes) // (64 << 10), "many small texts are joined"
