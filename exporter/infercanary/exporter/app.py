@@ -35,6 +35,7 @@ from infercanary.exporter.judging.findings import NOTHING
 from infercanary.exporter.judging.thread import Judging
 from infercanary.exporter.reload import LiveConfig
 from infercanary.exporter.rollout import ServiceState
+from infercanary.exporter.shared_answer import SharedAnswer
 from infercanary.exporter.signals import OWN, Signals
 from infercanary.judge.model import ServiceKey
 
@@ -137,6 +138,8 @@ class Exporter:
         self._own = Signals(OWN)
         self._refreshed_at = -math.inf
         self._ready = False
+        self.page = SharedAnswer(self._page)
+        """What people read: HTML."""
 
     async def run(self, _app: web.Application) -> AsyncIterator[None]:
         """Discover and poll until the application stops.
@@ -239,6 +242,17 @@ class Exporter:
             *(family for discovery in self.discoveries.values() for family in discovery.families()),
         ]
 
+    async def _page(self) -> bytes:
+        text = await status.page(
+            [*self.collector.probes.values()],
+            silent=[discovery.source for discovery in self.discoveries.values() if not discovery.up],
+            version=VERSION,
+            ended=self.collector.kills.last(),
+            impaired=self.impaired(),
+            policy=self.live.current.judge.policy(),
+        )
+        return text.encode()
+
     def _reconfigure(self, config: ExporterConfig) -> None:
         for kind in registered():
             discovery = self.discoveries.get(kind.key)
@@ -294,27 +308,17 @@ async def metrics(request: web.Request) -> web.StreamResponse:
 
 
 @routes.get("/")
-async def page(request: web.Request) -> web.Response:
+async def page(request: web.Request) -> web.StreamResponse:
     """What people read.
 
     Args:
-        request: Only its application is read.
+        request: Its application is read, and whether it asks for gzip.
 
     Returns:
-        HTML.
+        HTML, already sent.
     """
-    exporter = request.app[EXPORTER]
-    silent = [discovery.source for discovery in exporter.discoveries.values() if not discovery.up]
-    collector = exporter.collector
-    text = await status.page(
-        collector.probes.values(),
-        silent=silent,
-        version=VERSION,
-        ended=collector.kills.last(),
-        impaired=exporter.impaired(),
-        policy=exporter.live.current.judge.policy(),
-    )
-    return web.Response(text=text, content_type="text/html")
+    text = await request.app[EXPORTER].page.get()
+    return await scrape.send(request, [expose.Pieces([text], len(text))], "text/html; charset=utf-8")
 
 
 @routes.get(runbooks.PATH)

@@ -9,8 +9,11 @@ import html
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import NamedTuple
+
+import structlog
 
 from infercanary.contract.text import REPLACEMENT, printable, shortened
 from infercanary.contract.vocabulary import NOBODY
@@ -33,6 +36,8 @@ from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.sentence import SENTENCE_BYTES, listed, percent, progress
 from infercanary.judge.shift import CHANGED
 
+log = structlog.get_logger(__name__)
+
 Ended = tuple[int, float, str]
 """How often the kernel ended a container for memory, when last (a Unix time), and its image then."""
 
@@ -42,7 +47,9 @@ _SCRIPT = files(__package__).joinpath("status.js").read_text(encoding="utf-8")
 SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 """The only script that a page may run, for its Content-Security-Policy."""
 _REFRESH_SECONDS = 15
-_CARDS_PER_TURN = 20
+_TURN_SECONDS = 0.005
+_MOST_BYTES = 16 << 20  # of the page
+_LEAST_CARD_BYTES, _MOST_CARD_BYTES = 16 << 10, 256 << 10  # an honest one has some 10 KiB
 _MAX_EARLIER = 8  # upgrades
 
 _HEAD = f"""<!doctype html>
@@ -58,6 +65,9 @@ _LINKS = (
 _SILENT = '<p class="note">{} does not answer. What is below was found before; the log says why.</p>'
 _IMPAIRED = '<div class="note">{}</div>'
 _GONE = '<p class="note"><span class="trouble">{} ({}) does not run: {}.</span></p>'
+_BROKEN = (
+    '<article class="down"><h2>{}</h2><p class="trouble">It cannot be shown: the log says why.</p></article>'
+)
 _EMPTY = """<article class="empty"><h2>No canaries yet</h2>
 <p>Put a probe into a container, label the container, and it appears here within seconds.
 Both must share a Docker network.</p>
@@ -78,7 +88,7 @@ async def page(
     impaired: Iterable[Condition] = (),
     policy: Policy = LIVE,
 ) -> str:
-    """The whole page; it yields to the event loop between cards.
+    """The whole page; it yields to the event loop between cards. What is wrong with one card costs no other.
 
     Args:
         probes: What the exporter polls.
@@ -91,13 +101,14 @@ async def page(
     now = time.monotonic()
     ended = ended or {}
     differ = apart({probe.key: replica(probe) for probe in probes}, policy, time.time())
-    found = {
-        probe.key: [
-            *probe.conditions(policy, time.time(), ended[probe.key][1] if probe.key in ended else None),
-            *differ.get(probe.key, ()),
-        ]
-        for probe in probes
-    }
+    turn = _Turn()
+    found: dict[Key, list[Condition]] = {}
+    for probe in probes:
+        found[probe.key] = [*differ.get(probe.key, ())]
+        with _costs_one(probe):
+            ended_at = ended[probe.key][1] if probe.key in ended else None
+            found[probe.key] += probe.conditions(policy, time.time(), ended_at)
+        await turn.over()
     states = {probe.key: _state(probe, found[probe.key]) for probe in probes}
     ordered = sorted(probes, key=lambda probe: (states[probe.key], probe.key))
     parts = [_HEAD, _top(states.values()), *(_SILENT.format(_text(source)) for source in silent)]
@@ -110,15 +121,39 @@ async def page(
         if (namespace, service, name) not in here
     ]
     parts.append("<main>")
-    for index, probe in enumerate(ordered):
-        parts.append(card(probe, now, ended.get(probe.key), found[probe.key], policy))
-        if index % _CARDS_PER_TURN == 0:
-            await asyncio.sleep(0)
+    most = max(_LEAST_CARD_BYTES, min(_MOST_CARD_BYTES, _MOST_BYTES // max(1, len(ordered))))
+    for probe in ordered:
+        parts.append(_BROKEN.format(_text(probe.container.replica)))
+        with _costs_one(probe):
+            parts[-1] = card(probe, now, ended.get(probe.key), found[probe.key], policy, most)
+        await turn.over()
     footer = (
         f"<footer><small>InferCanary {_text(version)} · refreshes every {_REFRESH_SECONDS} s</small></footer>"
     )
     end = f"<script>{_SCRIPT}</script></body></html>\n"
     return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, end])
+
+
+class _Turn:
+    """Of the event loop, in which others wait."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + _TURN_SECONDS
+
+    async def over(self) -> None:
+        """Let others have theirs, if it is over."""
+        if time.monotonic() >= self._end:
+            await asyncio.sleep(0)
+            self._end = time.monotonic() + _TURN_SECONDS
+
+
+@contextmanager
+def _costs_one(probe: PolledProbe) -> Iterator[None]:
+    """A fault of ours with what one probe reports must not take the page from the others."""
+    try:
+        yield
+    except Exception:
+        log.exception("a container is not shown by a fault of the exporter", **probe.identity)
 
 
 def card(
@@ -127,6 +162,7 @@ def card(
     ended: Ended | None = None,
     conditions: Sequence[Condition] = (),
     policy: Policy = LIVE,
+    most: int = 1 << 20,
 ) -> str:
     """One container; ``now`` is of the monotonic clock.
 
@@ -136,6 +172,7 @@ def card(
         ended: How often the kernel ended it for memory; None where it never did.
         conditions: Of alerts, that hold.
         policy: How many runs a baseline has.
+        most: Characters of its canaries, and a quarter of that of its environment; what is more is counted.
     """
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
@@ -156,18 +193,34 @@ def card(
         neighbours = f'<p class="note">shares its GPU with {_text(probe.neighbours)} for {since}</p>'
     findings = probe.findings or NOTHING
     place = _text("/".join(map(str, probe.key)), 600)
-    canaries = "".join(
+    each = (
         _canary(name, container.replica, list(runs), findings, policy)
         + _earlier(findings.answers.get(name, ()), findings.judgements.get(name), f"{place}/{_text(name)}")
         for name, runs in sorted(probe.history.canaries.items())
     )
+    canaries, left_out = _fitting(each, most)
+    if left_out:
+        canaries += f'<p class="note">and {left_out} canaries more, in <a href="/metrics">metrics</a></p>'
     style = _STATES[_state(probe, conditions)].style
     return (
         f'<article class="{style}"><header class="name"><h2>{_text(container.replica)}</h2>'
         f'<span class="soft">{_text(str(container.service_key))}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
-        f"{_environment(probe.environment, place)}</article>"
+        f"{_environment(probe.environment, place, most // 4)}</article>"
     )
+
+
+def _fitting(pieces: Iterable[str], most: int) -> tuple[str, int]:
+    """The first pieces, up to ``most`` characters and at least one, and how many others there are."""
+    shown: list[str] = []
+    left_out = 0
+    for piece in pieces:
+        most -= len(piece)
+        if shown and (left_out or most < 0):
+            left_out += 1
+        else:
+            shown.append(piece)
+    return "".join(shown), left_out
 
 
 def _ended(ended: Ended) -> str:
@@ -332,13 +385,18 @@ def _drift(drift: Drift) -> str:
     )
 
 
-def _environment(environment: dict[str, str], place: str) -> str:
+def _environment(environment: dict[str, str], place: str, most: int) -> str:
     if not environment:
         return ""
-    entries = "".join(
-        f"<dt>{_text(key, 120)}</dt><dd>{_text(value, 600)}</dd>"
-        for key, value in sorted(environment.items())
+    entries, left_out = _fitting(
+        (
+            f"<dt>{_text(key, 120)}</dt><dd>{_text(value, 600)}</dd>"
+            for key, value in sorted(environment.items())
+        ),
+        most,
     )
+    if left_out:
+        entries += f"<dt>and {left_out} more</dt><dd></dd>"
     return f'<details id="environment:{place}"><summary>Environment</summary><dl>{entries}</dl></details>'
 
 

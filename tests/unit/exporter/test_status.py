@@ -7,8 +7,10 @@ import re
 import time
 
 import pytest
+from structlog.testing import capture_logs
 
 from infercanary.contract.report import Family, Point
+from infercanary.exporter import status
 from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.drawing import before_and_after
@@ -215,3 +217,39 @@ def test_the_page_says_how_far_the_baseline_is_and_what_labels_are_wrong() -> No
     shown = asyncio.run(page([probe], silent=(), version="1"))
     assert "baseline 11 of 24 runs, about 2 min left" in shown
     assert '<p class="note">label infercanary.sevice: &lt;b&gt;</p>' in shown
+
+
+def test_what_is_wrong_with_one_card_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(probe: PolledProbe, *others: object) -> str:
+        if probe.container.name == "evil":
+            raise KeyError("gpu")
+        return card(probe, 0.0)
+
+    card = status.card
+    monkeypatch.setattr(status, "card", broken)
+    probes = [
+        PolledProbe(Container(service="s", name=name, url="http://127.0.0.1:1")) for name in ("evil", "good")
+    ]
+    with capture_logs() as lines:
+        text = asyncio.run(page(probes, silent=(), version="1"))
+    assert re.findall(r"<h2>(.+?)</h2>", text) == ["evil", "good"]
+    assert "It cannot be shown: the log says why." in text
+    assert [(line["container"], line["log_level"]) for line in lines] == [("evil", "error")]
+
+
+def test_a_card_has_a_bound_and_counts_what_it_leaves_out() -> None:
+    probe = PolledProbe(Container(service="s", name="wide", url="http://127.0.0.1:1"))
+    probe.environment = {"'" * 100 + f"{n:03}": "'" * 600 for n in range(200)}
+    probe.history.take(
+        RunSummary("'" * 100 + f"{n:02}", 1.0, "raised", "'" * 300, None, None, None) for n in range(16)
+    )
+    text = asyncio.run(page([probe] * 1, silent=(), version="1"))
+    many = [
+        PolledProbe(Container(service="s", name=f"wide-{n}", url="http://127.0.0.1:1")) for n in range(1100)
+    ]
+    for each in many:
+        each.environment, each.history = probe.environment, probe.history
+    whole = asyncio.run(page(many, silent=(), version="1"))
+    assert len(text) < 400_000 and re.search(r"and \d+ more<", text)
+    assert len(whole) < 40_000_000 and re.search(r"and \d+ canaries more", whole)
+    assert whole.count("<article") == 1100
