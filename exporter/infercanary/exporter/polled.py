@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable
 
@@ -132,6 +134,7 @@ METRICS = (
 
 _TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
 _COLD_START_BYTES = 8 << 10  # of the names of canaries in one family
+_SETTLED_SECONDS = 300.0  # until who shares its GPU is a fact of a start
 _GENERATIONS = 2  # this start, and the one before: its runs may come out of the journal
 
 
@@ -167,6 +170,7 @@ class PolledProbe:
         self.shared_gpus: dict[SeenGpu, GpuShare] = {}
         self.neighbours = ""
         self.neighbours_since: float | None = None
+        self._met: tuple[str, float] = "", -math.inf  # those that others claim to be now, and since when
         # Up to where its runs were collected.
         self.cursor = ""
         self.sequences: dict[str, int] = {}  # by boot id, of its last starts: the last run that was taken
@@ -242,6 +246,7 @@ class PolledProbe:
             profiles: Of the runs in it.
         """
         c = self.container
+        self._settle(time.monotonic())
         environment = self._shared(self._environment(accepted.environment))
         before = self.generations.pop(boot_id, None)
         if before is None and next(reversed(self.generations), "") in self.sequences:
@@ -377,9 +382,20 @@ class PolledProbe:
         names = sorted({name for share in gpus.values() for name in share.names})
         more = " and others" if any(share.others > len(names) for share in gpus.values()) else ""
         neighbours = ", ".join(names) + more if names else NOBODY if gpus else ""
-        if neighbours != self.neighbours:
-            self.neighbours, self.neighbours_since = neighbours, now
+        if neighbours != self._met[0]:
+            self._met = neighbours, now
+        if not self.neighbours:
+            self.neighbours, self.neighbours_since = self._met
         self.shared_gpus = gpus
+
+    def _settle(self, now: float) -> None:
+        """Take the neighbours of now for a fact of the start, once they stayed for a while.
+
+        Any probe may claim to be on this GPU, and each change is judged: one that comes and goes must not be.
+        """
+        neighbours, since = self._met
+        if neighbours != self.neighbours and now - since >= _SETTLED_SECONDS:
+            self.neighbours, self.neighbours_since = neighbours, since
 
     def _shared(self, environment: dict[str, str]) -> dict[str, str]:
         """The same environment as one that is in memory already: many reports may wait for the store."""

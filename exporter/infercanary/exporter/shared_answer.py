@@ -31,9 +31,7 @@ class SharedAnswer:
             Exception: What making them raised; whoever asks next tries again.
         """
         making = self._making
-        if making is None or (
-            making.done() and (making.cancelled() or time.monotonic() >= self._good_until)
-        ):
+        if making is None or (making.done() and (making.cancelled() or time.monotonic() >= self._good_until)):
             making = self._making = asyncio.create_task(self._made())
         return await asyncio.shield(making)  # who asked first may leave
 

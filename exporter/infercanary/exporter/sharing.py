@@ -168,7 +168,7 @@ def shared_gpus(
     for key, its in gpus.items():
         for gpu in its:
             users[gpu.uuid][key] = gpu
-    unknown = {uuid: _unknown(its.values()) for uuid, its in users.items()}
+    own = {uuid: _own(its.values()) for uuid, its in users.items()}
     # Of a thousand on one GPU each would have to read 999 names.
     first = {uuid: sorted(its, key=lambda key: key[::-1])[: _NAMES + 1] for uuid, its in users.items()}
     return {
@@ -176,7 +176,7 @@ def shared_gpus(
             gpu: GpuShare(
                 len(users[gpu.uuid]) - 1,
                 tuple(_name(other) for other in first[gpu.uuid] if other != key)[:_NAMES],
-                unknown[gpu.uuid],
+                _unknown(gpu.listed, own[gpu.uuid]),
             )
             for gpu in its
         }
@@ -190,11 +190,14 @@ def _name(key: Key) -> str:
     return f"{namespace}/{service}" if namespace else replica
 
 
-def _unknown(users: Iterable[SeenGpu]) -> int | None:
-    """What NVML lists beyond the containers' own; a driver that hides some of those hides others' too."""
-    each = [*users]
-    listed = max((gpu.listed for gpu in each if gpu.listed is not None), default=None)
-    own = [gpu.own for gpu in each if gpu.own is not None]
-    if listed is None or len(own) < len(each) or listed < sum(own):
-        return None
-    return listed - sum(own)
+def _own(users: Iterable[SeenGpu]) -> int | None:
+    """The processes of all containers with a probe on a GPU; None where one does not know its own."""
+    each = [gpu.own for gpu in users]
+    known = [own for own in each if own is not None]
+    return sum(known) if len(known) == len(each) else None
+
+
+def _unknown(listed: int | None, own: int | None) -> int | None:
+    """What NVML lists to a container beyond those: what it lists to others is their claim. A driver that hides some of
+    the known ones hides others' too."""
+    return listed - own if listed is not None and own is not None and listed >= own else None

@@ -74,9 +74,9 @@ def of_runs(runs: Iterable[Run]) -> Packed:
     return {canary: tuple(map(pack, _ends(profiles))) for canary, profiles in found.items()}
 
 
-def _ends(profiles: Sequence[_P]) -> Sequence[_P]:
+def _ends(profiles: list[_P]) -> list[_P]:
     """Those that are kept of several, in order of time."""
-    return profiles if len(profiles) <= FIRST + KEPT else (*profiles[:FIRST], *profiles[-KEPT:])
+    return profiles[:FIRST] + profiles[max(FIRST, len(profiles) - KEPT) :]
 
 
 def merged(known: Mapping[str, tuple[bytes, ...]], new: Mapping[str, tuple[bytes, ...]]) -> Packed:

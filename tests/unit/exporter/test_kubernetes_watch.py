@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from infercanary.exporter.discovery import kubernetes_watch
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.discovery.kubernetes_pods import Pod
+from infercanary.exporter.discovery.kubernetes_pods import Pod, containers
 from infercanary.exporter.discovery.kubernetes_watch import ExpiredError, LineSplitter, NodePods, WatchError
 
 WATCH = gzip.decompress((Path(__file__).parents[2] / "golden/kubernetes/watch.jsonl.gz").read_bytes())
@@ -85,7 +85,6 @@ def test_a_pod_that_cannot_be_read_costs_no_other(monkeypatch: pytest.MonkeyPatc
             raise ValueError("odd")
         return containers(of)
 
-    containers = kubernetes_watch.containers
     monkeypatch.setattr(kubernetes_watch, "containers", broken)
     known = listed(pod("1", 1), pod("evil", 2), pod("2", 3))
     known.take_event(event("MODIFIED", pod("evil", 4)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from infercanary.contract.report import SCHEMA_VERSION, Family, Metric, Point, Report, encode
 from infercanary.contract.vocabulary import GPU_SHARED_WITH, NOBODY
-from infercanary.exporter import collect
+from infercanary.exporter import collect, polled
 from infercanary.exporter.collect import Collector
 from infercanary.exporter.config import ExporterConfig
 from infercanary.exporter.discovery.base import Container
@@ -303,19 +303,24 @@ def test_a_thousand_on_one_gpu_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("counts", "unknown"),
     [
-        ([(5, 1), (5, 2)], 2),
-        ([(3, 1), (5, 2)], 2),  # one of them is shown less
-        ([(1, 1), (1, 1)], None),  # the driver shows each its own: it hides others' too
-        ([(5, 1), (5, None)], None),
-        ([(None, 1)], None),
+        ([(5, 1), (5, 2)], [2, 2]),
+        ([(3, 1), (5, 2)], [0, 2]),  # one of them is shown less, and what the other is shown is its claim
+        ([(1, 1), (999_999, 0)], [0, 999_998]),
+        ([(1, 1), (1, 1)], [None, None]),  # the driver shows each its own: it hides others' too
+        ([(5, 1), (5, None)], [None, None]),
+        ([(None, 1)], [None]),
     ],
 )
-def test_processes_of_nobody_known(counts: list[tuple[int | None, int | None]], unknown: int | None) -> None:
+def test_processes_of_nobody_known(
+    counts: list[tuple[int | None, int | None]], unknown: list[int | None]
+) -> None:
     gpus = {("", "s", str(i)): (SeenGpu("0", "GPU-a", *each),) for i, each in enumerate(counts)}
-    assert {share.unknown for each in shared_gpus(gpus).values() for share in each.values()} == {unknown}
+    assert [share.unknown for each in shared_gpus(gpus).values() for share in each.values()] == unknown
 
 
-async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host) -> None:
+async def test_a_neighbour_that_comes_onto_the_gpu_is_named(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host.collector.follow([found("a"), found("b")])
     await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
@@ -326,6 +331,11 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host) -> None:
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}
     assert host.after_the_next_poll(UNKNOWN_PROCESSES) == {"a": 1, "b": 1}
     await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == NOBODY, (
+        "it may be gone soon"
+    )
+    monkeypatch.setattr(polled, "_SETTLED_SECONDS", 0.0)
+    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
     assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == "b"
     assert "shares its GPU with b for 0 s" in card(host.probe("a"), time.monotonic())
     await host.reports("b", ())
@@ -334,7 +344,19 @@ async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host) -> None:
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0, "b": 0}
     host.collector.follow([found("a")])
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
+    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
     assert "shares its GPU" not in card(host.probe("a"), time.monotonic())
+
+
+async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host) -> None:
+    """Each change of a start's facts is judged: who claims another's GPU in each second report must cost nothing."""
+    host.collector.follow([found("a"), found("b")])
+    for number in range(6):
+        await host.reports("b", seen(("3", "GPU-a" if number % 2 else "GPU-b"), listed=3, own=1))
+        await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+        assert host.after_the_next_poll(SHARED_GPU)["a"] == number % 2
+    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == NOBODY
 
 
 async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
