@@ -286,7 +286,7 @@ def _wider(logs: Floats, variance: float, df: float) -> float:
     if not variance:
         return 1.0
     sides = [side for side in (logs.mean(axis=0), logs.mean(axis=1)) if side.size > 1]  # new, old
-    free = sum(side.size - 1 for side in sides)
+    free: int = sum(side.size - 1 for side in sides)
     squares = math.fsum(float(x) for side in sides for x in (side - side.mean()) ** 2) / variance
     return 1.0 + max(squares - free, 0.0) / (df + free)
 
