@@ -7,7 +7,6 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -35,6 +34,9 @@ _write_openmetrics: Callable[[Collector], bytes] = generate_latest_openmetrics
 
 _BOUNDS = (*map(_number, LADDER), "+Inf")
 _KINDS: tuple[Kind, ...] = get_args(Kind)
+_MOST_BYTES = 256 << 10  # of an answer at once
+_SLICE_BYTES = 32 << 10  # of a text
+_KEPT_BYTES = 512 << 10  # of a replaced text, for each reader that was in the middle of it
 _IDENTITY = "\0"  # stands for a label of the identity; no accepted label value has one
 
 
@@ -88,7 +90,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
 
 
 class Pieces(NamedTuple):
-    """A part of an exposition: ``size`` bytes, once joined."""
+    """A part of an exposition: ``size`` bytes, once joined; at most 256 KiB."""
 
     texts: list[bytes]
     size: int
@@ -101,7 +103,6 @@ class _Shown:
         self.layout = layout  # the first holder's: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
-        self._series: dict[Key, tuple[bytes, dict[str, bytes]]] = {}  # of each text, once somebody asked
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,18 +114,25 @@ class _Shown:
             else (name,)
         )
 
-    def series(self, key: Key, name: str) -> bytes:
-        """The lines of one container's series of one name: shared by all who ask, until its text is another one."""
-        text = self.texts.get(key, b"")
-        if self.layout.kind != "histogram":
-            return text
-        if self._series.get(key, (None,))[0] is not text:
-            self._series = {known: each for known, each in self._series.items() if known in self.texts}
-            lines = {
-                each: re.findall(rb"^%b[{ ].*\n" % each.encode(), text, re.MULTILINE) for each in self.names
-            }
-            self._series[key] = text, {each: b"".join(found) for each, found in lines.items()}
-        return self._series[key][1][name]
+    def header(self, *, in_openmetrics: bool) -> bytes:
+        """Of all its lines."""
+        return _header(self.layout.name, self.layout.kind, self.layout.help, in_openmetrics)
+
+    def slices(self) -> Iterator[bytes]:
+        """All texts, in whole lines of 32 KiB at most; who asks slowly may be shown texts that were replaced meanwhile.
+
+        Of one beyond 512 KiB, which no honest container has, the rest is left out then: each reader would keep it.
+        """
+        for key in [*self.texts]:
+            text, at = self.texts.get(key, b""), 0  # its holder may have gone since
+            is_kept = len(text) <= _KEPT_BYTES
+            while part := _lines(text, at):
+                if not is_kept:
+                    text = b""
+                yield part
+                if not is_kept and not (text := self.texts.get(key, b"")).startswith(part, at):
+                    break
+                at += len(part)
 
 
 class Exposition:
@@ -196,15 +204,14 @@ class Exposition:
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """The exposition, family by family, but for OpenMetrics' ``# EOF``.
 
-        Each family is whole, and as it is when it is asked for: to take all of them at once, tens of thousands of
-        references, would stop the event loop for 10 ms. Of a disputed one that holds for each container's series of one
-        name.
+        Each part is as it is when it is asked for: to take all at once, tens of thousands of references, would stop the
+        event loop for 10 ms, and readers that fall behind would keep what is no longer shown.
 
         Args:
             in_openmetrics: Whether it is for OpenMetrics, else for the text format.
 
         Yields:
-            Header and lines of each family, in order of the names.
+            Header and lines of each family, in order of the names; large families in several parts.
         """
         for _, names in groupby(sorted(self._families), key=itemgetter(0)):
             found = [self._families[name] for name in names if name in self._families]
@@ -212,9 +219,11 @@ class Exposition:
                 yield from _disputed(found)
             elif found:  # its last holder may have gone since
                 [shown] = found
-                layout = shown.layout
-                header = _header(layout.name, layout.kind, layout.help, in_openmetrics)
-                yield Pieces([header, *shown.texts.values()], len(header) + shown.size)
+                header = shown.header(in_openmetrics=in_openmetrics)
+                if (size := len(header) + shown.size) <= _MOST_BYTES:
+                    yield Pieces([header, *shown.texts.values()], size)
+                else:
+                    yield from _together(chain([header], shown.slices()))
 
     def _is_disputed(self, layout: Layout) -> bool:
         return any((layout.base, kind) in self._families for kind in _KINDS if kind != layout.kind)
@@ -230,13 +239,39 @@ class Exposition:
 def _disputed(shown: Iterable[_Shown]) -> Iterator[Pieces]:
     """The lines of one name with several kinds: without a header, which could be right for one of them only.
 
-    Those of one series' name are together, as OpenMetrics wants it. Nobody who reads slowly holds them.
+    Those of one series' name are together, as OpenMetrics wants it.
     """
     of_name = sorted(((name, kind) for kind in shown for name in kind.names), key=itemgetter(0))
     for name, of_kind in of_name:
-        for key in [*of_kind.texts]:
-            text = of_kind.series(key, name)
-            yield Pieces([text], len(text))
+        for pieces in _together(of_kind.slices()):
+            texts = pieces.texts if len(of_kind.names) == 1 else [_of(name, text) for text in pieces.texts]
+            yield Pieces(texts, sum(map(len, texts)))
+
+
+def _of(name: str, text: bytes) -> bytes:
+    """The lines of the series of one name."""
+    begins = (b"%b{" % name.encode(), b"%b " % name.encode())
+    return b"".join(b"%b\n" % line for line in text.split(b"\n") if line.startswith(begins))
+
+
+def _together(slices: Iterable[bytes]) -> Iterator[Pieces]:
+    """Put slices together, before the next one is asked for."""
+    several: list[bytes] = []
+    size = 0
+    for each in slices:
+        several.append(each)
+        size += len(each)
+        if size > _MOST_BYTES - _SLICE_BYTES:
+            yield Pieces(several, size)
+            several, size = [], 0
+    if several:
+        yield Pieces(several, size)
+
+
+def _lines(text: bytes, at: int) -> bytes:
+    """Whole lines from ``at`` on: the text itself where it is no more than a slice."""
+    end = at + _SLICE_BYTES
+    return text[at : text.rfind(b"\n", at, end) + 1 or end] if len(text) > _SLICE_BYTES else text[at:]
 
 
 class _Given(Collector):

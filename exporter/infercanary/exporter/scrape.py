@@ -135,15 +135,9 @@ async def send(request: web.Request, parts: Iterable[Pieces], content_type: str)
 
 def _blocks(parts: Iterable[Pieces]) -> Iterator[bytes]:
     """The bytes of ``parts``, no more at once than a client that falls behind may hold."""
-    for texts, size in parts:
-        batch = 1 + len(texts) * _BLOCK_BYTES // max(1, size)
-        for start in range(0, len(texts), batch):
-            several = texts[start : start + batch]
-            if sum(map(len, several)) <= 2 * _BLOCK_BYTES:  # they are of about one size
-                yield b"".join(several)
-                continue
-            for text in several:
-                yield from (text[at : at + _BLOCK_BYTES] for at in range(0, len(text), _BLOCK_BYTES))
+    for texts, _ in parts:
+        block = b"".join(texts)
+        yield from (block[at : at + _BLOCK_BYTES] for at in range(0, len(block), _BLOCK_BYTES))
 
 
 def _ranges(header: str) -> list[_Range]:

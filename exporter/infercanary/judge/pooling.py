@@ -283,7 +283,7 @@ def _wider(logs: Floats, variance: float, df: float) -> float:
         variance: That is expected of a start.
         df: Degrees of freedom that restarts are known on.
     """
-    if not variance:
+    if not variance or logs.shape[1] < 2:  # by how much the old image's differ is learned, as restarts
         return 1.0
     sides = [side for side in (logs.mean(axis=0), logs.mean(axis=1)) if side.size > 1]  # new, old
     free: int = sum(side.size - 1 for side in sides)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import tracemalloc
 from itertools import accumulate
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -200,16 +202,73 @@ def test_a_name_with_several_kinds_hides_nobody() -> None:
         assert values["infercanary_disputed_total", B[1]] == 7.0
         assert values["infercanary_disputed_count", "h-1"] == 3.0
         assert [family.type for family in families if "temperature" in family.name] == ["gauge"]
-    first, second = (
-        [text for pieces in exposition.families(in_openmetrics=True) for text in pieces.texts] for _ in "ab"
-    )
-    assert all(one is other for one, other in zip(first, second, strict=True)), "readers share what is sent"
     exposition.replace(("hostile", "h-1"), [write(histogram, identity(("hostile", "h-1")))])
     assert 'infercanary_disputed_count{container="h-1"' in joined(exposition)
     for key in (A, ("hostile", "h-0"), ("hostile", "h-1")):
         exposition.forget(key)
     assert exposition.replace(B, [rival]) == []
     assert "# TYPE infercanary_disputed_total counter" in joined(exposition)
+
+
+def wide(value: float, size: int) -> Family:
+    """A gauge of so many bytes, nearly all of them in its labels."""
+    points = tuple(Point((f"{n:05}" + "x" * 250,), value) for n in range(size // 320))
+    return Family("infercanary_wide", "gauge", "Wide.", ("label",), points)
+
+
+LINES = [
+    [wide(1.0, 5 << 20)],
+    [wide(1.0, 300_000)] * 3,
+    [wide(1.0, 2 << 20), msgspec.structs.replace(wide(1.0, 5 << 20), name="infercanary_wide_total", kind="counter")],
+    [LATENCY.family({(f"{n:03}",): HistogramValue((1,) * (len(LADDER) + 1), 1.0) for n in range(400)}),
+     Family(LATENCY.name, "gauge", "Another.", (), (Point((), 1.0),))],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("families", LINES, ids=["one", "several", "disputed", "disputed histogram"])
+def test_no_part_is_large_and_all_lines_are_there(families: list[Family]) -> None:
+    exposition = Exposition()
+    lines = [write(each, identity(("s", f"c-{n}"))) for n, each in enumerate(families)]
+    for n, each in enumerate(lines):
+        exposition.replace(("s", f"c-{n}"), [each])
+    parts = [*exposition.families(in_openmetrics=True)]
+    assert max(size for _, size in parts) <= 256 << 10
+    shown = joined(exposition).splitlines()
+    assert sorted(line for line in shown if not line.startswith("#")) == sorted(
+        line for each in lines for line in each.text.decode().splitlines()
+    )
+    assert len(parts) <= 3 + sum(len(each.text) for each in lines) // (8 << 10), "small texts are put together"
+
+
+def test_who_reads_slowly_keeps_no_large_text_that_was_replaced() -> None:
+    exposition = Exposition()
+    readers = []
+    tracemalloc.start()
+    for version in range(7):
+        for key in (A, B):
+            exposition.replace(key, [write(wide(version, 4 << 20), identity(key))])
+        if not version:
+            shown, _ = tracemalloc.get_traced_memory()
+        reader = exposition.families(in_openmetrics=False)
+        readers.append((reader, next(reader)))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held - shown < len(readers) * (640 << 10), "each its part, and none of them a version"
+
+
+def test_a_text_that_is_replaced_while_it_is_read_is_whole_or_of_a_size_that_nobody_honest_has() -> None:
+    for size, is_whole in ((400_000, True), (4 << 20, False)):
+        exposition = Exposition()
+        first, second = (write(wide(value, size), identity(A)) for value in (1.0, 2.0))
+        exposition.replace(A, [first])
+        reader = exposition.families(in_openmetrics=False)
+        begin = next(reader)
+        exposition.replace(A, [second])
+        rest = [begin, *reader]
+        text = b"".join(text for pieces in rest for text in pieces.texts)
+        lines = text.partition(b"gauge\n")[2]
+        assert first.text.startswith(lines) and lines.endswith(b"\n")
+        assert (lines == first.text) == is_whole
 
 
 def test_the_header_is_the_first_live_holders() -> None:

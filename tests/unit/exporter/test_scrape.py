@@ -95,5 +95,5 @@ def test_a_reader_who_falls_behind_holds_no_large_block(sizes: list[int]) -> Non
     texts = [bytes([65 + n % 26]) * size for n, size in enumerate(sizes)]
     blocks = list(scrape._blocks([Pieces(texts, sum(sizes))]))
     assert b"".join(blocks) == b"".join(texts)
-    assert all(len(block) <= 512 << 10 for block in blocks)
+    assert all(len(block) <= 256 << 10 for block in blocks)
     assert len(blocks) <= 1 + sum(sizes) // (64 << 10), "many small texts are joined"

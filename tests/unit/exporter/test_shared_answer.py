@@ -24,7 +24,7 @@ class Maker:
         return b"page %d" % self.count
 
 
-async def test_many_who_ask_at_once_are_one_work() -> None:
+async def test_many_who_ask_together_are_one_work() -> None:
     maker = Maker()
     answer = SharedAnswer(maker)
     first, *others = [asyncio.create_task(answer.get()) for _ in range(40)]
