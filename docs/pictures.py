@@ -37,7 +37,8 @@ async def status_page() -> str:
     """
     [exporter] = await exporters(SITUATIONS[SITUATION], lambda _: None)
     with patch("time.time", lambda: END), patch("time.monotonic", lambda: END + 2):
-        return await status.page(exporter.collector.probes.values(), silent=(), version=VERSION)
+        page = await status.page(exporter.collector.probes.values(), silent=(), version=VERSION)
+    return page.decode()
 
 
 def report() -> str:

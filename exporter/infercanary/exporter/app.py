@@ -243,7 +243,7 @@ class Exporter:
         ]
 
     async def _page(self) -> bytes:
-        text = await status.page(
+        return await status.page(
             [*self.collector.probes.values()],
             silent=[discovery.source for discovery in self.discoveries.values() if not discovery.up],
             version=VERSION,
@@ -251,7 +251,6 @@ class Exporter:
             impaired=self.impaired(),
             policy=self.live.current.judge.policy(),
         )
-        return text.encode()
 
     def _reconfigure(self, config: ExporterConfig) -> None:
         for kind in registered():
@@ -318,7 +317,12 @@ async def page(request: web.Request) -> web.StreamResponse:
         HTML, already sent.
     """
     text = await request.app[EXPORTER].page.get()
-    return await scrape.send(request, [expose.Pieces([text], len(text))], "text/html; charset=utf-8")
+    sending = scrape.send(request, [expose.Pieces([text], len(text))], "text/html; charset=utf-8")
+    try:
+        return await asyncio.wait_for(sending, connections.ANSWER_SECONDS)
+    except asyncio.TimeoutError:
+        # Who names a longer time, as for a scrape, would keep a page that others do not see any more.
+        raise ConnectionError("the page was not taken in time") from None
 
 
 @routes.get(runbooks.PATH)

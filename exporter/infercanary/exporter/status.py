@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import structlog
 
@@ -48,7 +49,7 @@ SCRIPT_SOURCE = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).dig
 """The only script that a page may run, for its Content-Security-Policy."""
 _REFRESH_SECONDS = 15
 _TURN_SECONDS = 0.005
-_MOST_BYTES = 16 << 20  # of the page
+_MOST_BYTES = 16 << 20  # of the page, but for what each card has in any case
 _LEAST_CARD_BYTES, _MOST_CARD_BYTES = 16 << 10, 256 << 10  # an honest one has some 10 KiB
 _MAX_EARLIER = 8  # upgrades
 
@@ -87,7 +88,7 @@ async def page(
     ended: Mapping[Key, Ended] | None = None,
     impaired: Iterable[Condition] = (),
     policy: Policy = LIVE,
-) -> str:
+) -> bytes:
     """The whole page; it yields to the event loop between cards. What is wrong with one card costs no other.
 
     Args:
@@ -97,19 +98,23 @@ async def page(
         ended: Of each container that the kernel ended for memory, also of one that is gone.
         impaired: What is wrong with the exporter itself.
         policy: The numbers by which conditions of alerts hold.
+
+    Returns:
+        HTML in UTF-8.
     """
     now = time.monotonic()
     ended = ended or {}
     differ = apart({probe.key: replica(probe) for probe in probes}, policy, time.time())
     turn = _Turn()
     found: dict[Key, list[Condition]] = {}
+    states = dict.fromkeys((probe.key for probe in probes), _IN_TROUBLE)
     for probe in probes:
-        found[probe.key] = [*differ.get(probe.key, ())]
         with _costs_one(probe):
             ended_at = ended[probe.key][1] if probe.key in ended else None
-            found[probe.key] += probe.conditions(policy, time.time(), ended_at)
+            holding = [*differ.get(probe.key, ()), *probe.conditions(policy, time.time(), ended_at)]
+            states[probe.key] = _state(probe, holding)
+            found[probe.key] = holding
         await turn.over()
-    states = {probe.key: _state(probe, found[probe.key]) for probe in probes}
     ordered = sorted(probes, key=lambda probe: (states[probe.key], probe.key))
     parts = [_HEAD, _top(states.values()), *(_SILENT.format(_text(source)) for source in silent)]
     # Of discoveries the lines above say which.
@@ -120,18 +125,23 @@ async def page(
         for (namespace, service, name), how in sorted(ended.items())
         if (namespace, service, name) not in here
     ]
-    parts.append("<main>")
     most = max(_LEAST_CARD_BYTES, min(_MOST_CARD_BYTES, _MOST_BYTES // max(1, len(ordered))))
+    cards: list[bytes] = []
     for probe in ordered:
-        parts.append(_BROKEN.format(_text(probe.container.replica)))
-        with _costs_one(probe):
-            parts[-1] = card(probe, now, ended.get(probe.key), found[probe.key], policy, most)
+        text = _BROKEN.format(_text(probe.container.replica))
+        if probe.key in found:
+            with _costs_one(probe):
+                text = card(probe, now, ended.get(probe.key), found[probe.key], policy, most)
+        cards.append(text.encode())  # as text, one odd character would make it four times as long in memory
         await turn.over()
     footer = (
         f"<footer><small>InferCanary {_text(version)} · refreshes every {_REFRESH_SECONDS} s</small></footer>"
     )
     end = f"<script>{_SCRIPT}</script></body></html>\n"
-    return "\n".join([*parts, "" if ordered else _EMPTY, "</main>", footer, end])
+    begin = "\n".join([*parts, "<main>"]).encode()
+    return b"\n".join(
+        [begin, *cards, "\n".join(["" if ordered else _EMPTY, "</main>", footer, end]).encode()]
+    )
 
 
 class _Turn:
@@ -147,13 +157,18 @@ class _Turn:
             self._end = time.monotonic() + _TURN_SECONDS
 
 
+_faults: WeakKeyDictionary[PolledProbe, type[Exception]] = WeakKeyDictionary()  # that the log has
+
+
 @contextmanager
 def _costs_one(probe: PolledProbe) -> Iterator[None]:
-    """A fault of ours with what one probe reports must not take the page from the others."""
+    """A fault of ours with what one probe reports must not take the page from the others; it is logged once."""
     try:
         yield
-    except Exception:
-        log.exception("a container is not shown by a fault of the exporter", **probe.identity)
+    except Exception as error:
+        if _faults.get(probe) is not type(error):
+            _faults[probe] = type(error)
+            log.exception("a container is not shown by a fault of the exporter", **probe.identity)
 
 
 def card(
@@ -172,7 +187,8 @@ def card(
         ended: How often the kernel ended it for memory; None where it never did.
         conditions: Of alerts, that hold.
         policy: How many runs a baseline has.
-        most: Characters of its canaries, and a quarter of that of its environment; what is more is counted.
+        most: Bytes of alerts, canaries and environment, of which the first and the last may have a quarter in any
+            case; what is more is counted.
     """
     container = probe.container
     age = "no report yet" if probe.reported_at is None else f"reported {_age(now - probe.reported_at)} ago"
@@ -181,7 +197,10 @@ def card(
     trouble = f'<p class="trouble">{_text(probe.trouble, 400)}</p>' if probe.trouble else ""
     if ended is not None:
         trouble += f'<p class="trouble">{_ended(ended)}</p>'
-    trouble += "".join(map(_condition, _to_show(conditions, ended)))
+    holding = [*_to_show(conditions, ended)]
+    alerts, left_out = _fitting(map(_condition, holding), len(holding), most // 4)
+    most -= _size(alerts)
+    trouble += alerts + _more(left_out, "alerts")
     trouble += "".join(f'<p class="note">{_text(note, 400)}</p>' for note in container.notes)
     if tag_moves(container.image):
         trouble += (
@@ -198,29 +217,36 @@ def card(
         + _earlier(findings.answers.get(name, ()), findings.judgements.get(name), f"{place}/{_text(name)}")
         for name, runs in sorted(probe.history.canaries.items())
     )
-    canaries, left_out = _fitting(each, most)
-    if left_out:
-        canaries += f'<p class="note">and {left_out} canaries more, in <a href="/metrics">metrics</a></p>'
+    of_environment = most // 4
+    canaries, left_out = _fitting(each, len(probe.history.canaries), most - of_environment)
+    of_environment = max(of_environment, most - _size(canaries))
+    canaries += _more(left_out, "canaries")
     style = _STATES[_state(probe, conditions)].style
     return (
         f'<article class="{style}"><header class="name"><h2>{_text(container.replica)}</h2>'
         f'<span class="soft">{_text(str(container.service_key))}</span><small class="age">{age}</small></header>'
         f'<p class="image">{image or "not from Docker"}</p>{trouble}{neighbours}{canaries}'
-        f"{_environment(probe.environment, place, most // 4)}</article>"
+        f"{_environment(probe.environment, place, of_environment)}</article>"
     )
 
 
-def _fitting(pieces: Iterable[str], most: int) -> tuple[str, int]:
-    """The first pieces, up to ``most`` characters and at least one, and how many others there are."""
+def _fitting(pieces: Iterable[str], count: int, most: int) -> tuple[str, int]:
+    """The first of ``count`` pieces, up to ``most`` bytes and at least one, and how many others there are."""
     shown: list[str] = []
-    left_out = 0
     for piece in pieces:
-        most -= len(piece)
-        if shown and (left_out or most < 0):
-            left_out += 1
-        else:
-            shown.append(piece)
-    return "".join(shown), left_out
+        most -= _size(piece)
+        if shown and most < 0:
+            break
+        shown.append(piece)
+    return "".join(shown), count - len(shown)
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def _more(count: int, what: str) -> str:
+    return f'<p class="note">and {count} {what} more, in <a href="/metrics">metrics</a></p>' if count else ""
 
 
 def _ended(ended: Ended) -> str:
@@ -246,6 +272,9 @@ _STATES = (  # the worst first
 )
 
 
+_IN_TROUBLE = 4
+
+
 def _state(probe: PolledProbe, conditions: Sequence[Condition]) -> int:
     """Which of the states it is in."""
     if probe.container.url is None:
@@ -257,7 +286,7 @@ def _state(probe: PolledProbe, conditions: Sequence[Condition]) -> int:
     if not all(runs[-1].outcome in ("ok", "busy") for runs in probe.history.canaries.values()):
         return 3
     if conditions:
-        return 4
+        return _IN_TROUBLE
     judged = probe.findings.judgements.values() if probe.findings is not None else ()
     return 5 if any(judgement.state == "regressed" for judgement in judged) else 6
 
@@ -393,6 +422,7 @@ def _environment(environment: dict[str, str], place: str, most: int) -> str:
             f"<dt>{_text(key, 120)}</dt><dd>{_text(value, 600)}</dd>"
             for key, value in sorted(environment.items())
         ),
+        len(environment),
         most,
     )
     if left_out:

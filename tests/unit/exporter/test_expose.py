@@ -237,7 +237,9 @@ def test_no_part_is_large_and_all_lines_are_there(families: list[Family]) -> Non
     assert sorted(line for line in shown if not line.startswith("#")) == sorted(
         line for each in lines for line in each.text.decode().splitlines()
     )
-    assert len(parts) <= 3 + sum(len(each.text) for each in lines) // (8 << 10), "small texts are put together"
+    assert len(parts) <= 3 + sum(len(each.text) for each in lines) // (8 << 10), (
+        "small texts are put together"
+    )
 
 
 def test_who_reads_slowly_keeps_no_large_text_that_was_replaced() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,14 +15,18 @@ from infercanary.contract.report import Family, Point
 from infercanary.exporter import status
 from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
-from infercanary.exporter.drawing import before_and_after
+from infercanary.exporter.drawing import before_and_after, sparkline
 from infercanary.exporter.history import RunSummary, baseline
 from infercanary.exporter.polled import PolledProbe
-from infercanary.exporter.status import _measures, _verdict, page
+from infercanary.exporter.status import _measures, _verdict
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
 from infercanary.judge.model import Judgement, State
 from infercanary.judge.origin import Origin
+
+
+def page(probes: Collection[PolledProbe], **others: Any) -> str:
+    return asyncio.run(status.page(probes, silent=(), version="1", **others)).decode()
 
 
 def shown(state: State, next_look: int | None) -> str:
@@ -115,7 +121,7 @@ class Reported:
         self.probe.own.take(self.probe.families(0.0), 0.0)
 
     def page(self) -> str:
-        return asyncio.run(page([self.probe], silent=(), version="1"))
+        return page([self.probe])
 
 
 def family(name: str, **labels: str) -> Family:
@@ -158,26 +164,26 @@ def test_replicas_that_are_apart_are_on_the_card_of_the_slow_one() -> None:
 
     others = [replica("search-3", 0.9, gpu="T4"), replica("search-4", 0.9, image_id="sha256:2")]
     probes = [replica("search-1", 0.030), replica("search-2", 0.042), *others]
-    text = asyncio.run(page(probes, silent=(), version="1"))
+    text = page(probes)
     cards = dict(re.findall(r'<article class="\w+">.*?<h2>(.+?)</h2>(.*?)</article>', text, re.DOTALL))
     apart = {name for name, card in cards.items() if "#infercanaryreplicasapart" in card}
     assert apart == {"search-2"}
     assert "resnet takes 40 % longer here than in search-1" in cards["search-2"]
     assert "<b>1</b> in trouble" in text
-    nearer = asyncio.run(page([replica("a", 0.030), replica("b", 0.034)], silent=(), version="1"))
+    nearer = page([replica("a", 0.030), replica("b", 0.034)])
     assert "#infercanaryreplicasapart" not in nearer
 
 
 def test_trouble_of_the_exporter_is_above_the_cards() -> None:
     trouble = Condition("InferCanaryMonitoringImpaired", "warning", "the store fails", {"reason": "store"})
-    shown = asyncio.run(page([], silent=(), version="1", impaired=[trouble]))
+    shown = page([], impaired=[trouble])
     assert shown.index("the store fails") < shown.index("<main>")
 
 
 def test_a_pod_is_shown_with_its_namespace() -> None:
     running = Container(namespace="prod", pod="search-7d9-a", service="search", name="server", id="1")
     gone = ("test", "search", "search-5c4-a/server")
-    text = asyncio.run(page([PolledProbe(running)], silent=[], version="1", ended={gone: (1, 1.0, "app:1")}))
+    text = page([PolledProbe(running)], ended={gone: (1, 1.0, "app:1")})
     assert '<h2>search-7d9-a/server</h2><span class="soft">prod/search</span>' in text
     assert "search-5c4-a/server (test/search) does not run" in text
 
@@ -214,27 +220,71 @@ def test_the_page_says_how_far_the_baseline_is_and_what_labels_are_wrong() -> No
     )
     probe = PolledProbe(noted)
     probe.history.take(runs(11))
-    shown = asyncio.run(page([probe], silent=(), version="1"))
+    shown = page([probe])
     assert "baseline 11 of 24 runs, about 2 min left" in shown
     assert '<p class="note">label infercanary.sevice: &lt;b&gt;</p>' in shown
 
 
-def test_what_is_wrong_with_one_card_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(probe: PolledProbe, *others: object) -> str:
+@pytest.mark.parametrize("where", ["card", "_state", "conditions"])
+def test_what_is_wrong_with_one_card_costs_no_other(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no page shows a part of it as if that were all, and the log has it once, however often somebody asks."""
+
+    def broken(probe: PolledProbe, *others: Any) -> Any:
         if probe.container.name == "evil":
             raise KeyError("gpu")
-        return card(probe, 0.0)
+        return whole(probe, *others)
 
-    card = status.card
-    monkeypatch.setattr(status, "card", broken)
+    of = PolledProbe if where == "conditions" else status
+    whole = getattr(of, where)
+    monkeypatch.setattr(of, where, broken)
     probes = [
         PolledProbe(Container(service="s", name=name, url="http://127.0.0.1:1")) for name in ("evil", "good")
     ]
     with capture_logs() as lines:
-        text = asyncio.run(page(probes, silent=(), version="1"))
-    assert re.findall(r"<h2>(.+?)</h2>", text) == ["evil", "good"]
-    assert "It cannot be shown: the log says why." in text
+        texts = [page(probes) for _ in range(3)]
+    cards = dict(re.findall(r"<article.*?<h2>(.+?)</h2>(.*?)</article>", texts[-1], re.DOTALL))
+    assert cards["evil"] == '<p class="trouble">It cannot be shown: the log says why.</p>'
+    assert "not from Docker" in cards["good"]
     assert [(line["container"], line["log_level"]) for line in lines] == [("evil", "error")]
+
+
+@pytest.mark.parametrize("letter", ["a", "'", "\U0001f600"])
+def test_a_page_is_bound_in_bytes_and_builds_nothing_that_it_leaves_out(
+    letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def counted(runs: Sequence[RunSummary]) -> str:
+        drawn.append(len(runs))
+        return sparkline(runs)
+
+    monkeypatch.setattr(status, "sparkline", counted)
+    monkeypatch.setattr(status, "_MOST_BYTES", 10 * status._LEAST_CARD_BYTES)
+    probes = [
+        PolledProbe(Container(service="s", name=f"wide-{n}", url="http://127.0.0.1:1")) for n in range(10)
+    ]
+    names = [letter * 100 + f"{n:02}" for n in range(16)]
+    for probe in probes:
+        probe.environment = {letter * 100 + f"{n:03}": letter * 600 for n in range(200)}
+        probe.history.take(
+            RunSummary(name, float(n), "raised", letter * 300, 0.1, 0.1, 0.1)
+            for n in range(120)
+            for name in names
+        )
+        probe.reported.take([family_of(letter * 40, 400)], 0.0)
+        probe.up = True
+    text = page(probes)
+    shown = text.count('class="canary"')
+    assert len(text.encode()) < 1.3 * 10 * status._LEAST_CARD_BYTES
+    assert len(drawn) <= shown + len(probes)
+    assert len(re.findall(r"and \d+ canaries more", text)) == len(probes)
+    assert len(re.findall(r"and \d+ alerts more", text)) == len(probes)
+    assert len(re.findall(r"and \d+ more<", text)) == len(probes)
+
+
+def family_of(name: str, count: int) -> Family:
+    points = tuple(Point((f"{n}{name}", "cpu_only_build"), 1.0) for n in range(count))
+    return Family("infercanary_cuda_missing", "gauge", "", ("canary", "reason"), points)
 
 
 def test_a_card_has_a_bound_and_counts_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,9 +297,9 @@ def test_a_card_has_a_bound_and_counts_what_it_leaves_out(monkeypatch: pytest.Mo
     for each in probes:
         each.environment = {"'" * 100 + f"{n:03}": "'" * 600 for n in range(200)}
         each.history = probes[0].history
-    one = asyncio.run(page(probes[:1], silent=(), version="1"))
+    one = page(probes[:1])
     assert len(one) < 400_000 and re.search(r"and \d+ more<", one)
     monkeypatch.setattr(status, "_MOST_BYTES", 1 << 18)
-    whole = asyncio.run(page(probes, silent=(), version="1"))
+    whole = page(probes)
     assert len(whole) < 12 * 40_000 and whole.count("<article") == 12
     assert len(re.findall(r"and \d+ canaries more", whole)) == 12
