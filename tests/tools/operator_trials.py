@@ -222,14 +222,15 @@ def _chain(*operators: str) -> onnx.ModelProto:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Record one side of the trial of vector instructions, or both of the provider's."""
+    """Record one side of the trial of vector instructions, or both of another one."""
     trial, *paths = arguments
     journals = [Path(path) for path in paths]
     torch.set_num_threads(1)
     if trial == "vectors_off":
         record(journals, [Trial.of_vectors().before])
     else:
-        record(journals, of_provider(journals[0].parent)[:2])
+        folder = journals[0].parent
+        record(journals, (of_provider(folder) if trial == "provider" else trials(folder)[trial])[:2])
 
 
 if __name__ == "__main__":

@@ -76,11 +76,14 @@ def check(found: dict[str, Any], trial: Trial) -> None:
     assert first["low"] > 0
 
 
-def attempted(trial: Callable[[Path], None], folder: Path) -> None:
+def attempted(
+    trial: Callable[[Path], None], folder: Path, again: Callable[[Path], None] | None = None
+) -> None:
+    """Try up to three times, the others by ``again``."""
     for left in reversed(range(ATTEMPTS)):
         (place := folder / str(left)).mkdir()
         try:
-            trial(place)
+            (trial if again is None or left == ATTEMPTS - 1 else again)(place)
         except AssertionError:
             if not left:
                 raise
@@ -95,10 +98,25 @@ def run_trial(name: str, folder: Path) -> dict[str, Any]:
     return compared(*journals)
 
 
+def run_apart(name: str, folder: Path) -> dict[str, Any]:
+    """In a process of its own: what many tests left of this one's memory is another machine's."""
+    journals = folder / "old", folder / "new"
+    subprocess.run(
+        [sys.executable, str(TOOLS / "operator_trials.py"), name, *map(str, journals)],
+        check=True,
+        timeout=120,
+    )
+    return compared(*journals)
+
+
 @pytest.mark.quiet
 @pytest.mark.parametrize("name", NAMES)
 def test_the_operator_is_named(name: str, tmp_path: Path) -> None:
-    attempted(lambda place: check(run_trial(name, place), trials(place)[name]), tmp_path)
+    attempted(
+        lambda place: check(run_trial(name, place), trials(place)[name]),
+        tmp_path,
+        lambda place: check(run_apart(name, place), trials(place)[name]),
+    )
 
 
 def vectors_off(folder: Path) -> dict[str, Any]:
