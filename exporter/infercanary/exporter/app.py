@@ -315,6 +315,9 @@ async def page(request: web.Request) -> web.StreamResponse:
 
     Returns:
         HTML, already sent.
+
+    Raises:
+        ConnectionError: It was not taken in time; the connection is closed.
     """
     text = await request.app[EXPORTER].page.get()
     sending = scrape.send(request, [expose.Pieces([text], len(text))], "text/html; charset=utf-8")

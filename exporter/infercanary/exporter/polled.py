@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections import Counter
@@ -13,7 +12,7 @@ import msgspec
 from infercanary.client.accept import Accepted, Reason
 from infercanary.client.fetch import Failure
 from infercanary.contract.report import Family, Metric, Run
-from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH, NOBODY
+from infercanary.contract.vocabulary import COLD_START_METRICS, GPU_SHARED_WITH
 from infercanary.exporter.budget import EXCEEDED, Account
 from infercanary.exporter.churn import KnownCanaries, KnownSeries
 from infercanary.exporter.conditions import Condition, Known, conditions
@@ -22,7 +21,15 @@ from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
-from infercanary.exporter.sharing import SHARED, SHARED_GPU, UNKNOWN_PROCESSES, GpuShare, SeenGpu
+from infercanary.exporter.sharing import (
+    SHARED,
+    SHARED_GPU,
+    UNKNOWN_PROCESSES,
+    GpuShare,
+    SeenGpu,
+    in_words,
+    neighbours,
+)
 from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
 from infercanary.judge.policy import LIVE, Policy
@@ -134,7 +141,7 @@ METRICS = (
 
 _TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
 _COLD_START_BYTES = 8 << 10  # of the names of canaries in one family
-_SETTLED_SECONDS = 300.0  # until who shares its GPU is a fact of a start
+_SETTLED_SECONDS = 300.0  # until who comes onto its GPU, or leaves it, is a fact: each change is judged
 _GENERATIONS = 2  # this start, and the one before: its runs may come out of the journal
 
 
@@ -170,7 +177,8 @@ class PolledProbe:
         self.shared_gpus: dict[SeenGpu, GpuShare] = {}
         self.neighbours = ""
         self.neighbours_since: float | None = None
-        self._met: tuple[str, float] = "", -math.inf  # those that others claim to be now, and since when
+        self._settled: frozenset[str] = frozenset()  # those who stayed
+        self._moving: dict[str, float] = {}  # who came since, or left: since when
         # Up to where its runs were collected.
         self.cursor = ""
         self.sequences: dict[str, int] = {}  # by boot id, of its last starts: the last run that was taken
@@ -379,23 +387,20 @@ class PolledProbe:
             gpus: Its GPUs → who shares each.
             now: Seconds, of the monotonic clock.
         """
-        names = sorted({name for share in gpus.values() for name in share.names})
-        more = " and others" if any(share.others > len(names) for share in gpus.values()) else ""
-        neighbours = ", ".join(names) + more if names else NOBODY if gpus else ""
-        if neighbours != self._met[0]:
-            self._met = neighbours, now
-        if not self.neighbours:
-            self.neighbours, self.neighbours_since = self._met
+        changed = self._settled ^ neighbours(gpus.values())
+        self._moving = {name: self._moving.get(name, now) for name in changed}
         self.shared_gpus = gpus
 
     def _settle(self, now: float) -> None:
-        """Take the neighbours of now for a fact of the start, once they stayed for a while.
+        """Take it for a fact of the start that one came or left, once that held for a while.
 
-        Any probe may claim to be on this GPU, and each change is judged: one that comes and goes must not be.
+        Any probe may claim to be on this GPU: one that comes and goes changes nothing, nor what is known of others.
         """
-        neighbours, since = self._met
-        if neighbours != self.neighbours and now - since >= _SETTLED_SECONDS:
-            self.neighbours, self.neighbours_since = neighbours, since
+        due = {name: since for name, since in self._moving.items() if now - since >= _SETTLED_SECONDS}
+        if due:
+            self._settled = self._settled.symmetric_difference(due)
+            self._moving = {name: since for name, since in self._moving.items() if name not in due}
+            self.neighbours, self.neighbours_since = in_words(self._settled), max(due.values())
 
     def _shared(self, environment: dict[str, str]) -> dict[str, str]:
         """The same environment as one that is in memory already: many reports may wait for the store."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from infercanary.contract.cpus import parse_cpus
 from infercanary.contract.report import Family, Metric
+from infercanary.contract.vocabulary import NOBODY
 from infercanary.exporter.discovery.base import Key
 
 SHARED = Metric(
@@ -50,6 +51,7 @@ _MAX_LIST = 4096
 _MAX_GPUS = 128  # of a container, MIG instances with them
 _MAX_PROCESSES = 1e6
 _NAMES = 3
+_OTHERS = "others"
 _UUID = re.compile(r"(GPU|MIG)-[\w/:-]{1,90}", re.ASCII)
 
 K = TypeVar("K", bound=Hashable)
@@ -182,6 +184,34 @@ def shared_gpus(
         }
         for key, its in gpus.items()
     }
+
+
+def neighbours(shares: Collection[GpuShare]) -> frozenset[str]:
+    """Who else is on a container's GPUs, by name.
+
+    Args:
+        shares: Of each of its GPUs.
+
+    Returns:
+        A few names, and one for the rest; nobody's where it is alone; none without a GPU.
+    """
+    names = {name for share in shares for name in share.names}
+    if any(share.others > len(names) for share in shares):
+        names.add(_OTHERS)
+    return frozenset(names or ([NOBODY] if shares else []))
+
+
+def in_words(names: frozenset[str]) -> str:
+    """Neighbours as people read them.
+
+    Args:
+        names: As :func:`neighbours` gives them.
+
+    Returns:
+        Such as ``a, b and others``; empty without any.
+    """
+    known = ", ".join(sorted(names - {_OTHERS}))
+    return " and ".join(filter(None, (known, _OTHERS if _OTHERS in names else "")))
 
 
 def _name(key: Key) -> str:

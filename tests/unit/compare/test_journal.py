@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,31 @@ def test_a_packed_journal_has_a_bound(journal, write, tmp_path):
     bomb = gzip.compress(Path(path).read_bytes() + b" " * content.MAX_UNPACKED, 1)
     with pytest.raises(UsageError, match="unpacks to more than 64 MiB"):
         read([write("bomb.gz", bomb)])
+
+
+def test_twice_as_many_canaries_take_twice_as_many_steps(write):
+    """A journal may have a thousand, each in hundreds of boots."""
+
+    def steps(canaries):
+        line = '{"boot_id":"b%d","environment":"e","run":{"sequence":%d,"canary":"c%d","scheduled_at":1,"started_at":1,'
+        end = '"outcome":"ok","latencies":[0.01]}}'
+        path = write("many", [line % (n, n, n) + end for n in range(canaries)])
+        count = 0
+
+        def traced(frame, event, _):
+            nonlocal count
+            count += event == "line"
+            return traced if frame.f_code is journals._series.__code__ else None
+
+        before = sys.gettrace()
+        sys.settrace(traced)
+        try:
+            assert len(read([path]).canaries) == canaries
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert 0 < steps(200) <= 2 * steps(100)
 
 
 def test_a_journal_of_small_parts_has_bounds(journal, write, monkeypatch):

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 import pytest
 
 from infercanary.contract.profile import Profile, ProfileRow
-from infercanary.contract.report import Run
+from infercanary.contract.report import SCHEMA_VERSION, Report, Run, encode
+from infercanary.exporter.collect import Collector
+from infercanary.exporter.config import ExporterConfig
+from infercanary.exporter.discovery.base import Container
+from infercanary.exporter.expose import Exposition
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
 from infercanary.exporter.judging.operator_metrics import SECONDS
 from infercanary.exporter.judging.thread import Judging
+from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.status import _drift, _verdict
 from infercanary.judge import profiles
 from infercanary.judge.drift import Drift
@@ -155,3 +162,25 @@ def test_of_a_report_that_is_full_of_profiles_few_are_packed(monkeypatch: pytest
     kept = [one.taken_at for one in unpacked(found["c03"])]
     assert kept == [3.0, 43.0, 1843.0, 1883.0, 1923.0, 1963.0]
     assert merged(found, found) == found
+
+
+async def test_profiles_are_packed_by_the_worker_whose_time_its_probe_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[str] = []
+
+    def seen(one: Profile) -> bytes:
+        threads.append(threading.current_thread().name)
+        return pack(one)
+
+    monkeypatch.setattr(profiles, "pack", seen)
+    collector = Collector(ExporterConfig(), Exposition(), Judging(None), frozenset())
+    probe = PolledProbe(Container(service="s", name="a", url="http://a"))
+    same = [Run(0, "c", 0.0, 1.0, "ok", (0.1,), profile=profile(0.1, float(n))) for n in range(100)]
+    for polls in (1, 2):
+        await collector.absorb(probe, encode(Report(SCHEMA_VERSION, "boot", 0.0, "", 0, (), {}, tuple(same))))
+        assert len(threads) == polls * (FIRST + KEPT), "not one for each run that it repeats"
+    await collector.close()
+    assert all(name.startswith("report") for name in threads)
+    assert probe.runs_collected == 1
+    assert len(probe.generations["boot"][0].profiles["c"]) == FIRST + KEPT

@@ -27,8 +27,10 @@ from infercanary.exporter.sharing import (
     GpuShare,
     SeenGpu,
     cpu_bits,
+    in_words,
     listed_cpus,
     listed_gpus,
+    neighbours,
     shared_cpus,
     shared_gpus,
 )
@@ -153,10 +155,33 @@ class Host:
             self.collector.show(probe)
         return self.lines(metric.name)
 
+    def neighbours(self, name: str) -> str | None:
+        """As its start has them."""
+        return self.probe(name).generations["boot"][0].environment.get(GPU_SHARED_WITH)
+
     @property
     def shared(self) -> dict[str, float]:
         """After the next poll of each."""
         return self.after_the_next_poll(SHARED)
+
+
+class Clock:
+    """Stands for the module ``time``."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    time = monotonic
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (collect, polled):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture
@@ -318,45 +343,72 @@ def test_processes_of_nobody_known(
     assert [share.unknown for each in shared_gpus(gpus).values() for share in each.values()] == unknown
 
 
-async def test_a_neighbour_that_comes_onto_the_gpu_is_named(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+ON_A, ON_B = seen(("0", "GPU-a"), listed=3, own=1), seen(("0", "GPU-b"), listed=3, own=1)
+
+
+async def test_a_neighbour_that_comes_onto_the_gpu_is_named(host: Host, clock: Clock) -> None:
     host.collector.follow([found("a"), found("b")])
-    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
+    await host.reports("a", ON_A)
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
-    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
-    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == NOBODY
-    assert GPU_SHARED_WITH not in host.probe("b").generations
+    clock.now += polled._SETTLED_SECONDS
+    await host.reports("a", ON_A)
+    assert host.neighbours("a") == NOBODY
     await host.reports("b", seen(("3", "GPU-a"), listed=3, own=1))
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}
     assert host.after_the_next_poll(UNKNOWN_PROCESSES) == {"a": 1, "b": 1}
-    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
-    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == NOBODY, (
-        "it may be gone soon"
-    )
-    monkeypatch.setattr(polled, "_SETTLED_SECONDS", 0.0)
-    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
-    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == "b"
-    assert "shares its GPU with b for 0 s" in card(host.probe("a"), time.monotonic())
+    clock.now += polled._SETTLED_SECONDS - 1
+    await host.reports("a", ON_A)
+    assert host.neighbours("a") == NOBODY, "it may be gone soon"
+    clock.now += 1
+    await host.reports("a", ON_A)
+    assert host.neighbours("a") == "b"
+    assert "shares its GPU with b for 5 min" in card(host.probe("a"), clock.now)
     await host.reports("b", ())
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 1, "b": 1}, "its driver does not answer"
     await host.reports("b", seen(("3", "GPU-b")))
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0, "b": 0}
     host.collector.follow([found("a")])
     assert host.after_the_next_poll(SHARED_GPU) == {"a": 0}
-    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
-    assert "shares its GPU" not in card(host.probe("a"), time.monotonic())
+    await host.reports("a", ON_A)
+    assert host.neighbours("a") == "b", "it may be back soon"
+    clock.now += polled._SETTLED_SECONDS
+    await host.reports("a", ON_A)
+    assert host.neighbours("a") == NOBODY
+    assert "shares its GPU" not in card(host.probe("a"), clock.now)
 
 
-async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host) -> None:
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_neighbour_that_comes_and_goes_changes_no_start(host: Host, clock: Clock, first: int) -> None:
     """Each change of a start's facts is judged: who claims another's GPU in each second report must cost nothing."""
-    host.collector.follow([found("a"), found("b")])
-    for number in range(6):
-        await host.reports("b", seen(("3", "GPU-a" if number % 2 else "GPU-b"), listed=3, own=1))
-        await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
-        assert host.after_the_next_poll(SHARED_GPU)["a"] == number % 2
-    await host.reports("a", seen(("0", "GPU-a"), listed=3, own=1))
-    assert host.probe("a").generations["boot"][0].environment[GPU_SHARED_WITH] == NOBODY
+    host.collector.follow([found("a"), found("b"), found("c")])
+    named = []
+
+    async def polls(count: int, c: tuple[Family, ...]) -> None:
+        for number in range(count):
+            claims = number % 2 == first
+            await host.reports("b", ON_A if claims else ON_B)
+            await host.reports("c", c)
+            await host.reports("a", ON_A)
+            assert host.after_the_next_poll(SHARED_GPU)["a"] == claims + (c is ON_A)
+            named.append(host.neighbours("a"))
+            clock.now += 5
+
+    await polls(200, ON_B)
+    assert set(named) == {None}, "also where it claims it from the beginning"
+    await polls(200, ON_A)
+    await polls(200, ON_B)
+    assert list(dict.fromkeys(named)) == [None, "c"], "it hides nobody who stays"
+    assert named[-1] is None, "nor that one left"
+    assert named.count("c") == 200
+
+
+def test_neighbours_in_words() -> None:
+    one, three = GpuShare(1, ("b",), None), GpuShare(5, ("d", "c", "a"), None)
+    assert in_words(neighbours([])) == ""
+    assert in_words(neighbours([GpuShare(0, (), None)])) == NOBODY
+    assert in_words(neighbours([GpuShare(0, (), None), one])) == "b"
+    assert in_words(neighbours([one, three])) == "a, b, c, d and others"
+    assert in_words(neighbours([three]) - {"a", "c", "d"}) == "others"
 
 
 async def test_a_probe_cannot_name_its_neighbours(host: Host) -> None:
