@@ -85,7 +85,7 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
             shares = resources(decision.pairs, estimate.evidence, policy)
             found = msgspec.structs.replace(found, bottlenecks=shares)
-    return Attribution(decision, found)
+    return Attribution(decision, _beside_gpu_users(found, estimate.evidence, policy))
 
 
 def explain(
@@ -104,7 +104,9 @@ def explain(
     known = msgspec.structs.replace(
         immediate(before, after, canary), memory_kills=(memory_kills(before), memory_kills(after))
     )
-    return _explained(shift, evidence(compared, beside, policy), compared, canary, known, policy)
+    moved_with = evidence(compared, beside, policy)
+    found = _explained(shift, moved_with, compared, canary, known, policy)
+    return _beside_gpu_users(found, moved_with, policy)
 
 
 def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Policy) -> Operators | None:
@@ -394,11 +396,6 @@ def _parts(
         # They shared the container's CPU with others as the canary did: what moved them is not the host.
         controls = {name: s._replace(log=0.0) for name, s in controls.items()}
     is_queued = PREEMPTED in tags and CROWDED_INSIDE not in tags and waiting is None
-    if GPU_BUSY in tags:
-        # A GPU runs its processes in turns, and a control's repeat is shorter than a turn: it says nothing of the
-        # others there (docs/gpu.md), nor is known whose they are. A sibling that slowed as well is not of this image.
-        controls, is_queued = {}, True
-        siblings = siblings if siblings is not None and _has_moved(siblings, policy) else None
     host = host_part(shift, controls, siblings, waits=is_queued, policy=policy)
     # One sibling may have changed by itself, or lie.
     alone = siblings is not None and _has_moved(siblings, policy) and moved_with.felt_by < 2
@@ -479,6 +476,18 @@ def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy
         image=Part.of(image, level),
         host=Part.of(adjusted._replace(log=felt + share * left), level),
     )
+
+
+def _beside_gpu_users(causes: Causes, moved_with: Evidence, policy: Policy) -> Causes:
+    """The causes, without blame for the image where others used the GPU on one side only.
+
+    A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that stood still do
+    not show that the image made the shift (docs/adr/0026). What controls or siblings did move by is still the host's.
+    """
+    before, after = moved_with.tags.get(GPU_BUSY, (0.0, 0.0))
+    if abs(after - before) < policy.tag_share or causes.cause not in ("image", "both"):
+        return causes
+    return msgspec.structs.replace(causes, cause="unknown", host=None, image=None)
 
 
 def _cause(shift: Shift, parts: _Parts, policy: Policy) -> Cause:

@@ -175,12 +175,12 @@ def _phases(both: Sequence[Sequence[Sample]]) -> dict[str, float]:
 
 
 def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
-    """Of each tag that runs have now, the share of runs that had it before and have it now."""
+    """Of each tag, the share of runs that had it before and have it now."""
     before, after = (
         {tag: count / len(runs) for tag, count in Counter(tag for run in runs for tag in run.tags).items()}
         for runs in both
     )
-    return {tag: (before.get(tag, 0.0), share) for tag, share in sorted(after.items())}
+    return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
 
 
 Value = Callable[[Sample], "float | None"]

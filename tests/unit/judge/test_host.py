@@ -145,6 +145,19 @@ def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
     assert set(shown.medians[1]) <= set(new)
 
 
+def test_nor_is_the_image_blamed_where_others_use_the_gpu_since() -> None:
+    host = variation(1, 0.12)
+    own, siblings = upgraded(host, 0.08, 1, [host, host])
+    shared = [
+        Start(each.generation, [msgspec.structs.replace(s, tags=("gpu_busy",)) for s in each.samples])
+        if each.generation.image_id == "new"
+        else each
+        for each in own
+    ]
+    found = judge(shared, siblings, "c")
+    assert (found.state, found.siblings, found.causes.cause) == ("regressed", 2, "unknown"), sentence(found)
+
+
 @pytest.mark.parametrize("change", [0.0, 0.08, -0.08])
 def test_most_are_right_and_none_is_wrong(change: float) -> None:
     said: Counter[str] = Counter(

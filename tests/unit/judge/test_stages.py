@@ -555,22 +555,44 @@ def test_tags_that_appeared_are_named() -> None:
     assert "cgroup_throttled in 0% → 100% of runs" in sentence(found)
 
 
-@pytest.mark.parametrize(("beside", "cause"), [(None, "unknown"), (1.0, "unknown"), (2.0, "host")])
+def beside_of(starts: list[Start], factor: float) -> list[Start]:
+    """Two siblings that take ``factor`` times as long since the newest of ``starts`` began."""
+    at = starts[-1].generation.started_at
+    return [
+        from_then_on(start(name, "x", at - 4000, 0.05, runs=700, service=name), at, factor) for name in "st"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("beside", "cause"),
+    [*((factor, "unknown") for factor in (None, 0.9, 1.0, 1.035, 1.1, 1.5)), (1.9, "host"), (2.0, "host")],
+)
 def test_a_gpu_that_others_use_now_is_no_fault_of_the_image(beside: float | None, cause: str) -> None:
     """On an H200 a canary took 2.04 times as long beside a process that computes, and `gpu_fma` 1.11 times."""
     starts = history(*["old"] * 4, "new", seconds=0.041, control=0.000444, tags=("gpu_busy",))
-    at = starts[-1].generation.started_at
-    siblings = []
-    for name in "st":
-        steady = start(name, "x", at - 4000, 0.05, runs=700, service=name)
-        felt = [
-            msgspec.structs.replace(s, median=(s.median or 0) * (beside or 1.0)) if s.started_at >= at else s
-            for s in steady.samples
-        ]
-        siblings.append(Start(steady.generation, felt))
-    found = judgement_of(starts, siblings if beside is not None else [])
+    found = judgement_of(starts, beside_of(starts, beside) if beside is not None else [])
     assert (found.state, found.causes.cause) == ("regressed", cause), sentence(found)
+    assert (found.causes.image is None) == (cause == "unknown")
     assert "gpu_busy in 0% → 100% of runs" in sentence(found)
+
+
+def test_waiting_for_a_cpu_explains_no_more_beside_others_on_the_gpu() -> None:
+    starts = history(*["old"] * 4, "new", seconds=0.041, tags=("gpu_busy",))
+    *old, new = starts
+    waited = [msgspec.structs.replace(s, waited=0.001) for s in new.samples]
+    none = [Start(s.generation, [msgspec.structs.replace(r, waited=0.0) for r in s.samples]) for s in old]
+    found = judgement_of([*none, Start(new.generation, waited)])
+    assert (found.state, found.causes.cause) == ("regressed", "unknown"), sentence(found)
+
+
+def test_a_neighbour_that_left_the_gpu_is_no_merit_of_the_image() -> None:
+    *old, new = history(*["old"] * 4, "new", seconds=0.010)
+    busy = [
+        Start(s.generation, [msgspec.structs.replace(r, tags=("gpu_busy",)) for r in s.samples]) for s in old
+    ]
+    assert judgement_of([*old, new]).causes.cause == "image"
+    found = judgement_of([*busy, new])
+    assert (found.state, found.causes.cause) == ("improved", "unknown"), sentence(found)
 
 
 def test_a_gpu_that_others_used_before_as_well_is_no_excuse() -> None:
