@@ -26,10 +26,9 @@ settings.register_profile("untimed", deadline=None, max_examples=40)
 settings.load_profile("untimed")
 
 MOST_MEMORY = 1 << 30
-MOST_BESIDE_CUDA = (
-    3 << 30
-)  # its libraries, and what torch's profiler keeps of them, are 1 to 1.8 GiB of the host's
 """Bytes that a test may take: suites run on small machines, some of which never refuse an allocation."""
+# CUDA's libraries, and what torch's profiler keeps of them, are 1 to 1.8 GiB of the host's.
+MOST_BESIDE_CUDA = 3 << 30
 
 # One Compose stack a session, one cluster: the tests of each run in one process, in this order. What only reads goes
 # first, what restarts and replaces containers after it. Other files beside those of the cluster need none.

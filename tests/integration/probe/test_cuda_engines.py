@@ -263,12 +263,29 @@ def test_short_work_is_batched(run: Run) -> None:
 
 
 @needs_cc
-def test_operators_that_cuda_has_no_kernel_for_are_named(run: Run) -> None:
+def test_operators_that_run_on_the_cpu_are_named(run: Run) -> None:
     mixed = model(nodes={"CUDAExecutionProvider": 4, "CPUExecutionProvider": 3})
     options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}]}
     environment = run(ONNX + RUNS, mixed, lines=LINES, options=options)["environment"]
     assert environment["onnx_nodes"] == "CPUExecutionProvider 3, CUDAExecutionProvider 4"
     assert environment["onnx_on_cpu"] == "Operator0 (2 nodes), Operator1"
+
+
+@needs_cc
+def test_of_many_operators_on_the_cpu_none_changes_unseen(run: Run) -> None:
+    options = {"providers": ["cuda"], "inputs": [{"shape": [2, 1024]}]}
+    seen = {
+        count: run(
+            ONNX + RUNS,
+            model(nodes={"CUDAExecutionProvider": 4, "CPUExecutionProvider": count}, kinds=count),
+            lines=LINES,
+            options=options,
+        )["environment"]["onnx_on_cpu"]
+        for count in (8, 70, 71)
+    }
+    assert seen[8] == ", ".join(f"Operator{i}" for i in range(8))
+    assert len(seen[70]) < 500 and "and others: 70 in all, digest " in seen[70]
+    assert seen[70] != seen[71]
 
 
 @needs_cc
@@ -749,7 +766,7 @@ def test_a_full_device_is_left_to_its_tenant(nvml: Nvml, tmp_path: Path, session
     folder = nvml((80 << 30) - (300 << 20))
     found = session(folder, body + ROOM + FULL_DEVICE, path=str(tmp_path / "engine"), options=options)
     why = (
-        "cannot be opened: canaries.c.device: a CUDA context, with the controls, needs 784 MiB, 784 MiB with the "
+        "cannot be opened: canaries.c.device: a CUDA context, with the controls, needs 912 MiB, 912 MiB with the "
         "others; 0 MiB are left of the 80.00 GiB of cuda:0, less 1.60 GiB in reserve; choose another GPU, "
         "or free device memory"
     )

@@ -186,7 +186,7 @@ def test_a_full_gpu_is_left_alone(gpu: Path) -> None:
     with gpu.open("a") as script:
         script.write(f"bus * 65\nmemory_size * {80 << 30}\nmemory_used * {(80 << 30) - (300 << 20)}\n")
     found = asked("CUDA", "CUPTI")
-    assert "not tried: a context takes up to 640 MiB" in found["context"].why
+    assert "not tried: a context takes up to 768 MiB" in found["context"].why
     assert found.keys() == {"context", "times of kernels"} and "not tried" in found["times of kernels"].why
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from infercanary.probe.targets.engines.onnx_providers import (
 from infercanary.probe.targets.failures import NoCuda
 from infercanary.probe.targets.libraries import is_installed, misfit
 
-_NAMED = 6  # an environment's text has a bound
+_MOST_NAMED = 400  # characters: an environment's text has a bound
 
 
 class OnnxSession:
@@ -140,26 +141,31 @@ class OnnxSession:
         Returns:
             ONNX Runtime's name of a provider → nodes.
         """
-        nodes: Counter[str] = Counter()
-        with suppress(Exception):
-            for part in self.session.get_provider_graph_assignment_info():
-                nodes[part.ep_name] += len(part.get_nodes())
-        return nodes
+        return Counter(provider for provider, _ in self._placed())
 
     def left_to_the_cpu(self) -> str:
-        """Which operators run on the CPU although an accelerator was asked for: those that it has no kernel for.
+        """Which operators run on the CPU although an accelerator was asked for first.
+
+        The provider has no kernel for these, or ONNX Runtime prefers the CPU for them, as for those that compute shapes.
 
         Returns:
-            Such as ``Unique, NonZero (3 nodes)``, the first few by name; empty where there are none.
+            Such as ``NonZero (3 nodes), Unique``, by name; empty where there are none. What is too long ends in a digest
+            of the whole, so that it differs where what is cut off does.
         """
-        operators: Counter[str] = Counter()
-        if self._asked[0] != CPU:
-            with suppress(Exception):
-                for part in self.session.get_provider_graph_assignment_info():
-                    if part.ep_name == CPU:
-                        operators.update(node.op_type for node in part.get_nodes())
-        named = [f"{name} ({n} nodes)" if n > 1 else name for name, n in sorted(operators.items())]
-        return ", ".join(named[:_NAMED]) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+        on_cpu = (kind for provider, kind in self._placed() if provider == CPU and self._asked[0] != CPU)
+        named = [f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(Counter(on_cpu).items())]
+        text = ", ".join(named)
+        if len(text) <= _MOST_NAMED:
+            return text
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        return f"{text[:_MOST_NAMED].rpartition(', ')[0]} and others: {len(named)} in all, digest {digest}"
+
+    def _placed(self) -> list[tuple[str, str]]:
+        """Of each node its provider and its operator; empty where this version does not report it."""
+        with suppress(Exception):
+            parts = self.session.get_provider_graph_assignment_info()
+            return [(part.ep_name, node.op_type) for part in parts for node in part.get_nodes()]
+        return []
 
     def ran_by(self) -> str:
         """The first of the session's providers that has nodes to run; the first of all where that is not known."""
