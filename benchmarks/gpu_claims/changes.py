@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -254,10 +254,9 @@ CHANGES = (
 
 def measured(change: Change, place: Place) -> Seen:
     """Both sides in turns, with their profiles, and the control beside them."""
-    with ExitStack() as held:
-        if not change.under_load:
-            return _measured(change, place, partial(change.around, torch_module(place), place))
-        load = held.enter_context(Busy(place, "compute", 2 if place.on_gpu else 4))
+    if not change.under_load:
+        return _measured(change, place, partial(change.around, torch_module(place), place))
+    with Busy(place, "compute", 2 if place.on_gpu else 4) as load:
         return _measured(change, place, lambda is_new: load.at_work() if is_new else nullcontext())
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -19,7 +17,6 @@ from gpu_claims.claim import Measured
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 480.0
-_SWING_SECONDS = 0.3  # a load queues 20 products or copies at a time: some 30 ms on a large GPU
 _GUARD = 'read -r line; kill -s KILL -- "-$1" 2>/dev/null'
 MODULES = ("timing", "controls", "tenant", "memory", "changes", "restarts", "variants", "engines", "tests")
 
@@ -148,7 +145,7 @@ def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> s
 class Busy:
     """Processes of our own that keep the device busy while :meth:`at_work`: by matrix products or by copies.
 
-    They are started once, and stopped and continued by signals: a start takes longer than what is measured beside it.
+    They are started once, and told when to work: a start takes longer than what is measured beside it.
     """
 
     def __init__(self, place: Place, kind: Literal["compute", "memory"], count: int = 1) -> None:
@@ -159,43 +156,51 @@ class Busy:
         for _ in range(self._count):
             process = subprocess.Popen(
                 [sys.executable, "-c", _LOAD, self._place.device, self._kind],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
             )
             self._processes.append(process)
-        for process in self._processes:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != "ready":
-                self.__exit__()
-                raise RuntimeError("a load of our own did not start")
-        self._all(signal.SIGSTOP)
+        try:
+            self._all_say("idle")
+        except RuntimeError:
+            self.__exit__()
+            raise
         return self
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Busy within it, and idle after it: what was queued on the device has ended."""
-        self._all(signal.SIGCONT)
-        time.sleep(_SWING_SECONDS)
+        self._tell("work")
+        self._all_say("busy")
         try:
             yield
         finally:
-            self._all(signal.SIGSTOP)
-            time.sleep(_SWING_SECONDS)
+            self._tell("stop")
+            self._all_say("idle")
 
-    def _all(self, sent: signal.Signals) -> None:
+    def _tell(self, command: str) -> None:
         for process in self._processes:
-            process.send_signal(sent)
+            assert process.stdin is not None
+            process.stdin.write(f"{command}\n")
+            process.stdin.flush()
+
+    def _all_say(self, state: str) -> None:
+        for process in self._processes:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != state:
+                raise RuntimeError(f"a load of our own ended before it was {state}")
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
             process.kill()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+            process.communicate()
 
 
+# It ends with its standard input. "busy" follows the first batch, and "idle" the last one: a device works on what was
+# queued after the process that queued it was stopped.
 _LOAD = """
-import sys, torch
+import select, sys, torch
 device, kind = sys.argv[1:3]
 on_gpu = device != "cpu"
 if kind == "compute":
@@ -206,13 +211,21 @@ else:
     a = torch.empty((2 << 30 if on_gpu else 256 << 20) // 4, device=device)
     b = torch.empty_like(a)
     work = lambda: b.copy_(a)
-work()
-print("ready", flush=True)
-while True:
+def batch():
     for _ in range(20):
         work()
     if on_gpu:
         torch.cuda.synchronize()
+batch()
+print("idle", flush=True)
+while sys.stdin.readline():
+    batch()
+    print("busy", flush=True)
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        batch()
+    if not sys.stdin.readline():
+        break
+    print("idle", flush=True)
 """
 
 
