@@ -36,8 +36,8 @@ CONTEXT = 768 << 20
 MiB, and torch's first product 192 more. It depends on GPU, driver and engine, and is not known before it is made; what
 is more than that comes out of the reserve."""
 BESIDE = 80 << 20
-"""Bytes that the driver takes for a canary in a process that has a context already: 72 MiB for the first one on an H200,
-none of them by torch's allocator. Later ones were not measured, and are taken to need as much."""
+"""Bytes that the driver takes for a canary in a process that has a context already: 72 MiB for the first one on an
+H200, none of them by torch's allocator. Later ones were not measured, and are taken to need as much."""
 CONTROLS = 144 << 20
 """Bytes that the controls allocate on a GPU, once a canary is open there: those of :mod:`.targets.controls.cuda`."""
 

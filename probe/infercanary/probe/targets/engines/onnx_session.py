@@ -146,11 +146,11 @@ class OnnxSession:
     def left_to_the_cpu(self) -> str:
         """Which operators run on the CPU although an accelerator was asked for first.
 
-        The provider has no kernel for these, or ONNX Runtime prefers the CPU for them, as for those that compute shapes.
+        The provider has no kernel for these, or ONNX Runtime prefers the CPU for them, as it does for shapes.
 
         Returns:
-            Such as ``NonZero (3 nodes), Unique``, by name; empty where there are none. What is too long ends in a digest
-            of the whole, so that it differs where what is cut off does.
+            Such as ``NonZero (3 nodes), Unique``, by name; empty where there are none. What is too long ends in a
+            digest of the whole, so that it differs where what is cut off does.
         """
         on_cpu = (kind for provider, kind in self._placed() if provider == CPU and self._asked[0] != CPU)
         named = [f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(Counter(on_cpu).items())]
