@@ -5,6 +5,9 @@ after its download; their reports lie in a file, since a real exporter does not 
 scrapes it through HTTP, with gzip off and on. Beside it, in the same run, that process writes the same families by
 ``prometheus_client.generate_latest``, already built, and packs them as prometheus_client's HTTP server does.
 
+prometheus_client's families do not change, so scrapes are measured both ways: while reports come in as they do in
+production, and while none does.
+
     python benchmarks/exposition.py [--containers 1000] [--rounds 7]
 """
 
@@ -64,6 +67,7 @@ _COUNTERS = [
 ]
 
 _SCRAPES = 4  # of each encoding in a round
+_ENCODINGS = ("identity", "gzip")
 _buffer = bytearray(1 << 20)
 
 
@@ -194,21 +198,29 @@ class Stalls:
 
 
 async def report_for_ever(
-    app: web.Application, probe: PolledProbe, file: int, bodies: list[tuple[int, int]], seconds: float
+    app: web.Application,
+    probe: PolledProbe,
+    file: int,
+    bodies: list[tuple[int, int]],
+    seconds: float,
+    coming: asyncio.Event,
 ) -> None:
     """Answer for one probe every ``seconds``, with what lies at each place (bytes, offset) of ``file``."""
     collector = app[EXPORTER].collector
     await asyncio.sleep(random.uniform(0, seconds))
     while True:
         for place in bodies:
+            if not coming.is_set():
+                await coming.wait()
+                await asyncio.sleep(random.uniform(0, seconds))  # never all at once
             await collector.absorb(probe, os.pread(file, *place))
             collector.show(probe)
             await asyncio.sleep(seconds)
 
 
 @asynccontextmanager
-async def exporter(containers: int) -> AsyncIterator[int]:
-    """An exporter whose probes report at the default cadence; yields its port."""
+async def exporter(containers: int) -> AsyncIterator[tuple[int, asyncio.Event]]:
+    """An exporter whose probes report at the default cadence; yields its port, and what holds reports while cleared."""
     settle_garbage()
     config = msgspec.convert({"docker": {"enabled": False}}, file_type())  # no containers but the simulated
     app = create_app(config)
@@ -216,7 +228,8 @@ async def exporter(containers: int) -> AsyncIterator[int]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    tasks = []
+    tasks, coming = [], asyncio.Event()
+    coming.set()
     collector = app[EXPORTER].collector
     with tempfile.TemporaryFile() as file:
         for number in range(containers):
@@ -235,9 +248,9 @@ async def exporter(containers: int) -> AsyncIterator[int]:
             await collector.absorb(probe, os.pread(file.fileno(), *bodies[0]))
             probe.polled = True
             collector.show(probe)
-            answers = report_for_ever(app, probe, file.fileno(), bodies, config.poll_seconds)
+            answers = report_for_ever(app, probe, file.fileno(), bodies, config.poll_seconds, coming)
             tasks.append(asyncio.create_task(answers))
-        yield runner.addresses[0][1]
+        yield runner.addresses[0][1], coming
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -250,31 +263,37 @@ def medians(costs: list[Cost]) -> Cost:
 
 async def measure(containers: int, rounds: int) -> None:
     loop = asyncio.get_running_loop()
-    ours: dict[str, list[Cost]] = {"identity": [], "gzip": []}
-    reference: dict[str, list[Cost]] = {encoding: [] for encoding in ours}
+    ours: dict[tuple[str, str], list[Cost]] = {
+        (encoding, reports): [] for reports in ("beside reports", "alone") for encoding in _ENCODINGS
+    }
+    reference: dict[str, list[Cost]] = {encoding: [] for encoding in _ENCODINGS}
     stalls = {phase: Stalls() for phase in ("idle", *ours)}
     idle: list[float] = []  # CPU seconds a second of the exporter, while nobody scrapes it
-    async with exporter(containers) as port:
+    async with exporter(containers) as (port, coming):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             count = await loop.run_in_executor(other, lines, containers)
             for _ in range(rounds):  # in turn, so that a noisy neighbour meets all of them
                 watch = asyncio.create_task(stalls["idle"].watch())
                 started, cpu = time.perf_counter(), time.process_time()
-                for encoding in ours:
+                for encoding in _ENCODINGS:
                     reference[encoding].append(
                         await loop.run_in_executor(other, theirs, containers, encoding)
                     )
                 idle.append((time.process_time() - cpu) / (time.perf_counter() - started))
                 watch.cancel()
-                for encoding, costs in ours.items():
-                    watch = asyncio.create_task(stalls[encoding].watch())
+                for (encoding, reports), costs in ours.items():
+                    beside = idle[-1] if reports == "beside reports" else 0.0
+                    (coming.set if beside else coming.clear)()
+                    await asyncio.sleep(0.1)
+                    watch = asyncio.create_task(stalls[encoding, reports].watch())
                     for _ in range(_SCRAPES):
                         started, cpu = time.perf_counter(), time.process_time()
                         seconds, size = await loop.run_in_executor(other, scrape, port, encoding)
                         passed, spent = time.perf_counter() - started, time.process_time() - cpu
-                        costs.append(Cost(seconds, spent - idle[-1] * passed, size))
+                        costs.append(Cost(seconds, spent - beside * passed, size))
                         await asyncio.sleep(0.1)
                     watch.cancel()
+                coming.set()
             held, theirs_held = memory(), await loop.run_in_executor(other, memory)
 
     their_plain = medians(reference["identity"])
@@ -285,16 +304,17 @@ async def measure(containers: int, rounds: int) -> None:
             f"prometheus_client, {encoding:<8} {them.seconds * 1e3:7.1f} ms, CPU {them.cpu * 1e3:7.1f} ms; "
             f"{them.size / 1e6:.1f} MB; of families ready-made, without HTTP"
         )
-    for encoding, costs in ours.items():
+    for (encoding, reports), costs in ours.items():
         us = medians(costs)
         print(
-            f"exporter, {encoding:<8}          {us.seconds * 1e3:7.1f} ms, CPU {us.cpu * 1e3:7.1f} ms; "
+            f"exporter {reports}, {encoding:<8} {us.seconds * 1e3:7.1f} ms, CPU {us.cpu * 1e3:7.1f} ms; "
             f"{us.size / 1e6:.1f} MB; over HTTP; {their_plain.seconds / us.seconds:.1f} times faster than "
             f"prometheus_client's plain text, with {their_plain.cpu / us.cpu:.1f} times less CPU; "
-            f"slowest {max(cost.seconds for cost in costs) * 1e3:.1f} ms; {stalls[encoding]}"
+            f"slowest {max(cost.seconds for cost in costs) * 1e3:.1f} ms; {stalls[encoding, reports]}"
         )
-    ratio = medians(ours["gzip"]).seconds / medians(ours["identity"]).seconds
-    print(f"gzip takes {ratio:.2f} times as long as plain")
+    for reports in ("beside reports", "alone"):
+        gzip_, plain = (medians(ours[encoding, reports]).seconds for encoding in ("gzip", "identity"))
+        print(f"{reports} gzip takes {gzip_ / plain:.2f} times as long as plain")
     print(f"between scrapes  {stalls['idle']}; CPU {statistics.median(idle):.1%} for all reports")
     print(
         f"memory  exporter {held / 2**20:.0f} MiB, prometheus_client with the families ready-made "

@@ -4,9 +4,9 @@ Servers of the same code, with the probe (default settings) and without, take th
 (A B B A …). Each turn is a fresh process, because a restart is one replicate: two starts of the same server differ.
 Machines are noisy, so only the ratios count. Their goals are in goals.py; duty ≤ 1 %.
 
-Starts differ by some per cent: few turns do not decide a goal of half a per cent. ``--within`` has one server
-whose probe, which also profiles, is started and ended in turns. Each pair of turns gives a ratio; the interval is of
-their median. What a probe leaves behind in a process is in both sides then.
+Starts differ by some per cent: few turns do not decide a goal of half a per cent. ``--blocks`` has one server whose
+probe, which also profiles, is held back in one block of each pair, in random order. It runs as often as blocks change,
+15 times as often as by default. What a probe costs between its turns is in both sides then.
 
 ``--null`` runs both without the probe: it shows how much two equal servers differ here.
 """
@@ -37,8 +37,9 @@ from load import load  # noqa: E402 - the example is no package
 
 from goals import TENANT  # noqa: E402
 
-_WARM_SECONDS = 20.0
-"""Of load, after which a server that runs on has nothing to settle: pairs whose turns are close differ less."""
+_BLOCK_SECONDS = 2.0
+_END_SECONDS = 0.2
+"""Of a block, in which a repeat that had begun ends: these requests do not count."""
 
 
 class Urls(NamedTuple):
@@ -88,13 +89,10 @@ class Turns:
         with server(EXAMPLE / "server.py", PROBE="on" if self._probe else "off") as urls:
             self._load(urls, settle, seconds)
 
-    def take_of(self, urls: Urls, settle: float, seconds: float) -> None:
-        """Load a server that runs, with its probe for this turn alone."""
-        if self._probe:
-            _post(f"{urls.server}/probe/on")
-        self._load(urls, settle if self._probe else min(settle, _WARM_SECONDS), seconds)
-        if self._probe:
-            _post(f"{urls.server}/probe/off")
+    def take_block(self, urls: Urls) -> None:
+        """Load a server that runs, with its probe or while that is held back."""
+        _post(f"{urls.server}/probe/{'release' if self._probe else 'hold'}")
+        self._load(urls, _END_SECONDS, _BLOCK_SECONDS - _END_SECONDS)
 
     def _load(self, urls: Urls, settle: float, seconds: float) -> None:
         """For ``settle`` seconds that do not count and ``seconds`` that do."""
@@ -155,13 +153,40 @@ def _interval(a: list[list[float]], b: list[list[float]], percent: int) -> tuple
     return _quantile(ratios, 3), _quantile(ratios, 97)
 
 
+def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
+    """Blocks of one server, with its probe and without."""
+    script = Path(__file__).with_name("switched_server.py")
+    rng = random.Random(7)
+    with server(script, PROBE="off", PROBE_INTERVAL=str(_BLOCK_SECONDS)) as urls:
+        asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
+        for i in range(pairs):
+            for side in rng.sample((probed, plain), 2):
+                side.take_block(urls)
+            if (i + 1) % 10 == 0:
+                print(f"pair {i + 1} of {pairs}", file=sys.stderr, flush=True)
+
+
 def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
-    """Median of the pairs' ratios of a quantile, and its 95 % bootstrap interval."""
+    """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs.
+
+    Of a median it is the pairs' middle ratio, in which is nothing that lasts for longer than a pair. A block has too
+    few requests for its 99th percentile: that is of all blocks.
+    """
     rng = random.Random(1)
-    ratios = [_quantile(x, percent) / _quantile(y, percent) for x, y in zip(a, b, strict=True)]
-    drawn = [statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(2000)]
-    cuts = statistics.quantiles(drawn, n=40, method="inclusive")
-    return statistics.median(ratios), cuts[0], cuts[-1]
+    pairs = [*zip(a, b, strict=True)]
+
+    def ratio(drawn: list[tuple[list[float], list[float]]]) -> float:
+        sides = ([x for pair in drawn for x in pair[side]] for side in (0, 1))
+        return _quantile(next(sides), percent) / _quantile(next(sides), percent)
+
+    medians = [statistics.median(x) / statistics.median(y) for x, y in pairs]
+    found = sorted(
+        statistics.median(rng.choices(medians, k=len(medians)))
+        if percent == 50
+        else ratio(rng.choices(pairs, k=len(pairs)))
+        for _ in range(400)
+    )
+    return statistics.median(medians) if percent == 50 else ratio(pairs), found[9], found[389]
 
 
 def main() -> None:
@@ -179,26 +204,22 @@ def main() -> None:
     )
     parser.add_argument("--null", action="store_true", help="both sides without the probe: the noise floor")
     parser.add_argument(
-        "--within", action="store_true", help="one server, whose probe is started and ended in turns"
+        "--blocks", type=int, metavar="PAIRS", help="pairs of blocks of 2 s in one server instead of turns"
     )
     args = parser.parse_args()
     probed, plain = Turns(not args.null, args.rate), Turns(False, args.rate)
-    with contextlib.ExitStack() as stack:
-        if args.within:
-            urls = stack.enter_context(server(Path(__file__).with_name("switched_server.py"), PROBE="off"))
-        for i in range(args.turns):
-            for side in (probed, plain) if i % 2 == 0 else (plain, probed):
-                if args.within:
-                    side.take_of(urls, args.settle, args.seconds)
-                else:
-                    side.take(args.settle, args.seconds)
-            print(f"turn {i + 1} of {args.turns}", file=sys.stderr, flush=True)
+    if args.blocks:
+        _blocks(probed, plain, args.blocks, args.settle)
+    for i in range(0 if args.blocks else args.turns):
+        for side in (probed, plain) if i % 2 == 0 else (plain, probed):
+            side.take(args.settle, args.seconds)
+        print(f"turn {i + 1} of {args.turns}", file=sys.stderr, flush=True)
     name = "no probe either" if args.null else "with the probe"
     counts = [sum(map(len, side.latencies)) for side in (probed, plain)]
     print(f"{counts[0]} requests {name}, {counts[1]} without")
     for percent in (50, 90, 99):
         a, b = probed.quantile(percent), plain.quantile(percent)
-        if args.within:
+        if args.blocks:
             ratio, low, high = _paired(probed.latencies, plain.latencies, percent)
         else:
             ratio, (low, high) = a / b, _interval(probed.latencies, plain.latencies, percent)

@@ -1,13 +1,13 @@
-"""The example server with a probe that a benchmark starts and ends while it serves, so that one process is both sides.
+"""The example server with a probe that profiles too, and that a benchmark holds back and lets go on while it serves.
 
-``POST /probe/on`` starts a probe, which profiles too; ``POST /probe/off`` ends it. Settings: HOST, PORT, PROBE_LISTEN.
+``POST /probe/hold`` and ``POST /probe/release``. Settings: HOST, PORT, PROBE_LISTEN, and PROBE_INTERVAL (seconds).
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from aiohttp import web
@@ -17,39 +17,47 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "resnet18"))
 from model import SHAPE
 from server import CLASSIFIER, create_app
 
+from gate import Gate
 from infercanary.probe import Probe, TorchTarget
 
-_PROBE = web.AppKey("probe", list[Probe])  # none or one
+_GATE = web.AppKey("gate", Gate)
 
 
-async def on(request: web.Request) -> web.Response:
+async def probing(app: web.Application) -> AsyncIterator[None]:
     """A probe as the example has it, and profiles."""
-    classifier = request.app[CLASSIFIER]
-    target = TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)
+    classifier = app[CLASSIFIER]
     probe = Probe(
-        {"resnet18": target},
+        {"resnet18": TorchTarget(classifier.model, [{"shape": list(SHAPE)}], device=classifier.device)},
         listen=os.environ["PROBE_LISTEN"],
+        interval_seconds=float(os.environ["PROBE_INTERVAL"]),
         profile=True,
-        executor=classifier.pool,
-        on_hang=classifier.replace_pool,
+        executor=app[_GATE],
     )
-    request.app[_PROBE].append(probe)
-    await asyncio.to_thread(probe.start)
+    probe.start()
+    yield
+    app[_GATE].open.set()
+    probe.stop()
+
+
+async def hold(request: web.Request) -> web.Response:
+    """No turn for the probe from now on; one that it has ends."""
+    request.app[_GATE].open.clear()
     return web.Response()
 
 
-async def off(request: web.Request) -> web.Response:
-    """Ends it, after its run."""
-    await asyncio.to_thread(request.app[_PROBE].pop().stop)
+async def release(request: web.Request) -> web.Response:
+    """Turns again."""
+    request.app[_GATE].open.set()
     return web.Response()
 
 
 def main() -> None:
     """Serve."""
     app = create_app()
-    app[_PROBE] = []
-    app.router.add_post("/probe/on", on)
-    app.router.add_post("/probe/off", off)
+    app[_GATE] = Gate(lambda: app[CLASSIFIER].pool)
+    app.cleanup_ctx.append(probing)
+    app.router.add_post("/probe/hold", hold)
+    app.router.add_post("/probe/release", release)
     web.run_app(app, host=os.environ["HOST"], port=int(os.environ["PORT"]), access_log=None)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
+from gate import Gate
+from goals import TENANT
 from gpu_claims.claim import Measured, paired_ratio, quantile
 from gpu_claims.step import Place, step, synchronized, torch_module
 from gpu_claims.timing import model
@@ -19,20 +18,6 @@ BLOCK_SECONDS = 2.0
 SETTLE_SECONDS = 0.2
 """Of a block that do not count: a repeat that had begun ends."""
 _PAIRS = 90
-P50, P99 = 1.005, 1.01
-
-
-class Gate(Executor):
-    """The server's pool as the probe sees it: while it is shut the probe waits, and takes no turn."""
-
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-        self.open = threading.Event()
-
-    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """As the pool does, once the gate is open."""
-        self.open.wait()
-        return self._pool.submit(function, *arguments, **named)
 
 
 @step("tenant", "a server's p50 and p99 with the probe over without it, blocks of 2 s as pairs")
@@ -43,7 +28,7 @@ def tenant(place: Place) -> list[Measured]:
     shape = [1, *shape[1:]]
     image = torch.zeros(shape)
     pool = ThreadPoolExecutor(1)
-    gate = Gate(pool)
+    gate = Gate(lambda: pool)
 
     def infer() -> int:
         with torch.inference_mode():
@@ -61,7 +46,6 @@ def tenant(place: Place) -> list[Measured]:
     probe = Probe(
         {"canary": target}, listen="127.0.0.1:0", interval_seconds=1.0, duty_cap=0.01, executor=gate
     )
-    gate.open.set()
     probe.start()
     block_seconds = BLOCK_SECONDS * (1 if place.on_gpu else max(place.scale, 0.25))
     block(5 * block_seconds, 0)  # it opens and warms up
@@ -87,5 +71,5 @@ def tenant(place: Place) -> list[Measured]:
             note=note,
             decided=place.on_gpu,
         )
-        for percent, most in ((50, P50), (99, P99))
+        for percent, most in TENANT.items()
     ]

@@ -7,12 +7,13 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, chain, groupby
 from operator import itemgetter
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -33,7 +34,6 @@ _count: Callable[[int], str] = lru_cache(maxsize=1 << 14)(floatToGoString)  # co
 _write_openmetrics: Callable[[Collector], bytes] = generate_latest_openmetrics
 
 _BOUNDS = (*map(_number, LADDER), "+Inf")
-_KINDS: tuple[Kind, ...] = get_args(Kind)
 _MOST_BYTES = 256 << 10  # of an answer at once
 _SLICE_BYTES = 32 << 10  # of a text
 _KEPT_BYTES = 512 << 10  # of a replaced text, for each reader that was in the middle of it
@@ -53,6 +53,8 @@ class Layout(msgspec.Struct, frozen=True, weakref=True):
     help: str
     template: bytes
     """UTF-8: as text, one odd character would make it four times as long in memory."""
+    series: int
+    """How many lines it has."""
 
 
 class Lines(msgspec.Struct, frozen=True, gc=False):  # by the ten thousand, and never in a cycle
@@ -83,7 +85,7 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     layout = _layouts.get(key)
     if layout is None:
         base, template = base_name(family.name, family.kind), _template(family, sorted(identity))
-        layout = _layouts[key] = Layout(family.name, base, family.kind, family.help, template)
+        layout = _layouts[key] = Layout(family.name, base, family.kind, family.help, template, template.count(b"\n"))
     texts = [*_values(family.points)]
     labels = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
     return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())
@@ -143,6 +145,7 @@ class Exposition:
 
     def __init__(self) -> None:
         self._families: dict[tuple[str, Kind], _Shown] = {}
+        self._kinds: Counter[str] = Counter()  # of each name
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
         """Show ``lines`` and nothing else for ``key``.
@@ -157,7 +160,7 @@ class Exposition:
         self._remove(key, set(self._families) - {(each.layout.base, each.layout.kind) for each in lines})
         for each in lines:
             self.put(key, each)
-        return [each.layout.name for each in lines if self._is_disputed(each.layout)]
+        return [each.layout.name for each in lines if self._kinds[each.layout.base] > 1]
 
     def put(self, key: Key, lines: Lines) -> None:
         """Show ``lines`` for ``key``.
@@ -174,9 +177,10 @@ class Exposition:
         shown = self._families.get(name)
         if shown is None:
             shown = self._families[name] = _Shown(layout)
+            self._kinds[layout.base] += 1
         shown.size += len(lines.text) - len(shown.texts.get(key, b""))
         shown.texts[key] = lines.text
-        if next(iter(shown.texts)) == key:
+        if layout is not shown.layout and next(iter(shown.texts)) == key:
             shown.layout = layout
 
     def refill(self, name: str, values: Iterable[tuple[Key, float]]) -> None:
@@ -225,15 +229,15 @@ class Exposition:
                 else:
                     yield from _together(chain([header], shown.slices()))
 
-    def _is_disputed(self, layout: Layout) -> bool:
-        return any((layout.base, kind) in self._families for kind in _KINDS if kind != layout.kind)
-
     def _remove(self, key: Key, names: Iterable[tuple[str, Kind]]) -> None:
         for name in names:
             shown = self._families[name]
             shown.size -= len(shown.texts.pop(key, b""))
             if not shown.texts:
                 del self._families[name]
+                self._kinds[name[0]] -= 1
+                if not self._kinds[name[0]]:
+                    del self._kinds[name[0]]
 
 
 def _disputed(shown: Iterable[_Shown]) -> Iterator[Pieces]:

@@ -198,7 +198,7 @@ class Shares:
         """
         totals = Ceilings.within(limits, self._memory)
         sizes = [*accumulate(len(each.text) for each in lines)]
-        series = [*accumulate(each.text.count(b"\n") for each in lines)]
+        series = [*accumulate(each.layout.series for each in lines)]
         fitting = len(lines)
         of_all: tuple[tuple[Total, FairShare, list[int], int], ...] = (
             ("shown_bytes", self._bytes, sizes, totals.shown_bytes),
