@@ -1,0 +1,26 @@
+"""Hold a probe back and let it go on, inside one server process: without a restart both sides are the same process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any
+
+
+class Gate(Executor):
+    """The server's pool as the probe sees it: while it is shut the probe waits, and takes no turn.
+
+    Args:
+        pool: Returns the server's pool, which may be replaced.
+    """
+
+    def __init__(self, pool: Callable[[], Executor]) -> None:
+        self._pool = pool
+        self.open = threading.Event()
+        self.open.set()
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        """As the pool does, once the gate is open."""
+        self.open.wait()
+        return self._pool().submit(function, *arguments, **named)
