@@ -251,7 +251,7 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixtu
     }
     assert re.search(r"torch_cpu_capability \S+ → (DEFAULT|default)", alert.text), alert.text
     # Where other processes in the container took its CPUs, what they cost is left out, and the shares of the change
-    # with it. Where a neighbour took memory's bandwidth meanwhile, as the controls say then, part of the change is that.
+    # with it. If a neighbour took memory bandwidth meanwhile, as the controls say then, part of the change is that.
     compute = re.search(r"; (compute \d+ %.* of the change|compute phase); .*controls ", alert.text)
     assert compute or re.search(r"; controls [^;]*memory_\w+ \+", alert.text), alert.text
 
