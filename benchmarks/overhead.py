@@ -5,8 +5,8 @@ Servers of the same code, with the probe (default settings) and without, take th
 Machines are noisy, so only the ratios count. Their goals are in goals.py; duty ≤ 1 %.
 
 Starts differ by some per cent: few turns do not decide a goal of half a per cent. ``--blocks`` has one server whose
-probe, which also profiles, is held back in one block of each pair, in random order. It runs as often as blocks change,
-15 times as often as by default. What a probe costs between its turns is in both sides then.
+probe, which also profiles, is held back in one block of each pair, in random order. It runs as often as its duty cap
+allows. What a probe costs between its turns is in both sides then.
 
 ``--null`` runs both without the probe: it shows how much two equal servers differ here.
 """
@@ -39,7 +39,7 @@ from goals import TENANT  # noqa: E402
 
 _BLOCK_SECONDS = 2.0
 _END_SECONDS = 0.2
-"""Of a block, in which a repeat that had begun ends: these requests do not count."""
+"""Before a block without the probe, in which a repeat that had begun ends."""
 
 
 class Urls(NamedTuple):
@@ -92,15 +92,19 @@ class Turns:
     def take_block(self, urls: Urls) -> None:
         """Load a server that runs, with its probe or while that is held back."""
         _post(f"{urls.server}/probe/{'release' if self._probe else 'hold'}")
-        self._load(urls, _END_SECONDS, _BLOCK_SECONDS - _END_SECONDS)
+        # A run that is due begins at once, and its first repeat counts.
+        self._load(urls, 0 if self._probe else _END_SECONDS, _BLOCK_SECONDS)
 
     def _load(self, urls: Urls, settle: float, seconds: float) -> None:
         """For ``settle`` seconds that do not count and ``seconds`` that do."""
         # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
         # steady state, which is measured.
-        asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
+        if settle:
+            asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
-        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate)))
+        self.latencies.append(
+            asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate, warm_up=1))
+        )
         if self._probe:
             self.busy += _values(urls.report)["infercanary_busy_seconds_total"] - before
             self.elapsed += seconds
