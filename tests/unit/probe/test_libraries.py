@@ -82,10 +82,10 @@ def test_one_of_another_release_is_there(site: Path, monkeypatch: pytest.MonkeyP
 @needs_cc
 def test_it_is_there_and_the_loader_looks_elsewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a wrong LD_LIBRARY_PATH; here where CUDA's wheels put it."""
-    engine(site, "misled", "libcudnn.so.9")
+    engine(site, "misled", "libmisled.so.9")
     folder = site / "nvidia" / "cudnn" / "lib"
     folder.mkdir(parents=True)
-    (folder / "libcudnn.so.9").touch()
+    (folder / "libmisled.so.9").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", "/nowhere")
     error = refused("misled")
     assert error.reason == "no_libraries"

@@ -131,9 +131,14 @@ def test_a_mistake_is_one_line(options: dict[str, Any], mistake: str) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_cuda_it_says_why() -> None:
     target = MatmulTarget(device="cuda")
-    with pytest.raises(NoCuda, match="install a CUDA build of torch, or set `device: cpu`"):
+    advice, reason = (
+        ("install a CUDA build of torch, or set `device: cpu`", "cpu_only_build")
+        if torch.version.cuda is None
+        else ("check the driver, and that the container was started with the GPU", "no_device")
+    )
+    with pytest.raises(NoCuda, match=advice):
         target.open()
-    assert target.cuda_missing == "cpu_only_build"
+    assert target.cuda_missing == reason
 
 
 # On a GPU that is not there --------------------------------------------------------------------------------------

@@ -184,9 +184,11 @@ def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
     """
     try:
         made_of = factory.options_type if isinstance(factory, TakesOptions) else factory
-        return inspect.signature(made_of).parameters
+        known = inspect.signature(made_of).parameters
     except ValueError:
         return None
+    # No key of a file can give one that is positional: time.sleep has one in its signature, from Python 3.13 on.
+    return {name: each for name, each in known.items() if each.kind is not each.POSITIONAL_ONLY}
 
 
 def _check_options(known: Mapping[str, inspect.Parameter] | None, options: Mapping[str, Any]) -> None:
