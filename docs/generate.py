@@ -75,86 +75,89 @@ PARTS = (
         "Latency",
         "latency intended_latency phase bottleneck run_median run_minimum run_iqr run_phase recent_p90 clock_overhead "
         "repeat_inferences server first_token between_tokens output_tokens matmul",
-        "How long a canary takes. Histograms are for the fleet and for trends; the gauges are the last run, exactly.",
+        "How long a canary takes. Use histograms for the fleet and for trends. The gauges show the last run exactly.",
     ),
     Part(
         "What a run takes",
         "run_memory run_samples run_energy",
-        "Beside its time. Each is with the run too, in the journal and in the store.",
+        "What a run takes in addition to time. The journal and the store keep each value with its run too.",
     ),
     Part(
         "Runs and canaries",
         "runs run_failures tagged_runs eligible canary_state canary_failure load first_run warm_up time_to_steady "
         "cuda_missing output_error environment",
-        "Whether it runs, how it started, and in what environment.",
+        "Whether a canary runs, how it started, and in which environment.",
     ),
     Part(
         "Controls",
         "control",
-        "Tiny work that is the same in every image, after each run of a canary "
-        "([why and how](adr/0008-controls-in-machine-code.md)). A host that became slower slows both.",
+        "A control is tiny work that is the same in every image. It runs after each run of a canary "
+        "([why and how](adr/0008-controls-in-machine-code.md)). If the host became slower, both are slower.",
     ),
     Part(
         "Sweeps",
         "sweep",
-        "Throughput against latency, where a canary has a `sweep` ([how, and at what cost](sweeps.md)). Missing where "
-        "it has none.",
+        "Throughput against latency, if a canary has a `sweep` ([how, and at what cost](sweeps.md)). Missing if it "
+        "has none.",
     ),
     Part(
         "Profiles",
         "profile profiled",
-        "Repeats under the engine's own profiler, now and then ([how, and at what cost](profiles.md)). Missing where "
-        "they are off, and where the engine has none.",
+        "From time to time, some repeats run under the engine's own profiler ([how, and at what cost](profiles.md)). "
+        "Missing if profiles are off, and if the engine has no profiler.",
     ),
     Part(
         "GPU",
         "gpu nvml",
-        "By NVML. What a driver, a model or MIG does not offer is missing. What hardly changes is read once a minute, "
-        "the rest around each run.",
+        "These values come from NVML. A value is missing if the driver, the model or MIG does not offer it. Values "
+        "that hardly change are read once a minute, the others around each run.",
     ),
     Part(
         "Threads",
         "canary process thread",
-        "`infercanary_canary_*` is the thread that runs a canary, and only while it does. The rest is the process that "
-        "the probe runs in: the server's, where the probe is inside it, else the probe's own.",
+        "`infercanary_canary_*` is about the thread that runs a canary, only while it runs it. The other metrics are "
+        "about the process that the probe runs in: the server's process if the probe is inside it, else the probe's "
+        "own process.",
     ),
     Part(
         "cgroup",
         "cgroup tcp",
-        "What the container is granted and uses, and how often it ran into a limit (v2 or v1); and what it receives.",
+        "What the container may use, what it uses, and how often it reached a limit (v2 or v1). And what it receives.",
     ),
     Part(
         "Process",
         "gc stalled process_resident memory_room device_memory_room canary_memory beside",
-        "What delayed the process that the probe runs in, and with it the canary; its memory; and what runs beside it.",
+        "What delayed the process that the probe runs in, and so the canary; the memory of this process; and the other "
+        "processes in the container.",
     ),
     Part(
         "The probe itself",
         "probe interval missed_slots lateness busy duty burst time_to_report sampler journal",
-        "What it costs, and whether it can be believed.",
+        "What the probe costs, and whether its values can be trusted.",
     ),
     Part(
         "Verdicts",
         "verdict measure shift baseline current upgrade restart_deviation judged next_look cold_start_shift "
         "cpu_fallback drift",
-        "Whether a service's canary changed with its last image, by how much, and why; and whether a container drifted "
-        "without one ([how it is judged](adr/0009-the-judge.md)). Each is there for every container of the service, so "
-        "`max by (service, canary)` counts a service once.",
+        "Whether a service's canary changed with its last image, by how much, and why. Also whether a container "
+        "drifted without a new image ([how it is judged](adr/0009-the-judge.md)). Each metric exists for every "
+        "container of the service, so `max by (service, canary)` counts a service once.",
     ),
     Part(
         "The judge itself",
         "judge store stored unjudged restart_prior",
-        "What it costs, whether its store works, how often it would have been wrong, and what it assumes of restarts.",
+        "What the judge costs, whether its store works, how often it would have been wrong, and what it assumes about "
+        "restarts.",
     ),
     Part(
         "Exporter",
         "up report_age container_info container_oom_kills container_shared gpu_shared gpu_unknown poll failed_polls "
         "rejected budget runs_collected runs_lost build links event_loop refused_containers memory_limit discovery "
         "discovered kubernetes config connections",
-        "Those about one container have the labels `service` and `container`; those about the exporter as a whole "
+        "Metrics about one container have the labels `service` and `container`. Metrics about the whole exporter "
         "(`infercanary_build_info`, `…_event_loop_…`, `…_discover…`, `…_kubernetes_…`, `…_config_…`, `…_connections…`, "
         "`infercanary_refused_containers`, `infercanary_memory_limit_bytes`) have neither. "
-        "Beside them it shows `prometheus_client`'s `process_*` of its own process.",
+        "The exporter also shows `prometheus_client`'s `process_*` of its own process.",
     ),
 )
 
@@ -230,30 +233,32 @@ Made by `make docs` from the declarations in the code: change those, not this fi
 
 ## Conventions
 
-**Labels.** The exporter adds `service` and `container` to all that a probe says, in Kubernetes `namespace` and `pod`
-too: Docker, the kubelet or the exporter's own config confirms them, and a probe cannot set them. `service` stays the
-same across upgrades: compare by it.
+**Labels.** The exporter adds `service` and `container` to everything that a probe reports, and in Kubernetes also
+`namespace` and `pod`. Docker, the kubelet or the exporter's own config confirms these labels, and a probe cannot set
+them. `service` stays the same across upgrades: compare by it.
 `canary` is the name in the probe's settings; `gpu` is an index (`0`) or a MIG device (`0:1`); `device` is `cpu` or
-`cuda`, maybe with an index.
+`cuda`, sometimes with an index.
 
-**Names.** All begin with `{PREFIX}`, have base units, and counters end in `_total`: use `rate()` or `increase()`.
-A name in `_info` is always 1, and its labels are what it says. A set of states has a series for each, 1 for the one
-that holds.
+**Names.** All names begin with `{PREFIX}` and have base units. Counters end in `_total`: use `rate()` or `increase()`.
+A metric with a name in `_info` is always 1, and its labels have the information. A set of states has one series for
+each state: 1 for the current state, 0 for the others.
 
-**Stability.** The first word below a name. `STABLE`: name, labels, unit and meaning
+**Stability.** It is the first word below a name. `STABLE`: name, labels, unit and meaning
 change only in a major release (before 1.0 in a minor one), and the release before has both. `EXPERIMENTAL`: they may
 change in any release; the changelog says so. Help texts, values of `component` and words of sentences are for people,
 and may change at any time.
 
-**Missing, never zero.** What is not known has no series: after a run that failed, where a sampler failed, where the
-kernel or the driver does not report it. When a poll fails, all that the probe said vanishes, and `infercanary_up` is 0.
+**Missing, never zero.** An unknown value has no series: after a run that failed, if a sampler failed, or if the kernel
+or the driver does not report it. If a poll fails, everything that the probe reports is missing, and `infercanary_up`
+is 0.
 
-**Counters** of a probe count from its start, and a restart of the exporter changes none of them; those that the
-kernel or the driver keeps may be older. Samples are taken right before and after each run, and between distant runs.
+**Counters** of a probe count from its start, and a restart of the exporter does not change them. Counters that the
+kernel or the driver keeps may be older. Samples are taken right before and after each run, and between runs if these
+are far apart.
 
 **Histograms** of all probes have one [ladder](adr/0003-bucket-ladder.md) of {len(LADDER)} bounds, 50 µs × 2^(k/4) up to
-62 s: `sum by (le)` is right across the fleet. Where all latencies lie in one bucket, a quantile may be off by 9.5 %:
-to judge a change, take the gauges."""
+62 s: `sum by (le)` is right across the fleet. If all latencies are in one bucket, a quantile may be wrong by 9.5 %:
+to judge a change, use the gauges."""
 
 
 def declared(

@@ -46,23 +46,22 @@ BUILD = Metric(
     "gauge",
     "1, with the version of the exporter.",
     ("version", "python"),
-    reading="Join or count it to see which exporters are still old: `count by (version) "
-    "(infercanary_build_info)`.",
+    reading="Join or count it to see which exporters are old: `count by (version) (infercanary_build_info)`.",
 )
 LINKS = Metric(
     "infercanary_links_info",
     "gauge",
-    "1, with the web addresses of Grafana and of the runbooks that `links:` in exporter.yaml names; missing without.",
+    "1, with the web addresses of Grafana and of the runbooks from `links:` in exporter.yaml; missing without it.",
     ("grafana", "runbooks"),
-    reading="Links in alerts begin with these. The runbooks are this exporter's own page `/runbooks`, at the address "
-    "by which people reach it.",
+    reading="Links in alerts begin with these addresses. The runbooks are this exporter's own page `/runbooks`, at "
+    "the address that people use to reach it.",
 )
 LAG = Metric(
     "infercanary_event_loop_lag_seconds",
     "gauge",
-    "Longest time over the last 30 s by which the exporter's event loop was late.",
-    reading="Below 0.1 s. Near `timeout_seconds` polls time out through the exporter's own fault: its host is "
-    "starved, or it has too many probes.",
+    "Longest delay of the exporter's event loop over the last 30 s.",
+    reading="Healthy is below 0.1 s. Near `timeout_seconds`, polls time out because of the exporter itself: its host "
+    "has too little CPU, or it has too many probes.",
 )
 METRICS = (
     *(

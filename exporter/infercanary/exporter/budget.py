@@ -41,11 +41,11 @@ comes back; in a crash loop it starts six times a minute, and finds the runs of 
 EXCEEDED = Metric(
     "infercanary_budget_exceeded_total",
     "counter",
-    "How often the container's probe wanted more than it may cost, by what it had too much of.",
+    "How often the container's probe exceeded a budget, by budget.",
     ("budget",),
-    reading="Healthy is no increase. The container alone loses what is too much, and is polled more rarely: a crash "
-    "loop, a sampler or target of your own with labels that never repeat, or an image that you do not trust. What each "
-    "budget is: [the table](exporter.md#budgets).",
+    reading="Healthy is no increase. Only this container loses the data over the budget, and it is polled less "
+    "often. Typical causes are a crash loop, a sampler or target of your own with labels that never repeat, or an "
+    "image that you do not trust. [The table](exporter.md#budgets) explains each budget.",
 )
 METRICS = (EXCEEDED,)
 BUDGETS: Final = (*get_args(Budget), *get_args(Total))

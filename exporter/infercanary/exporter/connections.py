@@ -34,19 +34,19 @@ log = structlog.get_logger(__name__)
 OPEN = Metric(
     "infercanary_connections",
     "gauge",
-    "Connections to the exporter that are open.",
-    reading="One for each Prometheus and a few for each browser. Near 128 somebody holds connections open: "
-    "`infercanary_connections_refused_total` says what for.",
+    "Open connections to the exporter.",
+    reading="There is one for each Prometheus and a few for each browser. Near 128, somebody holds connections open: "
+    "`infercanary_connections_refused_total` has the reasons for which connections are closed.",
 )
 REFUSED = Metric(
     "infercanary_connections_refused_total",
     "counter",
-    "Connections that the exporter closed by itself, or never let in, by reason.",
+    "Connections that the exporter closed by itself or did not accept, by reason.",
     ("reason",),
-    reading="Healthy is no increase. `no_request`: no whole request header or TLS handshake in 10 s; `late_reader`: "
-    "an answer was not taken in time; `crowded`: gave way to a new one; `refused`: nobody could give way; `busy`: too "
-    "many answers at once (503); `malformed`: not HTTP. A steady increase is an attack or a broken client; the log "
-    "names its address.",
+    reading="Healthy is no increase. `no_request`: no whole request header or TLS handshake in 10 s. `late_reader`: "
+    "the client did not read an answer in time. `crowded`: an old connection was closed for a new one. `refused`: no "
+    "old connection could be closed for the new one. `busy`: too many answers at the same time (503). `malformed`: "
+    "not HTTP. A steady increase is an attack or a broken client; the log names its address.",
 )
 METRICS = (OPEN, REFUSED)
 

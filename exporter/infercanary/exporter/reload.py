@@ -21,14 +21,14 @@ RELOAD_OK = Metric(
     "infercanary_config_last_reload_successful",
     "gauge",
     "1 if the last load of the config worked, else 0.",
-    reading="0 is an alert: the old config stays in force, and a restart would fail. The exporter's log names "
-    "the line.",
+    reading="0 is an alert: the exporter still uses the old config, and a restart would fail. The exporter's log "
+    "names the line.",
 )
 RELOAD_TIME = Metric(
     "infercanary_config_last_reload_success_timestamp_seconds",
     "gauge",
-    "Unix time of the last load of the config that worked.",
-    reading="Older than your last change: it has not been read, or was refused.",
+    "Unix time of the last successful load of the config.",
+    reading="If it is older than your last change, the exporter did not read the change, or refused it.",
 )
 METRICS = (RELOAD_OK, RELOAD_TIME)
 

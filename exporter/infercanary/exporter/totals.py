@@ -23,13 +23,14 @@ log = structlog.get_logger(__name__)
 MEMORY_LIMIT = Metric(
     "infercanary_memory_limit_bytes",
     "gauge",
-    "Memory that the exporter's control group, or one above it, may take.",
-    reading="How many probes fit follows from it ([budgets](exporter.md#budgets)). Missing where nothing limits it.",
+    "Memory that the exporter's control group, or one above it, may use.",
+    reading="It limits how many probes fit ([budgets](exporter.md#budgets)). Missing if there is no limit.",
 )
 REFUSED = Metric(
     "infercanary_refused_containers",
     "gauge",
-    "Containers that were found and are not polled, since no more probes fit into the exporter's memory or its limits.",
+    "Containers that were found but are not polled, because no more probes fit into the exporter's memory or its "
+    "limits.",
     reading="Healthy is 0. The log names them: give the exporter more memory, or raise `limits.probes`.",
 )
 METRICS = (MEMORY_LIMIT, REFUSED)

@@ -96,32 +96,33 @@ class Metric(msgspec.Struct, frozen=True):
 LATENCY = Metric(
     "infercanary_latency_seconds",
     "histogram",
-    "Wall time of one canary inference (a repeat), by the host's monotonic clock.",
+    "Wall time of one canary inference (a repeat), measured by the host's monotonic clock.",
     ("canary",),
-    reading="The same work each time, so its median should not move; warm-up is not in it. When it does, see "
-    "`infercanary_phase_seconds` for where, `infercanary_control_seconds` for whether the host moved too, and "
-    "`infercanary_container_info` for a new image.",
+    reading="The work is the same each time, so the median should not change. Warm-up is not included. If the median "
+    "changes, see `infercanary_phase_seconds` for the place, `infercanary_control_seconds` to check whether the host "
+    "changed too, and `infercanary_container_info` for a new image.",
 )
 PHASE = Metric(
     "infercanary_phase_seconds",
     "histogram",
-    "Time of one phase of a repeat: h2d, compute and d2h by the device's clock, launch (host time to enqueue) "
-    "and queue (waiting before and between) by the host's; of a request to a server connect, send, wait (to its first "
-    "byte) and receive, or first_token and tokens where it streams.",
+    "Time of one phase of a repeat. By the device's clock: h2d, compute and d2h. By the host's clock: launch (host "
+    "time to enqueue) and queue (waiting before and between). For a request to a server: connect, send, wait (until "
+    "its first byte) and receive, or first_token and tokens if it streams.",
     ("canary", "phase"),
-    reading="On a GPU, `compute` that grows alone is the device or its kernels, `launch` the host's side "
-    "(Python, driver, CPU), `queue` a device that was busy or fed too slowly. On the CPU there is only "
-    "`compute`. Of a request, `wait` and `first_token` are the server's work, `receive` is the answer's size, and "
-    "`connect` is there only in repeats that made a connection. A target of your own may name its own phases.",
+    reading="On a GPU, if only `compute` grows, the cause is the device or its kernels. If only `launch` grows, the "
+    "cause is on the host's side (Python, driver, CPU). If only `queue` grows, the device was busy or received work "
+    "too slowly. On the CPU there is only `compute`. For a request, `wait` and `first_token` are the server's work, "
+    "`receive` depends on the size of the answer, and `connect` exists only in repeats that made a connection. A "
+    "target of your own may define its own phases.",
 )
 INTENDED = Metric(
     "infercanary_intended_latency_seconds",
     "histogram",
-    "Time from a run's intended start to the end of its first repeat: lateness and waiting for a turn are in it.",
+    "Time from a run's intended start to the end of its first repeat. It includes lateness and waiting for a turn.",
     ("canary",),
-    reading="One observation a run. The difference to `infercanary_latency_seconds` is waiting: see "
-    "`infercanary_lateness_seconds`, and whether the server's pool is full. Where "
-    "`infercanary_repeat_inferences` is above 1, it spans all of them.",
+    reading="There is one observation for each run. The difference to `infercanary_latency_seconds` is waiting: see "
+    "`infercanary_lateness_seconds`, and check whether the server's pool is full. If `infercanary_repeat_inferences` "
+    "is above 1, it spans all these inferences.",
 )
 
 

@@ -20,38 +20,39 @@ _LABELS = ("device", "control")
 SECONDS = Metric(
     "infercanary_control_seconds",
     "gauge",
-    "Median time of a control's repeats after the last run: the same tiny work in every image, so what moves it is the "
-    "host.",
+    "Median time of a control's repeats after the last run. The control is the same tiny work in every image, so if "
+    "its time changes, the host changed.",
     _LABELS,
-    reading="Canary and control slower together: the host (clock, heat, a neighbour); the canary alone: what "
-    "is in the image. `device` is the canary's that it follows: one on `cuda` is followed by the CPU's "
-    "controls too. A name in `_python` is Python's own work, and not to be compared with the one without.",
+    reading="If canary and control are slower together, the cause is the host (clock, heat, a neighbour). If only "
+    "the canary is slower, the cause is in the image. `device` is the device of the canary that ran before the "
+    "control: after a canary on `cuda`, the CPU's controls run too. A name that ends in `_python` is Python's own "
+    "work. Do not compare it with the name without this ending.",
 )
 FLOPS = Metric(
     "infercanary_control_flops_per_second",
     "gauge",
-    "Floating-point operations a second in that time.",
+    "Floating-point operations of the control per second, by its median time.",
     _LABELS,
-    reading="`gpu_fma` falls in step with `infercanary_gpu_sm_clock_hertz`, `cpu_spin` with the clock of the "
-    "core that it ran on. If the clock stands and this falls, something else computes there.",
+    reading="`gpu_fma` falls together with `infercanary_gpu_sm_clock_hertz`, and `cpu_spin` falls together with the "
+    "clock of its core. If this falls and the clock does not, something else computes there.",
 )
 BYTES = Metric(
     "infercanary_control_bytes_per_second",
     "gauge",
-    "Bytes read and written a second in that time.",
+    "Bytes that the control reads and writes per second, by its median time.",
     _LABELS,
-    reading="`memory_copy` is the CPU's cache and memory, `gpu_copy` the GPU's memory, `gpu_transfer` the PCIe "
-    "link in both directions (compare `infercanary_gpu_pcie_link_lanes`), `page_io` the kernel. A fall is a "
-    "neighbour on the same memory or bus.",
+    reading="`memory_copy` is the CPU's cache and memory, `gpu_copy` is the GPU's memory, `gpu_transfer` is the PCIe "
+    "link in both directions (compare `infercanary_gpu_pcie_link_lanes`), and `page_io` is the kernel. If it falls, "
+    "a neighbour uses the same memory or bus.",
 )
 UP = Metric(
     "infercanary_control_up",
     "gauge",
-    "1 if the control was measured when it last was to be, else 0; a GPU's are not measured after a run that failed or "
-    "was skipped.",
+    "1 if the control was measured when it was last due, else 0. The controls of a GPU are not measured after a run "
+    "that failed or was skipped.",
     _LABELS,
-    reading="0: it failed (it is tried again after 5 minutes) or hangs; the probe's log says why. While it is "
-    "0, nobody can say whether a slower canary is a slower host.",
+    reading="0 means that it failed (it is tried again after 5 minutes) or hangs. The probe's log says why. While it "
+    "is 0, it is not known whether the host made a slower canary slow.",
 )
 
 _REPEATS = 3

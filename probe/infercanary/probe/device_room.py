@@ -20,13 +20,13 @@ from infercanary.probe.targets import Failure, Need
 DEVICE_ROOM = Metric(
     "infercanary_device_memory_room_bytes",
     "gauge",
-    "Device memory that the probe could still take when it last asked, before it opened a canary or ran a point of a "
-    "sweep: what NVML says is free, less `device_memory_reserve`; 0 where the reserve is touched.",
+    "Device memory that the probe could still take when it last asked (before it opened a canary or ran a point of a "
+    "sweep): the free memory that NVML reports, minus `device_memory_reserve`; 0 if less than the reserve is free.",
     ("device",),
-    reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`. It is "
-    "not read around runs; what is free now is `infercanary_gpu_memory_size_bytes - "
-    "infercanary_gpu_memory_used_bytes`. Missing where NVML does not say it, or shows several parts of one GPU (MIG): "
-    "nothing is refused there.",
+    reading="The probe does not open anything that needs more, and counts it in `infercanary_run_failures_total` as "
+    "`out_of_memory`. It is not read around runs. The free memory now is `infercanary_gpu_memory_size_bytes - "
+    "infercanary_gpu_memory_used_bytes`. Missing if NVML does not report it, or shows several parts of one GPU "
+    "(MIG): nothing is refused there.",
 )
 
 LEAST_RESERVE = 256 << 20

@@ -23,9 +23,9 @@ ENVIRONMENT = Metric(
     "gauge",
     "One component of the environment fingerprint (a library's version, a setting); always 1.",
     ("component", "version"),
-    reading="What an image changed: `infercanary_environment_info unless on (service, component, version) "
-    "infercanary_environment_info offset 1d`. Within a service, `count by (service, component, version) "
-    "(infercanary_environment_info)` shows who differs.",
+    reading="To see what an image changed: `infercanary_environment_info unless on (service, component, version) "
+    "infercanary_environment_info offset 1d`. To see which containers of a service differ: `count by (service, "
+    "component, version) (infercanary_environment_info)`.",
 )
 
 _LIBRARIES = (

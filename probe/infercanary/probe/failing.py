@@ -17,36 +17,36 @@ log = logging.getLogger("infercanary.probe")
 FAILURES = Metric(
     "infercanary_run_failures_total",
     "counter",
-    "Runs that failed, and attempts to open, by reason: raised, timed_out, not_finite, wrong_answer, out_of_memory (of "
-    "the host or of the device), no_libraries and version_mismatch (libraries are missing, or do not go together), "
-    "wrong_shape; of a server also unreachable (no connection, or closed before it answered), not_ready, error_answer "
-    "(an HTTP status that was not expected, or an error in the stream), incomplete (the answer broke off), malformed, "
-    "too_large.",
+    "Runs that failed, and attempts to open, by reason: raised, timed_out, not_finite, wrong_answer, out_of_memory "
+    "(of the host or of the device), no_libraries and version_mismatch (libraries are missing, or do not fit "
+    "together), wrong_shape. For a server also: unreachable (no connection, or it closed before the answer), "
+    "not_ready, error_answer (an unexpected HTTP status, or an error in the stream), incomplete (the answer ended "
+    "too early), malformed, too_large.",
     ("canary", "reason"),
-    reading="0 is healthy; `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
-    "says what to fix, and the probe's log says it in words. `wrong_answer` also counts runs that went well but are "
-    "tagged `output_changed`; all others are in `infercanary_runs_total` as `raised`, `timed_out` or `not_finite`. "
-    "`out_of_memory` is an alert: the next attempt is a minute later, then two, and so on up to ten.",
+    reading="0 is healthy. `sum by (service, canary, reason) (increase(infercanary_run_failures_total[1h])) > 0` "
+    "shows what to fix, and the probe's log says it in words. `wrong_answer` also counts runs that succeeded but are "
+    "tagged `output_changed`. All other failed runs are in `infercanary_runs_total` as `raised`, `timed_out` or "
+    "`not_finite`. `out_of_memory` is an alert: the next attempt is a minute later, then two, and so on up to ten.",
 )
 DETAIL = Metric(
     "infercanary_canary_failure_info",
     "gauge",
-    "Why the canary fails, in the words of its first failure of that kind; always 1, and missing while none fails.",
+    "Why the canary fails, in the words of its first failure of that kind. Always 1; missing while nothing fails.",
     ("canary", "reason", "detail"),
-    reading="Alerts quote it. Another number in the words makes no new series; the last failure's are on the status "
-    "page and in the probe's log.",
+    reading="Alerts quote it. If only a number in the words changes, there is no new series. The words of the last "
+    "failure are on the status page and in the probe's log.",
 )
 CUDA_MISSING = Metric(
     "infercanary_cuda_missing",
     "gauge",
-    "1 where the canary was to run on CUDA and its engine cannot, else 0: a CPU-only build, libraries that are not to "
-    "be found or do not go together, no device to be seen.",
+    "1 if the canary should run on CUDA and its engine cannot, else 0: the build is CPU-only, libraries are not "
+    "found or do not fit together, or no device is visible.",
     ("canary", "reason"),
-    reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image "
-    "has the wrong wheel; `no_libraries`: it lacks libraries that its engine was built for, or LD_LIBRARY_PATH does "
-    "not lead to them; `version_mismatch`: engine, CUDA's libraries and driver are of releases that do not go "
-    "together; `provider_missing`: ONNX Runtime has CUDA, and not the provider that was asked for; `no_device`: the "
-    "container was started without the GPU. `infercanary_canary_failure_info` has the line.",
+    reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image has the "
+    "wrong wheel. `no_libraries`: the image lacks libraries that its engine was built for, or LD_LIBRARY_PATH does "
+    "not lead to them. `version_mismatch`: the releases of the engine, CUDA's libraries and the driver do not fit "
+    "together. `provider_missing`: ONNX Runtime has CUDA, but not the provider that the settings ask for. "
+    "`no_device`: the container was started without the GPU. `infercanary_canary_failure_info` has the message.",
 )
 
 CUDA_MISSING_REASONS = ("cpu_only_build", "no_libraries", "version_mismatch", "provider_missing", "no_device")

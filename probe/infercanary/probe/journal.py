@@ -24,9 +24,9 @@ log = logging.getLogger("infercanary.probe")
 ERRORS = Metric(
     "infercanary_journal_errors_total",
     "counter",
-    "Runs that could not be written to the journal: the disk is full, gone, or hangs.",
-    reading="Healthy is no increase; missing without a journal. Runs are then still collected by the exporter, "
-    "but not kept beyond a crash.",
+    "Runs that could not be written to the journal: the disk is full, is gone, or hangs.",
+    reading="Healthy is no increase; missing without a journal. The exporter still collects these runs, but a crash "
+    "loses them.",
 )
 
 MAX_BYTES = 16 << 20

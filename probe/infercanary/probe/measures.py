@@ -29,35 +29,36 @@ from infercanary.probe.timing import Timing
 MEMORY = Metric(
     "infercanary_run_memory_peak_bytes",
     "gauge",
-    "The most memory during the last run: of the host, that the probe's process had, shared libraries included; of "
-    "the device, that the canary's engine had allocated in that process. In a server's process, where a peak is the "
-    "server's own, what was in use right after the repeats. Of a server that is called in the probe's container, what "
-    "all processes of the container had mapped then; of one elsewhere it is missing, as of a device whose engine does "
-    "not count it (torch does).",
+    "The most memory during the last run. host: memory of the probe's process, shared libraries included. device: "
+    "memory that the canary's engine had allocated in that process. In a server's process, the peak would be the "
+    "server's own, so the value is the memory in use right after the repeats. For a server in the probe's container, "
+    "it is the memory that all processes of the container had mapped at that time. For a server elsewhere it is "
+    "missing. It is also missing for a device whose engine does not count it (torch does).",
     ("canary", "where"),
-    reading="The same work each time, so it should not move. Another level since an upgrade is the image's: other "
-    "weights or precision, another allocator, another algorithm that takes more between. Where several canaries share "
-    "a process, each has the memory of all.",
+    reading="The work is the same each time, so the value should not change. If it has another level since an "
+    "upgrade, the image is the cause: other weights or precision, another allocator, or another algorithm that needs "
+    "more memory for intermediate results. If several canaries share a process, each has the memory of all.",
     experimental=True,
 )
 RATE = Metric(
     "infercanary_run_samples_per_second",
     "gauge",
-    "Samples of the last run's requests over the wall time of its repeats.",
+    "Samples of the last run's requests, divided by the wall time of its repeats.",
     ("canary",),
-    reading="One request at a time: it moves as the latency does. What the canary can do under load is "
-    "`infercanary_sweep_samples_per_second`.",
+    reading="There is one request at a time, so it changes as the latency does. For the throughput of the canary "
+    "under load, see `infercanary_sweep_samples_per_second`.",
     experimental=True,
 )
 JOULES = Metric(
     "infercanary_run_energy_joules",
     "gauge",
-    "Energy of the canary's GPU for one inference of the last run, whoever else had the GPU meanwhile. Only of runs of "
-    "about 2 s or more: the driver counts energy in steps of up to 0.1 s, and it is known within 5 % or not shown.",
+    "Energy of the canary's GPU for one inference of the last run. It includes the energy of everything else on the "
+    "GPU at that time. Only for runs of about 2 s or more: the driver counts energy in steps of up to 0.1 s. The "
+    "value is shown only if it is known within 5 %.",
     ("canary",),
-    reading="A rise with an image is more work or a less efficient kernel, even where the latency stays; one on all "
-    "containers of a GPU is a neighbour. A shorter run has none: `rate(infercanary_gpu_energy_joules_total[5m])` is "
-    "the GPU's power.",
+    reading="If it rises with an image, the image does more work or has a less efficient kernel, even if the latency "
+    "stays the same. If it rises on all containers of a GPU, the cause is a neighbour. A shorter run has no value: "
+    "`rate(infercanary_gpu_energy_joules_total[5m])` is the GPU's power.",
     experimental=True,
 )
 

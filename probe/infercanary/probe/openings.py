@@ -40,12 +40,12 @@ log = logging.getLogger("infercanary.probe")
 HELD = Metric(
     "infercanary_canary_memory_bytes",
     "gauge",
-    "Memory that opening the canary took, for as long as it is open: of the host, by which the process grew; of its "
-    "device, by which free memory fell. What others took or gave at the same moment is in it.",
+    "Memory that opening the canary took, for as long as it is open. Of the host: the growth of the process. Of its "
+    "device: the loss of free memory. Memory that others took or gave at the same moment is included.",
     ("canary", "where"),
-    reading="The sum of a container is what its probe holds beside the server. In a process of the probe's own the "
-    "first canary has its engine's libraries, or its CUDA context, too; all that such a process has of the host is "
-    "`infercanary_process_resident_memory_bytes`.",
+    reading="The sum for a container is what its probe holds in addition to the server. If the probe has a process "
+    "of its own, the first canary includes the libraries of its engine, or its CUDA context. "
+    "`infercanary_process_resident_memory_bytes` is all host memory of such a process.",
 )
 
 _MARGIN = 1.25  # of what it had taken when it was ended: it wanted more

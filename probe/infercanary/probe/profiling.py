@@ -33,30 +33,30 @@ REASONS: tuple[Reason, ...] = get_args(Reason)
 BUSY = Metric(
     "infercanary_profile_busy_seconds_total",
     "counter",
-    "Wall time that profiled repeats took, with the profiler's own work. It is in `infercanary_busy_seconds_total` "
-    "too, and the duty cap covers it.",
+    "Wall time of profiled repeats, including the profiler's own work. It is also part of "
+    "`infercanary_busy_seconds_total`, and the duty cap covers it.",
     ("canary",),
-    reading="`rate(…[1d])` over `infercanary_duty_cap_ratio` is the profiles' part of the cap: a twentieth at most. "
-    "`profile: false` in probe.yaml turns them off.",
+    reading="`rate(…[1d])` divided by `infercanary_duty_cap_ratio` is the profiles' part of the cap: a twentieth at "
+    "most. `profile: false` in probe.yaml turns profiles off.",
     experimental=True,
 )
 REPEATS = Metric(
     "infercanary_profiled_repeats_total",
     "counter",
-    "Repeats that were profiled. They are none of the timed ones.",
+    "Repeats that were profiled. They are not among the timed repeats.",
     ("canary",),
-    reading="Up to five once a canary is steady, again ten minutes later, then hourly. With three of the old image and "
-    "three of the new one the verdict names the operators that changed.",
+    reading="There are up to five when a canary becomes steady, again ten minutes later, then every hour. With three "
+    "repeats of the old image and three of the new image, the verdict names the operators that changed.",
     experimental=True,
 )
 MISSING = Metric(
     "infercanary_profile_failures_total",
     "counter",
-    "Profiles that were not made, by reason: busy (the host's own work waited: put off by a minute), raised, "
-    "timed_out, out_of_memory, unsupported (its engine cannot be profiled there).",
+    "Profiles that were not made, by reason: busy (the host's own work waited, so the profile waits for a minute), "
+    "raised, timed_out, out_of_memory, unsupported (the engine cannot be profiled there).",
     ("canary", "reason"),
-    reading="`busy` on a loaded server is by design. For the others the probe's log says why; verdicts then come "
-    "without operators, and nothing else is missing.",
+    reading="`busy` on a loaded server is by design. For the other reasons, the probe's log says why. Verdicts then "
+    "come without operators, and nothing else is missing.",
     experimental=True,
 )
 TIMESTAMP = Metric(
@@ -64,8 +64,8 @@ TIMESTAMP = Metric(
     "gauge",
     "When the last profile was made, Unix time.",
     ("canary",),
-    reading="Missing until a canary was profiled. `time() - infercanary_profile_timestamp_seconds` above two hours: "
-    "see `infercanary_profile_failures_total`.",
+    reading="Missing until a canary was profiled. If `time() - infercanary_profile_timestamp_seconds` is above two "
+    "hours, see `infercanary_profile_failures_total`.",
     experimental=True,
 )
 

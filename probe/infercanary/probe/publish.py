@@ -27,22 +27,22 @@ START = Metric(
     "infercanary_probe_start_timestamp_seconds",
     "gauge",
     "When the probe started, Unix time.",
-    reading="`changes(infercanary_probe_start_timestamp_seconds[1h])` counts restarts, after which all "
-    "counters of the probe begin anew.",
+    reading="`changes(infercanary_probe_start_timestamp_seconds[1h])` counts restarts. After a restart, all counters "
+    "of the probe start again.",
 )
 TIME_TO_REPORT = Metric(
     "infercanary_time_to_report_seconds",
     "gauge",
-    "Cold start: from the container's start (outside of one, the process's) until the probe could be asked.",
-    reading="Set once. What lies between it and `infercanary_time_to_steady_seconds` is loading and warming "
-    "up.",
+    "Cold start: time from the container's start (outside of a container, the process's start) until the probe could "
+    "answer.",
+    reading="Set once. The time between it and `infercanary_time_to_steady_seconds` is loading and warm-up.",
 )
 CPU = Metric(
     "infercanary_probe_cpu_seconds_total",
     "counter",
     "CPU time of the probe itself (its loop, samplers and server), without the canaries' own work.",
-    reading="`rate(…[5m])` is in cores, and a small fraction of one. A rise is a sampler that became costly: "
-    "see `infercanary_sampler_duration_seconds`.",
+    reading="`rate(…[5m])` is in cores, and is a small fraction of one core. If it rises, a sampler became "
+    "expensive: see `infercanary_sampler_duration_seconds`.",
 )
 
 _RING_RUNS = 2048

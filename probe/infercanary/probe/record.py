@@ -19,218 +19,227 @@ RUNS = Metric(
     "infercanary_runs_total",
     "counter",
     "Runs by outcome: ok, raised, timed_out (past its deadline, or still hanging), not_finite (NaN or infinity), "
-    "busy (no turn in the server's pool, or on the device, in time).",
+    "busy (it got no turn in the server's pool, or on the device, in time).",
     ("canary", "outcome"),
-    reading="Healthy is `ok` only; `sum without (outcome) "
-    '(rate(infercanary_runs_total{outcome!~"ok|busy"}[15m])) > 0` is an alert, and the probe\'s log has the '
-    "reason. Where no outcome grows at all, the probe does not run: see `infercanary_canary_state` and "
-    "`infercanary_up`.",
+    reading='Only `ok` is healthy. `sum without (outcome) (rate(infercanary_runs_total{outcome!~"ok|busy"}[15m])) > '
+    "0` is an alert, and the probe's log has the reason. If no outcome grows at all, the probe does not run: see "
+    "`infercanary_canary_state` and `infercanary_up`.",
 )
 TAGGED = Metric(
     "infercanary_tagged_runs_total",
     "counter",
     "Runs with this tag: something may have disturbed them. They are counted and kept like all others.",
     ("canary", "tag"),
-    reading="Each tag's share of the runs: `rate(infercanary_tagged_runs_total[1h]) / ignoring (tag) "
-    "group_left sum without (outcome) (rate(infercanary_runs_total[1h]))`. A tag that comes with an image is a "
-    "finding about the image; one on all containers of a host is the host.",
+    reading="This is each tag's share of the runs: `rate(infercanary_tagged_runs_total[1h]) / ignoring (tag) "
+    "group_left sum without (outcome) (rate(infercanary_runs_total[1h]))`. If a tag comes with an image, look at the "
+    "image. If it is on all containers of a host, look at the host.",
 )
 ELIGIBLE = Metric(
     "infercanary_eligible_ratio",
     "gauge",
-    "Share of the last 100 runs that were ok, steady and without any tag: nothing is known to have disturbed them.",
+    "Share of the last 100 runs that were ok, steady and without any tag: no known disturbance affected them.",
     ("canary",),
-    reading="Near 1 is healthy. Lower, `infercanary_tagged_runs_total` says what disturbs. The judge leaves out failed "
-    "runs and those tagged `warming`, `failing`, `busy` or `beside_…`; it keeps the others, since an image may cause "
-    "its own throttling.",
+    reading="Near 1 is healthy. If it is lower, `infercanary_tagged_runs_total` shows what disturbs the runs. The "
+    "judge leaves out failed runs and runs tagged `warming`, `failing`, `busy` or `beside_…`. It keeps the others, "
+    "because an image may cause its own throttling.",
 )
 STATE = Metric(
     "infercanary_canary_state",
     "gauge",
-    "1 for the canary's state now, 0 for the others: opening, warming, steady, failing, out_of_memory, busy.",
+    "1 for the canary's current state, 0 for the others: opening, warming, steady, failing, out_of_memory, busy.",
     ("canary", "state"),
-    reading='`infercanary_canary_state{state="failing"} == 1` is an alert, and so is `out_of_memory`: too little is '
-    "left for it, on the host or on the device; it is tried again when there is room. `warming` that lasts: its "
-    "latencies never settle; `opening` that lasts: the model loads slowly or hangs; `busy`: the server's pool "
-    "or GPU was too busy for the last run.",
+    reading='`infercanary_canary_state{state="failing"} == 1` is an alert. `out_of_memory` is an alert too: too '
+    "little memory is left for the canary, on the host or on the device. The probe tries again when there is room. "
+    "If `warming` lasts, the latencies never settle. If `opening` lasts, the model loads slowly or hangs. `busy`: "
+    "the server's pool or GPU was too busy for the last run.",
 )
 LOAD = Metric(
     "infercanary_load_seconds",
     "gauge",
     "Cold start: time to load the target (model, inputs).",
     ("canary",),
-    reading="Compare it between images of one service. Importing the engine is in it where the probe is a "
-    "process of its own, and on CUDA the first inferences too (they find the batch and capture the graph); a "
-    "model object that is passed in costs little.",
+    reading="Compare it between images of one service. If the probe is a process of its own, the import of the "
+    "engine is included. On CUDA, the first inferences are included too (they find the batch and capture the graph). "
+    "A model object that is passed in takes little time.",
 )
 FIRST_RUN = Metric(
     "infercanary_first_run_seconds",
     "gauge",
     "Cold start: wall time of the first repeat.",
     ("canary",),
-    reading="On the CPU far above the median is normal: memory, kernels and `mode: compile` come with the "
-    "first run. On CUDA the built-in target has run a few inferences while loading, so that most of this is in "
-    "`infercanary_load_seconds`.",
+    reading="On the CPU, a value far above the median is normal: memory, kernels and `mode: compile` are prepared in "
+    "the first run. On CUDA, the built-in target already runs a few inferences while it loads, so most of this time "
+    "is in `infercanary_load_seconds`.",
 )
 WARM_UP = Metric(
     "infercanary_warm_up_seconds",
     "gauge",
-    "Time in warm-up repeats, which are not in the histograms.",
+    "Time of the warm-up repeats, which are not in the histograms.",
     ("canary",),
-    reading="Near 20 s, or after 100 repeats, it gave up waiting for latencies to settle: the canary goes on "
-    "as `warming`, and its first runs are tagged so.",
+    reading="Near 20 s, or after 100 repeats, the probe stopped waiting for settled latencies: the canary continues "
+    "as `warming`, and its first runs have this tag.",
 )
 WARM_UP_REPEATS = Metric(
     "infercanary_warm_up_repeats",
     "gauge",
     "Repeats in warm-up.",
     ("canary",),
-    reading="Settled latencies are two windows that agree, each of half a second of repeats, but 8 at least and 24 at "
-    "most: 16 repeats or more, and 48 where one takes under 21 ms. 100, or fewer than that: it ran into a limit, see "
-    "`infercanary_warm_up_seconds`.",
+    reading="Latencies are settled when two windows agree. Each window is half a second of repeats, but 8 at least "
+    "and 24 at most. So there are 16 repeats or more, and 48 if one repeat takes under 21 ms. 100, or fewer than "
+    "that, means that warm-up reached a limit: see `infercanary_warm_up_seconds`.",
 )
 TIME_TO_STEADY = Metric(
     "infercanary_time_to_steady_seconds",
     "gauge",
-    "Cold start: from the container's start (outside of one, the process's) until the canary was steady.",
+    "Cold start: time from the container's start (outside of a container, the process's start) until the canary was "
+    "steady.",
     ("canary",),
-    reading="Before this moment latency is not yet comparable; missing until then, and set once. It says how "
-    "long a rollout should wait; `infercanary_load_seconds` and `infercanary_warm_up_seconds` say what for.",
+    reading="Before this moment, latency is not yet comparable. Missing until then, and set once. A rollout should "
+    "wait this long. `infercanary_load_seconds` and `infercanary_warm_up_seconds` show what takes this time.",
 )
 BATCH = Metric(
     "infercanary_repeat_inferences",
     "gauge",
-    "Inferences in one repeat: more than 1 where one alone is too short to be timed (under 100 µs on the device).",
+    "Inferences in one repeat. It is more than 1 if one inference is too short to be timed (under 100 µs on the "
+    "device).",
     ("canary",),
-    reading="Latencies and phases are per inference, already divided by it; 1 on the CPU. Where it differs "
-    "between two images, the shorter batch carries more of each repeat's fixed cost.",
+    reading="Latencies and phases are per inference: they are already divided by it. On the CPU it is 1. If it "
+    "differs between two images, the image with fewer inferences in a repeat has more of each repeat's fixed cost "
+    "per inference.",
 )
 OVERHEAD = Metric(
     "infercanary_clock_overhead_seconds",
     "gauge",
-    "What the clock reads for an empty phase (CUDA: two events with nothing between). Never subtracted.",
+    "Time that the clock reads for an empty phase (CUDA: two events with nothing between them). It is never "
+    "subtracted.",
     ("canary",),
-    reading="Measured once, when the canary is opened: a few microseconds or less. A phase that is not far "
-    "longer shows changes, but not its true length.",
+    reading="It is measured once, when the canary is opened: a few microseconds or less. A phase that is not much "
+    "longer than this shows changes, but not its true length.",
 )
 MEDIAN = Metric(
     "infercanary_run_median_seconds",
     "gauge",
     "Median wall time of the last run's repeats.",
     ("canary",),
-    reading="Exact, where a histogram interpolates: draw this one, or `avg_over_time(…[1h])` of it. A run has "
-    "5 to 50 repeats (fewer where they would not fit its deadline); missing after a run that failed.",
+    reading="This value is exact, while a histogram interpolates: draw this one, or `avg_over_time(…[1h])` of it. A "
+    "run has 5 to 50 repeats (fewer if they would not fit its deadline). Missing after a run that failed.",
 )
 MINIMUM = Metric(
     "infercanary_run_minimum_seconds",
     "gauge",
     "Minimum wall time of the last run's repeats.",
     ("canary",),
-    reading="The least disturbed repeat. Where the minimum moved, the work itself costs more (image, clocks); "
-    "where only the median did, something gets in the way at times (see `infercanary_tagged_runs_total`).",
+    reading="This is the least disturbed repeat. If the minimum changed, the work itself takes longer (image, "
+    "clocks). If only the median changed, something disturbs some of the repeats (see "
+    "`infercanary_tagged_runs_total`).",
 )
 IQR = Metric(
     "infercanary_run_iqr_seconds",
     "gauge",
     "Interquartile range of the wall times of the last run's repeats.",
     ("canary",),
-    reading="`infercanary_run_iqr_seconds / infercanary_run_median_seconds` is the scatter within a run. When "
-    "it rises and the minimum stays, look for a disturbance: throttling, preemption, the garbage collector, "
-    "other work on the GPU.",
+    reading="`infercanary_run_iqr_seconds / infercanary_run_median_seconds` is the scatter within a run. If it rises "
+    "and the minimum does not, look for a disturbance: throttling, preemption, the garbage collector, other work on "
+    "the GPU.",
 )
 P90 = Metric(
     "infercanary_recent_p90_seconds",
     "gauge",
-    "90th percentile of the last 64 repeats' wall time: the fewest that allow one. Missing until there are 64.",
+    "90th percentile of the wall time of the last 64 repeats. 64 is the smallest number that allows it. Missing "
+    "until there are 64.",
     ("canary",),
-    reading="It spans the last 2 to 13 runs. Far above the median while that stays: some repeats are slow and "
-    "most are not, so look for a disturbance first.",
+    reading="It spans the last 2 to 13 runs. If it is far above the median and the median stays the same, some "
+    "repeats are slow and most are not: look for a disturbance first.",
 )
 PHASE_MEDIAN = Metric(
     "infercanary_run_phase_median_seconds",
     "gauge",
     "Median of each phase over the last run's repeats.",
     ("canary", "phase"),
-    reading="`infercanary_phase_seconds` for the last run, exactly. Phases overlap (the host launches while "
-    "the GPU computes), so their sum is not the latency.",
+    reading="It has the phases of `infercanary_phase_seconds` for the last run, exactly. Phases overlap (the host "
+    "launches while the GPU computes), so their sum is not the latency.",
 )
 BOTTLENECK = Metric(
     "infercanary_bottleneck_ratio",
     "gauge",
-    "What the last run's median latency went to, as shares whose sum is 1: compute (the CPU or the device worked, its "
-    "waiting for memory included), io (transfers, sockets, and reading from a disk), scheduling (launching, queues, "
-    "locks, and waiting for a CPU) and unknown.",
+    "The parts of the last run's median latency, as shares whose sum is 1: compute (the CPU or the device worked, or "
+    "waited for memory), io (transfers, sockets, and reading from a disk), scheduling (launching, queues, locks, and "
+    "waiting for a CPU) and unknown.",
     ("canary", "bottleneck"),
-    reading="One run cannot tell computing from waiting for memory, so that there is no `memory` here; of a change "
-    "`infercanary_shift_bottleneck_ratio` can. `scheduling` that is not small: see "
+    reading="One run cannot distinguish computing from waiting for memory, so there is no `memory` here. For a "
+    "change, `infercanary_shift_bottleneck_ratio` can. If `scheduling` is not small, see "
     "`infercanary_canary_run_queue_seconds_total` for CPUs, and `infercanary_run_phase_median_seconds` for `launch` "
-    "and `queue`. `io`: a model or its data is read anew. Of a request to a server, what the server does is `unknown`. "
-    "Missing after a run that failed.",
+    "and `queue`. If `io` is not small, a model or its data is read again. For a request to a server, the server's "
+    "work is `unknown`. Missing after a run that failed.",
 )
 OUTPUT_ERROR = Metric(
     "infercanary_output_error_ratio",
     "gauge",
-    "How far the last run's output is from the first steady one since the start: relative error (L2), 1 at most.",
+    "Difference of the last run's output from the first steady output since the start: relative error (L2), 1 at "
+    "most.",
     ("canary",),
-    reading="Below 0.01 it is rounding: about 1e-6 for float32, up to 4e-3 for bfloat16. Above, the run is "
-    "tagged `output_changed`: the same input gets another answer, so that being faster is no improvement.",
+    reading="Below 0.01 it is rounding: about 1e-6 for float32, up to 4e-3 for bfloat16. Above that, the run is "
+    "tagged `output_changed`: the same input gets another answer, so a faster run is no improvement.",
 )
 THREAD_POOL = Metric(
     "infercanary_thread_pool_size",
     "gauge",
-    "Threads that the canary's engine has for one operation (intra_op), and for operations side by side (inter_op), as "
-    "it says when it is opened; missing where it does not.",
+    "Threads that the canary's engine has for one operation (intra_op), and for operations side by side (inter_op), "
+    "as the engine reports them when it is opened; missing if it does not report them.",
     ("canary", "pool"),
     reading="`infercanary_thread_pool_size / on (instance, service, container) group_left () "
-    "clamp_min(infercanary_process_granted_cpus, 1)` is the threads for each CPU. `intra_op` above 1 is an alert "
-    "(`infercanary_thread_oversubscription_ratio`). `inter_op` is not in that: ordinary inference leaves its threads "
-    "idle, however many they are. They count where a model forks (`torch.jit.fork`) or ONNX Runtime executes in "
-    "parallel: then both pools compute at a time.",
+    "clamp_min(infercanary_process_granted_cpus, 1)` is the number of threads for each CPU. If it is above 1 for "
+    "`intra_op`, it is an alert (`infercanary_thread_oversubscription_ratio`). `inter_op` is not part of this alert: "
+    "its threads are idle in ordinary inference, no matter how many there are. They count if a model forks "
+    "(`torch.jit.fork`) or if ONNX Runtime executes in parallel: then both pools compute at the same time.",
 )
 THREAD_CPU = Metric(
     "infercanary_canary_cpu_seconds_total",
     "counter",
-    "CPU time of the thread that runs the canary's repeats, during them (its helper threads' is not in it).",
+    "CPU time of the thread that runs the canary's repeats, during the repeats. The CPU time of its helper threads "
+    "is not included.",
     ("canary",),
-    reading="Over `rate(infercanary_latency_seconds_sum[5m])` (where `infercanary_repeat_inferences` is 1) it "
-    "is the share of a repeat in which that thread computed; the rest is waiting: for a CPU, a lock, helper "
+    reading="Its `rate` divided by `rate(infercanary_latency_seconds_sum[5m])` (if `infercanary_repeat_inferences` "
+    "is 1) is the share of a repeat in which that thread computed. The rest is waiting: for a CPU, a lock, helper "
     "threads or the device.",
 )
 THREAD_RUN_QUEUE = Metric(
     "infercanary_canary_run_queue_seconds_total",
     "counter",
-    "Time that this thread was ready to run during repeats and waited for a CPU.",
+    "Time during repeats in which the canary's thread was ready to run and waited for a CPU.",
     ("canary",),
-    reading="Near 0 is healthy. A run with more than 5 % of it, throttling apart, is tagged `preempted`: see "
-    "`infercanary_thread_oversubscription_ratio` for the container's own threads, "
+    reading="Near 0 is healthy. A run with more than 5 % of it, without the time of throttling, is tagged "
+    "`preempted`: see `infercanary_thread_oversubscription_ratio` for the container's own threads, and "
     "`infercanary_container_shared_cpus` for its neighbours.",
 )
 INSIDE = Metric(
     "infercanary_canary_inside_cpu_seconds_total",
     "counter",
-    "CPU time that others in its container took while the canary's repeats ran: other threads of the process (those "
-    "that help its engine are among them) and other processes. Missing where the container's CPU time is not known, "
+    "CPU time that others in the container took while the canary's repeats ran: other threads of the process "
+    "(including those that help its engine) and other processes. Missing if the container's CPU time is not known, "
     "and for a canary that calls a server.",
     ("canary",),
-    reading="Over `rate(infercanary_busy_seconds_total[5m])` it is how many cores they take beside the canary. A rise "
-    "with an image is work of the image's own, unless `infercanary_tcp_received_segments_total` rose as much: then it "
-    "is requests. A run that waited for them is tagged `crowded_inside`.",
+    reading="Its `rate` divided by `rate(infercanary_busy_seconds_total[5m])` is the number of cores that they take "
+    "next to the canary. If it rises with an image, the work is the image's own, unless "
+    "`infercanary_tcp_received_segments_total` rose as much: then the cause is requests. A run that waited for them "
+    "is tagged `crowded_inside`.",
 )
 THREAD_SWITCHES = Metric(
     "infercanary_canary_context_switches_total",
     "counter",
-    "Its context switches during repeats: voluntary (it waited) and involuntary (it was pushed off its CPU).",
+    "Context switches of the canary's thread during repeats: voluntary (it waited) and involuntary (it was pushed "
+    "off its CPU).",
     ("canary", "kind"),
-    reading="`involuntary` that rises: others want its CPU. `voluntary` that rises with an image: another way "
-    "to wait for the device or for helper threads.",
+    reading="If `involuntary` rises, other threads want its CPU. If `voluntary` rises with an image, the image waits "
+    "for the device or for helper threads in another way.",
 )
 THREAD_MIGRATIONS = Metric(
     "infercanary_canary_migrations_total",
     "counter",
-    "Its moves from one CPU to another during repeats; missing where the kernel does not count them.",
+    "Moves of the canary's thread from one CPU to another during repeats; missing if the kernel does not count them.",
     ("canary",),
-    reading="A few in a run are normal without pinning. More of them mean more threads that want to run than "
-    "CPUs, and cold caches after each.",
+    reading="A few in a run are normal without pinning. More of them mean that more threads want to run than there "
+    "are CPUs, and that caches are cold after each move.",
 )
 
 _P90_REPEATS = 64

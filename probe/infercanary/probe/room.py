@@ -21,12 +21,13 @@ from infercanary.probe.targets import Failure, Need
 ROOM = Metric(
     "infercanary_memory_room_bytes",
     "gauge",
-    "Host memory that the probe could still take when it last asked, before a round, before it opened a canary or ran "
-    "a point of a sweep: the least, over the control groups above it and the host, of limit - (usage - inactive page "
-    "cache), less `memory_reserve`; 0 where the reserve is touched.",
-    reading="What needs more is not opened, and counted in `infercanary_run_failures_total` as `out_of_memory`; so are "
-    "runs that are put off, where less is left than a round took and the last 64 MiB of the reserve. Missing where "
-    "neither control groups nor the host's memory can be read: nothing is refused there.",
+    "Host memory that the probe could still take when it last asked (before a round, before it opened a canary or "
+    "ran a point of a sweep). It is the lowest value, over the control groups above it and the host, of limit - "
+    "(usage - inactive page cache), minus `memory_reserve`; 0 if less than the reserve is free.",
+    reading="The probe does not open anything that needs more, and counts it in `infercanary_run_failures_total` as "
+    "`out_of_memory`. It also postpones and counts runs if less memory is left than a round took plus the last 64 "
+    "MiB of the reserve. Missing if the probe can read neither control groups nor the host's memory: nothing is "
+    "refused there.",
 )
 
 LEAST_RESERVE = 64 << 20

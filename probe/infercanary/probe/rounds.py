@@ -29,9 +29,9 @@ from infercanary.probe.tags import Values, Window, gpus_at, state_tags, tags
 LATENESS = Metric(
     "infercanary_lateness_seconds",
     "gauge",
-    "How much later than intended the last round started.",
-    reading="Milliseconds. Above 0.25 s the first canary's run is tagged `late`: the probe's thread got no "
-    "CPU, or waited for the GIL.",
+    "Delay of the last round: its actual start minus its intended start.",
+    reading="Healthy is a few milliseconds. Above 0.25 s, the first canary's run is tagged `late`: the probe's "
+    "thread got no CPU, or waited for the GIL.",
 )
 
 GPU_CANARIES = Metric(
@@ -39,8 +39,8 @@ GPU_CANARIES = Metric(
     "gauge",
     "Canaries of this probe that run on the GPU.",
     ("gpu",),
-    reading="0: the container sees the GPU, and no canary uses it. Missing where that is not known, as of a canary "
-    "that asks a server. Of a GPU in MIG mode it is the number for the GPU as a whole.",
+    reading="0: the container sees the GPU, but no canary uses it. Missing if this is not known, for example for a "
+    "canary that asks a server. For a GPU in MIG mode, it is the number for the whole GPU.",
 )
 
 

@@ -22,16 +22,16 @@ SUCCESS = Metric(
     "gauge",
     "1 if the sampler's last sample succeeded, else 0.",
     ("sampler",),
-    reading="0: its metrics are missing, and the probe's log says why. For `nvml` on a host without a driver "
-    "it is 1.",
+    reading="0 means that the sampler's metrics are missing; the probe's log says why. For `nvml` on a host without "
+    "a driver, it is 1.",
 )
 DURATION = Metric(
     "infercanary_sampler_duration_seconds",
     "gauge",
     "Time that the sampler's last sample took.",
     ("sampler",),
-    reading="A run waits for 0.1 s at most: above that its sample comes too late, and tags may be missing. "
-    "From 5 s on it counts as hanging.",
+    reading="A run waits for 0.1 s at most. Above that, the sample comes too late, and tags may be missing. From 5 s "
+    "on, the sampler counts as hanging.",
 )
 # A round waits this long for all samples together, and then begins without those that are late. It is less than the
 # jitter of a slot, even at two rounds a second.

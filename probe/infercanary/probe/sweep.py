@@ -38,57 +38,60 @@ LATENCY = Metric(
     "gauge",
     "Median wall time of a request in the last sweep: of `batch` samples, with `concurrency` requests at a time.",
     _POINT,
-    reading="Off by default: a canary's `sweep`. Draw it against `infercanary_sweep_samples_per_second`: where the "
-    "latency grows and the throughput does not, the device is full. In a server's pool, waiting for a turn is in it. "
-    "It is a picture, measured for a second or so: verdicts on latency rest on `infercanary_latency_seconds`.",
+    reading="It is off by default: a canary's `sweep` turns it on. Draw it against "
+    "`infercanary_sweep_samples_per_second`: if the latency grows and the throughput does not, the device is full. "
+    "In a server's pool, waiting for a turn is included. A sweep measures only for about a second: verdicts on "
+    "latency use `infercanary_latency_seconds`.",
     experimental=True,
 )
 RATE = Metric(
     "infercanary_sweep_samples_per_second",
     "gauge",
-    "Samples a second in the last sweep, of all requests at a time together.",
+    "Samples per second in the last sweep, of all concurrent requests together.",
     _POINT,
-    reading="With `concurrency` 1 it is `batch` over the mean latency. Where it does not grow with the batch, a larger "
-    "one only makes each request wait; where it falls with the concurrency, threads are in one another's way. Each "
-    "value goes with the canary's next run too, and is judged: `infercanary_measure_verdict`.",
+    reading="With `concurrency` 1 it is `batch` divided by the mean latency. If it does not grow with the batch, a "
+    "larger batch only makes each request wait. If it falls with the concurrency, threads disturb one another. Each "
+    "value is also part of the canary's next run, and the judge judges it: `infercanary_measure_verdict`.",
     experimental=True,
 )
 PEAK = Metric(
     "infercanary_sweep_peak_memory_bytes",
     "gauge",
-    "The most device memory that the engine had allocated in this process meanwhile: weights, inputs and what is "
-    "between.",
+    "The most device memory that the engine had allocated in this process during the point: weights, inputs and "
+    "intermediate results.",
     _POINT,
-    reading="Only on a GPU whose engine counts it (torch: `max_memory_allocated`, without what its allocator keeps in "
-    "reserve). In a server's process, what the server had allocated is in it.",
+    reading="Only on a GPU whose engine counts it (torch: `max_memory_allocated`, without the reserve of its "
+    "allocator). In a server's process, the memory that the server had allocated is included.",
     experimental=True,
 )
 MISSING = Metric(
     "infercanary_sweep_missing_points_total",
     "counter",
-    "Points of sweeps that gave no numbers, by reason: out_of_memory, too_slow (fewer than three requests in its share "
-    "of the time), timed_out (a request that did not come back in time), raised, unsupported, busy (the device was: "
-    "the point is put off by a minute).",
+    "Points of sweeps that gave no numbers, by reason: out_of_memory, too_slow (fewer than three requests in its "
+    "share of the time), timed_out (a request that did not come back in time), raised, unsupported, busy (the device "
+    "was busy; the point waits for a minute).",
     ("canary", "reason"),
-    reading="`out_of_memory` is an answer: from there on batches do not fit. What failed is not tried again; what was "
-    "not tried, since too little host memory was left, is asked for in the next sweep. `too_slow`: give "
-    "`sweep.seconds` more, or name fewer points. The probe's log says the point and why.",
+    reading="`out_of_memory` is an answer: batches from this size on do not fit. A point that failed is not tried "
+    "again. A point that was not tried, because too little host memory was left, is tried in the next sweep. If the "
+    "reason is `too_slow`, increase `sweep.seconds`, or name fewer points. The probe's log has the point and the "
+    "reason.",
     experimental=True,
 )
 BUSY = Metric(
     "infercanary_sweep_busy_seconds_total",
     "counter",
-    "Wall time that sweeps took. It is in `infercanary_busy_seconds_total` too, and the duty cap covers it.",
+    "Wall time of sweeps. It is also part of `infercanary_busy_seconds_total`, and the duty cap covers it.",
     ("canary",),
-    reading="`rate(…[1d])` over `infercanary_duty_cap_ratio` is the sweeps' part of the cap: a half at most.",
+    reading="`rate(…[1d])` divided by `infercanary_duty_cap_ratio` is the sweeps' part of the cap: a half at most.",
     experimental=True,
 )
 INTERVAL = Metric(
     "infercanary_sweep_interval_seconds",
     "gauge",
-    "Time between sweeps: as configured, or longer where half of the duty cap needs it; up to a fifth more, by chance.",
+    "Time between sweeps: as configured, or longer if half of the duty cap requires it. Up to a fifth is added at "
+    "random.",
     ("canary",),
-    reading="Above what was configured, fewer `sweep.seconds` or a higher `duty_cap` brings it back.",
+    reading="If it is above the configured value, fewer `sweep.seconds` or a higher `duty_cap` reduces it.",
     experimental=True,
 )
 TIMESTAMP = Metric(
@@ -96,8 +99,8 @@ TIMESTAMP = Metric(
     "gauge",
     "When the last sweep ended, Unix time.",
     ("canary",),
-    reading="`time() - infercanary_sweep_timestamp_seconds` is how old the picture is. Missing until the first sweep, "
-    "which comes one `infercanary_sweep_interval_seconds` after the start, or where no point gave numbers.",
+    reading="`time() - infercanary_sweep_timestamp_seconds` is the age of the values. Missing until the first sweep, "
+    "which starts one `infercanary_sweep_interval_seconds` after the start. Also missing if no point gave numbers.",
     experimental=True,
 )
 

@@ -26,18 +26,18 @@ Key = tuple[str, str, str]
 UP = Metric(
     "infercanary_discovery_up",
     "gauge",
-    "1 if Docker, the Kubernetes API server or the kubelet answered when last asked for the containers, else 0.",
-    reading="`infercanary_discovery_up == 0` is an alert: containers known so far are still polled, new ones "
-    "are not found. See the access to Docker's socket or its proxy, or the service account and the network. Missing "
-    "where neither is enabled.",
+    "1 if Docker, the Kubernetes API server or the kubelet answered the last request for the containers, else 0.",
+    reading="`infercanary_discovery_up == 0` is an alert: the exporter still polls the containers that it knows, but "
+    "does not find new ones. Check the access to Docker's socket or its proxy, or the service account and the "
+    "network. Missing if neither is enabled.",
 )
 FOUND = Metric(
     "infercanary_discovered_containers",
     "gauge",
-    "Containers with a probe that Docker or Kubernetes last said to run.",
-    reading="0 while `infercanary_discovery_up` is 1: no running container has the label `infercanary.enable=true`, no "
-    'pod of the node `infercanary.io/enable: "true"`, or this is another daemon. A fall without a deployment is a '
-    "crash of containers.",
+    "Containers with a probe that Docker or Kubernetes last reported as running.",
+    reading="If it is 0 while `infercanary_discovery_up` is 1, no running container has the label "
+    '`infercanary.enable=true`, no pod of the node has `infercanary.io/enable: "true"`, or this is another daemon. '
+    "If it falls without a deployment, containers crashed.",
 )
 METRICS = (UP, FOUND)
 """Of the one discovery that finds all containers of its host."""

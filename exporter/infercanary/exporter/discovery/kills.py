@@ -18,12 +18,12 @@ from infercanary.exporter.discovery.base import Container, Discovery, Key
 ENDED = Metric(
     "infercanary_container_oom_kills_total",
     "counter",
-    "Times that the kernel ended a container with a probe, or the server that a sidecar watches, for memory, as its "
-    "discovery says.",
+    "Times that the kernel ended a container with a probe, or the server that a sidecar watches, because of memory, "
+    "as its discovery reports.",
     ("service", "container", "image", "image_id"),
-    reading="`increase(infercanary_container_oom_kills_total[1h]) > 0` is an alert. Counted since the exporter's start "
-    "from 0, and kept for an hour where the container is gone: the probe in it cannot say it. A worker or a child "
-    "alone counts in `infercanary_cgroup_oom_kills_total`.",
+    reading="`increase(infercanary_container_oom_kills_total[1h]) > 0` is an alert. It counts from 0 since the "
+    "exporter's start, and stays for an hour if the container is gone, because the probe in the container cannot "
+    "report it. If only a worker or a child is killed, `infercanary_cgroup_oom_kills_total` counts it.",
 )
 METRICS = (ENDED,)
 

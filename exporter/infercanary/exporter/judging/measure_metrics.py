@@ -16,30 +16,31 @@ _EFFECT = f"{100 * LIVE.measure_effect:g} %"
 VERDICT = Metric(
     "infercanary_measure_verdict",
     "gauge",
-    "The verdict on what the last change of the service's image did to a measure, as a state set: 1 for the one that "
-    "holds. `measure` is host_memory, device_memory, energy, or throughput@BxC: of a sweep, at a batch of B with C "
-    "requests at a time.",
+    "The verdict on a measure after the last change of the service's image, as a state set: 1 for the current "
+    "verdict. `measure` is host_memory, device_memory, energy, or throughput@BxC: throughput in a sweep, with a "
+    "batch of B and C requests at a time.",
     ("canary", "measure", "verdict"),
-    reading=f"`regressed` is worse by {_EFFECT} or more: more memory, less throughput. Missing without an upgrade, or "
-    "where runs of one image do not have the measure; latency has `infercanary_verdict`. Of throughput and energy it "
-    "is `inconclusive` where controls or siblings moved too.",
+    reading=f"`regressed` is worse by {_EFFECT} or more: more memory, less throughput. Missing without an upgrade, "
+    "or if runs of one image do not have the measure. For latency, see `infercanary_verdict`. For throughput and "
+    "energy, it is `inconclusive` if controls or siblings changed too.",
     experimental=True,
 )
 INFO = Metric(
     "infercanary_measure_verdict_info",
     "gauge",
-    "Always 1; the sentence on a measure that changed with the service's image.",
+    "Always 1; the sentence about a measure that changed with the service's image.",
     ("canary", "measure", "sentence"),
-    reading="Such as `host memory regressed +31.0 % [+28.0, +34.0]`, as on the status page. Only where the verdict is "
-    "`regressed` or `improved`.",
+    reading="For example `host memory regressed +31.0 % [+28.0, +34.0]`, as on the status page. Present only if the "
+    "verdict is `regressed` or `improved`.",
     experimental=True,
 )
 SHIFT = Metric(
     "infercanary_measure_shift_ratio",
     "gauge",
-    "The measure with the new image over that with the old one, minus 1, at the judge's last look.",
+    "The measure with the new image divided by the measure with the old image, minus 1, at the judge's last look.",
     _MEASURE,
-    reading="0.31 is 31 % more memory; -0.2 is 20 % less throughput, which is worse. The verdict says which is meant.",
+    reading="0.31 is 31 % more memory; -0.2 is 20 % less throughput, which is worse. The verdict says whether the "
+    "change is better or worse.",
     experimental=True,
 )
 LOW = Metric(
@@ -47,8 +48,8 @@ LOW = Metric(
     "gauge",
     "The lower end of the shift's interval.",
     _MEASURE,
-    reading="With `infercanary_measure_shift_high_ratio`: the interval at all looks together, at 95 %. What restarts "
-    "may do is in it, also where all values are the same to the byte.",
+    reading="Together with `infercanary_measure_shift_high_ratio`, it is the interval over all looks together, at 95 "
+    "%. The possible effect of restarts is included, even if all values are the same to the byte.",
     experimental=True,
 )
 HIGH = Metric(
@@ -56,7 +57,7 @@ HIGH = Metric(
     "gauge",
     "The upper end of the shift's interval.",
     _MEASURE,
-    reading="As for `infercanary_measure_shift_low_ratio`.",
+    reading="See `infercanary_measure_shift_low_ratio`.",
     experimental=True,
 )
 BASELINE = Metric(
@@ -64,7 +65,7 @@ BASELINE = Metric(
     "gauge",
     "Median of the old image's values that the verdict rests on: bytes, joules, or samples a second.",
     _MEASURE,
-    reading="Of memory at the same age of the process as the new image's values.",
+    reading="For memory, these are values at the same age of the process as the new image's values.",
     experimental=True,
 )
 CURRENT = Metric(
@@ -72,7 +73,8 @@ CURRENT = Metric(
     "gauge",
     "Median of the new image's values that the verdict rests on: bytes, joules, or samples a second.",
     _MEASURE,
-    reading="Of the values up to the judge's last look; the last run's are the probe's own metrics.",
+    reading="It uses the values up to the judge's last look. The probe's own metrics have the values of the last "
+    "run.",
     experimental=True,
 )
 _PLAIN: dict[Metric, Callable[[MeasureVerdict], float | None]] = {

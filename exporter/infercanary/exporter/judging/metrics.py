@@ -25,45 +25,46 @@ _DRIFT_RUNS = LIVE.block_runs * (LIVE.drift_baseline_blocks + LIVE.drift_recent_
 VERDICT = Metric(
     "infercanary_verdict",
     "gauge",
-    "The verdict on the last change of the service's image or model, as a state set: 1 for the one that holds.",
+    "The verdict on the last change of the service's image or model, as a state set: 1 for the current verdict.",
     ("canary", "verdict"),
     reading='`infercanary_verdict{verdict="regressed"} == 1` is the alert after an upgrade. `inconclusive` and '
-    "`settling` are real answers: not enough is known yet. `confirming`: it is slower or faster, but not yet by more "
-    "than a restart may do. `no_baseline`: no other image ran long enough before, or the canary's settings changed, so "
-    "that runs before are not comparable.",
+    "`settling` are real answers: there is not enough evidence yet. `confirming`: it is slower or faster, but not "
+    "yet by more than a restart may cause. `no_baseline`: no other image ran long enough before, or the canary's "
+    "settings changed, so that earlier runs are not comparable.",
 )
 VERDICT_INFO = Metric(
     "infercanary_verdict_info",
     "gauge",
-    "Always 1; the judge's sentence on the last change of the service's image or model, cut to 400 bytes.",
+    "Always 1; the judge's sentence about the last change of the service's image or model, cut to 400 bytes.",
     ("canary", "sentence"),
-    reading="The same words as on the status page and in the exporter's log. They change only with the finding: how "
-    "far the judge has come is `infercanary_judged_runs` of `infercanary_next_look_runs`. Read it in an alert's "
-    "annotation with a query, never as a label of the alert: each new wording would be another alert.",
+    reading="The words are the same as on the status page and in the exporter's log. They change only with the "
+    "finding. The judge's progress is `infercanary_judged_runs` of `infercanary_next_look_runs`. Read the sentence "
+    "in an alert's annotation with a query, never as a label of the alert: each new wording would be another alert.",
 )
 UPGRADE = Metric(
     "infercanary_upgrade_info",
     "gauge",
-    "Always 1; the images that are compared: the one before the last upgrade, and the one since; and what was "
-    "exchanged: image, model or both.",
+    "Always 1; the two images that are compared (the one before the last upgrade, and the one since then), and what "
+    "was exchanged: image, model or both.",
     ("canary", "baseline_image", "candidate_image", "changed"),
-    reading="Each with the first digits of its id, which differ where two images have one tag. With `changed` `model` "
-    "they are the same: the weights are new, and the sentence has their digests. Missing before the first upgrade.",
+    reading="Each image has the first digits of its id, which differ if two images have one tag. If `changed` is "
+    "`model`, both images are the same: the weights are new, and the sentence has their digests. Missing before the "
+    "first upgrade.",
 )
 SHIFT = Metric(
     "infercanary_shift_ratio",
     "gauge",
-    "New image's latency over the old one's, minus 1, at the judge's last look.",
+    "New image's latency divided by the old image's latency, minus 1, at the judge's last look.",
     _CANARY,
-    reading="0.05 is 5 % slower. Believe it as far as `infercanary_shift_low_ratio` and "
-    "`infercanary_shift_high_ratio` allow.",
+    reading="0.05 is 5 % slower. `infercanary_shift_low_ratio` and `infercanary_shift_high_ratio` show how certain "
+    "it is.",
 )
 LOW = Metric(
     "infercanary_shift_low_ratio",
     "gauge",
     "The lower end of the shift's interval.",
     _CANARY,
-    reading=f"Above {LIVE.clear_zone:g} the slowdown is real; how much is between this and "
+    reading=f"Above {LIVE.clear_zone:g} the slowdown is real. Its size is between this value and "
     "`infercanary_shift_high_ratio`.",
 )
 HIGH = Metric(
@@ -71,152 +72,158 @@ HIGH = Metric(
     "gauge",
     "The upper end of the shift's interval.",
     _CANARY,
-    reading="The worst that the upgrade may have done, as far as the runs show.",
+    reading="The worst possible effect of the upgrade, as far as the runs show it.",
 )
 HOST_PART = Metric(
     "infercanary_shift_host_ratio",
     "gauge",
-    "The part of the shift that the controls of the container, or its siblings, made too, or that was waiting for CPUs "
-    "that others outside the container had: the host's.",
+    "The host's part of the shift: the part that the controls of the container or its siblings show too, or that was "
+    "waiting for CPUs that others outside the container used.",
     _CANARY,
-    reading="Near `infercanary_shift_ratio`: the host changed, and the image is not to blame. Missing where neither "
-    "a control nor a sibling ran.",
+    reading="If it is near `infercanary_shift_ratio`, the host changed, and the image is not the cause. Missing if "
+    "no control and no sibling ran.",
 )
 IMAGE_PART = Metric(
     "infercanary_shift_image_ratio",
     "gauge",
-    "The part of the shift that is left for the image.",
+    "The part of the shift that remains for the image.",
     _CANARY,
-    reading="Near `infercanary_shift_ratio`: what is in the image changed; the status page says which components.",
+    reading="If it is near `infercanary_shift_ratio`, the content of the image changed. The status page says which "
+    "components changed.",
 )
 CAUSE = Metric(
     "infercanary_shift_cause",
     "gauge",
-    "What made the shift, as a state set: image, host, both, load (more or fewer requests than before) or unknown. "
-    "Only where there is a verdict of a change.",
+    "What caused the shift, as a state set: image, host, both, load (more or fewer requests than before) or unknown. "
+    "Present only if the verdict is a change.",
     ("canary", "cause", "changed"),
-    reading="`image` is what was upgraded: `changed` says image, model or both. `host` and `load` only where they "
-    "explain the shift, and the image's part can be small at most. `unknown`: that cannot be said, and the sentence "
-    "says why.",
+    reading="`image` means what was upgraded: `changed` says image, model or both. `host` and `load` hold only if "
+    "they explain the shift and if the image's part can only be small. `unknown`: there is not enough evidence, and "
+    "the sentence says why.",
 )
 PHASE = Metric(
     "infercanary_shift_phase_ratio",
     "gauge",
-    f"A phase's share of the change, seconds of seconds: those that made {100 * LIVE.phase_share:g} % of it or more. "
-    "Only where there is a verdict of a change.",
+    f"A phase's share of the change (seconds divided by seconds). Only phases that made {100 * LIVE.phase_share:g} % "
+    "of it or more. Present only if the verdict is a change.",
     ("canary", "phase"),
-    reading="Where it grew: `compute` is the device or its kernels, `launch` the host's side, `h2d` and `d2h` the bus, "
-    "`queue` a device that was busy. Over 1 where another phase became shorter meanwhile.",
+    reading="It shows where the time grew: `compute` is the device or its kernels, `launch` is the host's side, "
+    "`h2d` and `d2h` are the bus, `queue` is a device that was busy. It is over 1 if another phase became shorter at "
+    "the same time.",
 )
 BOTTLENECK = Metric(
     "infercanary_shift_bottleneck_ratio",
     "gauge",
-    "A resource's share of the change, seconds of seconds: compute, memory, io (transfers, sockets, reading from a "
-    "disk), scheduling (launching, queues, locks, waiting for a CPU) and unknown. Only where there is a verdict of a "
-    "change.",
+    "A resource's share of the change (seconds divided by seconds): compute, memory, io (transfers, sockets, reading "
+    "from a disk), scheduling (launching, queues, locks, waiting for a CPU) and unknown. Present only if the verdict "
+    "is a change.",
     ("canary", "bottleneck"),
-    reading="What grew. Time on the processor is `memory` where a control of the memory moved as the canary did, and "
-    "clearly more than those that compute; `compute` where those moved, or where all were flat, for then the program "
-    "computes more. Over 1 where another one became shorter meanwhile, and that is below 0.",
+    reading="It shows which resource grew. Time on the processor is `memory` if a control of the memory changed as "
+    "the canary did, and clearly more than the controls that compute. It is `compute` if the controls that compute "
+    "changed, or if no control changed: then the program computes more. A share is over 1 if another resource became "
+    "shorter; the share of that one is below 0.",
 )
 CONTROL = Metric(
     "infercanary_shift_control_ratio",
     "gauge",
-    "A control's time since the upgrade over that before, minus 1: those that moved. Only where there is a verdict of "
-    "a change.",
+    "A control's time since the upgrade divided by its time before, minus 1. Only controls that changed. Present "
+    "only if the verdict is a change.",
     ("canary", "control"),
-    reading="Work that is the same in every image: what moved it is the host, or the container's limits. None: "
-    "no control moved, or none ran (`infercanary_control_up`).",
+    reading="A control is the same work in every image. If it changed, the cause is the host or the container's "
+    "limits. If there is no series, no control changed, or none ran (`infercanary_control_up`).",
 )
 BASELINE = Metric(
     "infercanary_baseline_seconds",
     "gauge",
     "Median of the old image's runs that the verdict rests on.",
     _CANARY,
-    reading="Beside `infercanary_current_seconds` it is the shift in seconds.",
+    reading="The difference between it and `infercanary_current_seconds` is the shift in seconds.",
 )
 CURRENT = Metric(
     "infercanary_current_seconds",
     "gauge",
     "Median of the new image's runs that the verdict rests on.",
     _CANARY,
-    reading="Of the runs up to the judge's last look; `infercanary_run_median_seconds` is the last run's.",
+    reading="It uses the runs up to the judge's last look. `infercanary_run_median_seconds` is the value of the last "
+    "run.",
 )
 ONSET = Metric(
     "infercanary_upgrade_timestamp_seconds",
     "gauge",
-    "When the first container of the service started with the image that is judged, Unix time.",
+    "When the first container of the service started with the image that the judge now judges, Unix time.",
     _CANARY,
-    reading="`time() - infercanary_upgrade_timestamp_seconds` is how long ago the upgrade was.",
+    reading="`time() - infercanary_upgrade_timestamp_seconds` is the time since the upgrade.",
 )
 RESTART_SD = Metric(
     "infercanary_restart_deviation_ratio",
     "gauge",
-    "How much two starts of one image differ (SD), as learned from the service's own restarts.",
+    "How much two starts of one image differ (SD). The judge learns it from the service's own restarts.",
     _CANARY,
-    reading="It is part of the shift's interval, for each start anew. Above 0.02 only large changes are called: find "
-    "what differs between starts (thread placement, memory layout, autotuning).",
+    reading="It is part of the shift's interval, once for each start. Above 0.02, the judge calls only large "
+    "changes: find what differs between starts (thread placement, memory layout, autotuning).",
 )
 PRIOR = Metric(
     "infercanary_verdict_prior",
     "gauge",
-    "Number of the prior that the verdict used for what the service's own restarts do not show; 0 for the assumed one.",
+    "Number of the prior that the verdict used for what the service's own restarts do not show; 0 for the assumed "
+    "prior.",
     _CANARY,
-    reading="The newest one is `infercanary_restart_prior_info`. It differs where the upgrade came before that was "
-    "learned: the same runs give the same verdict again.",
+    reading="`infercanary_restart_prior_info` has the newest number. The two differ if the upgrade came before the "
+    "newest prior was learned. So the same runs always give the same verdict.",
 )
 RUNS = Metric(
     "infercanary_judged_runs",
     "gauge",
     "Runs of the new image that the verdict rests on.",
     _CANARY,
-    reading=f"The judge looks from {LIVE.looks[0]} runs of a start on, ever more rarely up to {LIVE.looks[-1]}, and "
-    "calls a change as soon as it is beyond doubt.",
+    reading=f"The judge first looks at {LIVE.looks[0]} runs of a start, then less and less often, up to "
+    f"{LIVE.looks[-1]} runs. It calls a change as soon as there is enough evidence.",
 )
 NEXT_LOOK = Metric(
     "infercanary_next_look_runs",
     "gauge",
-    "Runs of a start of the new image at which the judge looks again.",
+    "The number of runs of a start of the new image at which the judge looks again.",
     _CANARY,
-    reading="`infercanary_judged_runs` of them are there. Missing after the last look.",
+    reading="`infercanary_judged_runs` of these runs are there now. Missing after the last look.",
 )
 GENERATIONS = Metric(
     "infercanary_judged_generations",
     "gauge",
     "Starts of containers, of both images, that the verdict rests on.",
     _CANARY,
-    reading="A start is one replicate, however many runs it has: two replicas show more than twice the runs of one.",
+    reading="A start counts as one sample, no matter how many runs it has: two replicas are more evidence than twice "
+    "the runs of one replica.",
 )
 OUTPUT = Metric(
     "infercanary_upgrade_output_error_ratio",
     "gauge",
-    "Relative error of the new image's first steady output against the old one's, for the same input.",
+    "Relative error of the new image's first steady output against the old image's, for the same input.",
     _CANARY,
-    reading="Above 0.01 the upgrade changed the answers: weights, preprocessing or numerics. Missing where one of "
-    "them is not known.",
+    reading="Above 0.01, the upgrade changed the answers: weights, preprocessing or numerics. Missing if one of the "
+    "two outputs is not known.",
 )
 COLD_START = Metric(
     "infercanary_cold_start_shift_ratio",
     "gauge",
-    "By how much a step of the cold start became slower with the upgrade; only steps that did, by "
-    f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s.",
+    "By how much a step of the cold start became slower with the upgrade. Only steps that became slower by "
+    f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s are shown.",
     ("canary", "step"),
-    reading="`load`, `first_run` or `time_to_steady`; a slower start delays scaling and failover.",
+    reading="The steps are `load`, `first_run` and `time_to_steady`. A slower start delays scaling and failover.",
 )
 FALLBACK = Metric(
     "infercanary_cpu_fallback",
     "gauge",
-    "1 if the canary ran on a GPU before the upgrade, and runs on the CPU since, else 0.",
+    "1 if the canary ran on a GPU before the upgrade and runs on the CPU since then, else 0.",
     _CANARY,
-    reading="1 is an alert: a CPU-only wheel, or a container started without its GPU.",
+    reading="1 is an alert: the image has a CPU-only wheel, or the container was started without its GPU.",
 )
 DRIFT = Metric(
     "infercanary_drift_ratio",
     "gauge",
-    "Latency now over that of the image's first day in this container, minus 1, where it moved away; else 0.",
+    "Latency now divided by the latency of the image's first day in this container, minus 1, if it drifted; else 0.",
     _CANARY,
-    reading="A drift without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` is the host's "
-    f"part. Missing before {_DRIFT_RUNS} steady runs of the image.",
+    reading="A drift is a change without an upgrade: heat, a neighbour, a leak. `infercanary_drift_host_ratio` is "
+    f"the host's part. Missing before {_DRIFT_RUNS} steady runs of the image.",
 )
 DRIFT_LOW = Metric(
     "infercanary_drift_low_ratio",
@@ -235,42 +242,46 @@ DRIFT_HIGH = Metric(
 DRIFT_HOST = Metric(
     "infercanary_drift_host_ratio",
     "gauge",
-    "The part of the drift that the controls or siblings made too: the host's.",
+    "The host's part of the drift: the part that the controls or siblings show too.",
     _CANARY,
-    reading="Near `infercanary_drift_ratio`: look at the host. Near 0: at the process (memory, threads, requests).",
+    reading="If it is near `infercanary_drift_ratio`, look at the host. If it is near 0, look at the process "
+    "(memory, threads, requests).",
 )
 DRIFT_ONSET = Metric(
     "infercanary_drift_timestamp_seconds",
     "gauge",
-    "When the drift began, Unix time; of a slow one, when it could first be seen.",
+    "When the drift began, Unix time. For a slow drift, it is when the drift could first be seen.",
     _CANARY,
-    reading="Present only while there is a drift. Look what else happened then.",
+    reading="Present only while there is a drift. Check what else happened at that time.",
 )
 DRIFT_INFO = Metric(
     "infercanary_drift_info",
     "gauge",
-    "Always 1; of a container that drifted: what was different in its environment on the image's first day, and which "
-    "operators take longer by profiles of both times.",
+    "Always 1; for a container that drifted: the differences in its environment since the image's first day, and the "
+    "operators that take longer, by profiles of both times.",
     ("canary", "changes"),
-    reading="Limits and variables that somebody changed without another image (CPU quota 4 → 2), another host's "
-    "kernel; `conv2d 9.8 → 31.2 ms (84 % of the change)`. Present only while there is a drift, and something is known.",
+    reading="It names limits and variables that somebody changed without another image (CPU quota 4 → 2), or the "
+    "kernel of another host, and operators: `conv2d 9.8 → 31.2 ms (84 % of the change)`. Present only while there is "
+    "a drift and something is known about it.",
 )
 TRIED = Metric(
     "infercanary_judge_aa_tests",
     "gauge",
-    "Restarts of one image that the judge was tried on: nothing changed there, so it should call nothing.",
+    "Restarts of one image that the judge was tested on. Nothing changed there, so it should not call a change.",
     _CANARY,
-    reading="Of the service's starts that are still kept. The denominator of `infercanary_judge_aa_alarms`.",
+    reading="Only the service's starts that are still stored. The denominator of `infercanary_judge_aa_alarms`.",
 )
 ALARMS = Metric(
     "infercanary_judge_aa_alarms",
     "gauge",
-    "Restarts of one image that the judge, tried on each by itself, called a change: its own false alarms.",
+    "Restarts of one image that the judge called a change when it tested itself on each of them: its own false "
+    "alarms.",
     _CANARY,
-    reading="Over `infercanary_judge_aa_tests` it is the judge's rate of false alarms on your own restarts, each "
-    "judged as it would have been then: about 0.01 or less. More: starts differ by more than the "
-    f"{100 * LIVE.prior_restart_sd:g} % that is assumed "
-    "before any was seen; once seen it is learned. Both are the service's: count them once, not for each container.",
+    reading="Divided by `infercanary_judge_aa_tests`, it is the judge's rate of false alarms on your own restarts. "
+    "The judge treats each restart as it would have at that time. Healthy is about 0.01 or less. If it is more, "
+    f"starts differ by more than the {100 * LIVE.prior_restart_sd:g} % that the judge assumes before it has seen "
+    "any. Once it has seen them, it learns the difference. Both metrics belong to the service: count them once, not "
+    "for each container.",
 )
 
 Value = Callable[[Judgement], "float | None"]

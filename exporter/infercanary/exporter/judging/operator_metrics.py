@@ -12,14 +12,15 @@ from infercanary.judge.operators import MOST
 SECONDS = Metric(
     "infercanary_shift_operator_seconds",
     "gauge",
-    "What an operator takes of an inference since the upgrade, less what it took before, in profiled repeats: the "
-    f"operators that changed most, {MOST} of a service at most. Only where there is a verdict of a change that "
+    "Time that an operator takes in an inference since the upgrade, minus its time before, in profiled repeats. Only "
+    f"the operators that changed most, {MOST} of a service at most. Present only if the verdict is a change that "
     "operators explain.",
     ("canary", "operator", "change"),
-    reading="What grew, by name. `change` says how: grew or shrank, new or gone, moved to another device, done by "
-    "another kernel (library, instruction set), in another type (float64), calls (more of them, as where fusion was "
-    "lost). Below 0 is faster. Missing where profiles are off (docs/profiles.md), on both sides three repeats are not "
-    "there yet, or what changed lies outside of operators: the sentence of `infercanary_verdict_info` says which.",
+    reading="It shows by name what grew. `change` says how: grew or shrank, new or gone, moved to another device, "
+    "done by another kernel (library, instruction set), in another type (float64), calls (more calls, for example "
+    "because fusion was lost). Below 0 is faster. Missing if profiles are off (docs/profiles.md), if one of the two "
+    "images does not have three repeats yet, or if the change is outside of operators: the sentence of "
+    "`infercanary_verdict_info` says which.",
 )
 
 

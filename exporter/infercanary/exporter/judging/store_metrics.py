@@ -9,106 +9,111 @@ from infercanary.store.base import Store
 STORE_UP = Metric(
     "infercanary_store_up",
     "gauge",
-    "1 if the judge's store took what was last given to it, else 0.",
-    reading="0 is an alert: verdicts stand still. The exporter's log says why (a full disk, rights, another exporter "
-    "on the same file). What came meanwhile is kept in memory, as far as it fits, and stored later.",
+    "1 if the judge's store accepted the data that it was last given, else 0.",
+    reading="0 is an alert: verdicts no longer change. The exporter's log says why (a full disk, permissions, "
+    "another exporter on the same file). The exporter keeps new data in memory, as far as it fits, and stores it "
+    "later.",
 )
 STORE_TOOK = Metric(
     "infercanary_store_success_timestamp_seconds",
     "gauge",
-    "When the judge's store last took what was given to it, Unix time.",
-    reading="While `infercanary_store_up` is 0, it fails since then. Missing before the first time.",
+    "When the judge's store last accepted the data that it was given, Unix time.",
+    reading="While `infercanary_store_up` is 0, the store has failed since this time. Missing before the first "
+    "success.",
 )
 JUDGED_SERVICES = Metric(
     "infercanary_judged_services",
     "gauge",
-    "Services that this exporter judges, of those that exporters with a shared store judge.",
-    reading="`sum(infercanary_judged_services)` is how many services the fleet has: each is judged by one exporter. "
-    "Missing where the store is a file: its one exporter judges all that is in it.",
+    "Services that this exporter judges. Exporters with a shared store divide the services among themselves.",
+    reading="`sum(infercanary_judged_services)` is the number of services in the fleet, because one exporter judges "
+    "each service. Missing if the store is a file: its one exporter judges everything in it.",
 )
 STORE_ERRORS = Metric(
     "infercanary_store_errors_total",
     "counter",
     "Failures to read or write the judge's store.",
-    reading="`increase(…[15m]) > 0` with `infercanary_store_up` at 1 again: it recovered by itself.",
+    reading="If `increase(…[15m]) > 0` and `infercanary_store_up` is 1 again, the store recovered by itself.",
 )
 STORE_BYTES = Metric(
     "infercanary_store_bytes",
     "gauge",
     "Size of the judge's store.",
-    reading="Bounded by what is kept of each container; runs older than a day are thinned.",
+    reading="The size has a limit, because the store keeps a limited amount of data for each container. Runs older "
+    "than a day are thinned out.",
 )
 STORE_SET_ASIDE = Metric(
     "infercanary_store_set_aside_timestamp_seconds",
     "gauge",
-    "When the judge's store was last found corrupt, set aside under another name, and begun anew.",
-    reading="Missing is healthy. It is an alert: baselines and earlier verdicts are lost. The file is beside the "
-    "store, with `.corrupt-` and that time in its name; once it is removed, the exporter's next start knows of none.",
+    "When the judge's store was last found corrupt. It was then renamed, and a new store was started.",
+    reading="Healthy is that it is missing. If it is there, it is an alert: baselines and earlier verdicts are lost. "
+    "The corrupt file is next to the store, with `.corrupt-` and that time in its name. If you remove this file, the "
+    "metric is missing after the exporter's next start.",
 )
 STORE_UNREADABLE = Metric(
     "infercanary_store_unreadable_rows_total",
     "counter",
-    "Rows of the judge's store that could not be read, each time that they were to be.",
-    reading="Healthy is 0. Verdicts do without them; the disk fails, or another program wrote to the file.",
+    "Rows of the judge's store that could not be read, counted at each attempt.",
+    reading="Healthy is 0. Verdicts do not use these rows. The disk fails, or another program wrote to the file.",
 )
 STORE_REFUSED = Metric(
     "infercanary_store_refused_runs_total",
     "counter",
-    "Runs that were not stored, because their container has more than 32 canaries.",
-    reading="Healthy is 0. A canary beyond the first 32 has no verdicts: give the container fewer.",
+    "Runs that were not stored because their container has more than 32 canaries.",
+    reading="Healthy is 0. A canary beyond the first 32 has no verdicts: give the container fewer canaries.",
 )
 STORED = Metric(
     "infercanary_stored_runs_total",
     "counter",
-    "Runs that the judge's store took, each once, whatever was delivered twice.",
-    reading="Its `rate` is that of `infercanary_runs_total` over all containers.",
+    "Runs that the judge's store accepted. A run that was delivered twice counts once.",
+    reading="Its `rate` is the rate of `infercanary_runs_total` over all containers.",
 )
 DROPPED = Metric(
     "infercanary_unjudged_runs_total",
     "counter",
     "Runs that were dropped before they were stored, because the store failed for too long.",
-    reading="Healthy is no increase. Verdicts rest on fewer runs, no more.",
+    reading="Healthy is no increase. Verdicts then rest on fewer runs. Nothing else is lost.",
 )
 SECONDS = Metric(
     "infercanary_judge_seconds_total",
     "counter",
     "CPU time of the judge's thread: storing and judging.",
-    reading="`rate(…[5m])` is in cores: a small fraction of one.",
+    reading="`rate(…[5m])` is in cores, and is a small fraction of one core.",
 )
 LEFT_OUT = Metric(
     "infercanary_judge_left_out_canaries",
     "gauge",
-    "Canaries without a verdict, because what is known of their service takes more than its share of the memory.",
-    reading="Healthy is 0. The log names the services: give the exporter more memory, or them fewer canaries.",
+    "Canaries without a verdict, because the data of their service takes more than its share of the memory.",
+    reading="Healthy is 0. The log names the services: give the exporter more memory, or give these services fewer "
+    "canaries.",
 )
 PRIOR = Metric(
     "infercanary_restart_prior_info",
     "gauge",
-    "Always 1; the number of the prior that a new upgrade is judged by: how much starts of one image are thought to "
-    "differ before a service's own restarts show it.",
+    "Always 1; the number of the prior for new upgrades. The prior is the difference that is expected between starts "
+    "of one image, before a service's own restarts show it.",
     ("number", "source"),
-    reading="`learned`: from the services of this store, and kept in it under that number, which is counted up from 1. "
-    "`assumed`: number 0, the fallback, until eight services were restarted. An earlier upgrade keeps the prior of its "
-    "time: `infercanary_verdict_prior`.",
+    reading="`learned`: it comes from the services of this store. The store keeps it under that number, which counts "
+    "up from 1. `assumed`: number 0, the fallback, until eight services were restarted. An earlier upgrade keeps the "
+    "prior of its time: `infercanary_verdict_prior`.",
 )
 PRIOR_SD = Metric(
     "infercanary_restart_prior_deviation_ratio",
     "gauge",
-    "SD of that prior: by how much two starts of one image differ, typically.",
-    reading="0.01 is 1 %. With one replica, no restart of its own and 3 degrees of freedom a change is called from "
-    "about 15 times as much on.",
+    "SD of the prior for new upgrades: by how much two starts of one image typically differ.",
+    reading="0.01 is 1 %. With one replica, no restart of its own and 3 degrees of freedom, the judge calls a change "
+    "from about 15 times this value on.",
 )
 PRIOR_DF = Metric(
     "infercanary_restart_prior_freedom",
     "gauge",
-    "Degrees of freedom of that prior: how many restarts of a service's own outweigh it.",
-    reading="From 2 to 4: services differ, so its tail is heavy.",
+    "Degrees of freedom of the prior for new upgrades: how many of a service's own restarts outweigh the prior.",
+    reading="It is from 2 to 4. Services differ, so the prior has a heavy tail.",
 )
 PRIOR_SERVICES = Metric(
     "infercanary_restart_prior_services",
     "gauge",
-    "Services that it was learned from; 0 for the one that is assumed.",
-    reading="More make it surer. Each counts once, however often it was restarted.",
+    "Services that the prior for new upgrades was learned from; 0 for the assumed prior.",
+    reading="More services make it more reliable. Each service counts once, no matter how often it was restarted.",
 )
 METRICS = (
     *(

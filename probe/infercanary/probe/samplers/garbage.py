@@ -12,17 +12,18 @@ from infercanary.probe.samplers import register
 PAUSE = Metric(
     "infercanary_gc_pause_seconds_total",
     "counter",
-    "Time in Python's garbage collector in the process that the probe runs in: no other thread runs meanwhile.",
-    reading="`rate(…[5m])` is a share of the time. A run with more than 5 % (and 2 ms) is tagged `gc`; with "
-    "many long-lived objects `gc.freeze()` after loading helps.",
+    "Time in Python's garbage collector in the process that the probe runs in. No other thread runs during that "
+    "time.",
+    reading="`rate(…[5m])` is a share of the time. A run with more than 5 % (and 2 ms) is tagged `gc`. If there are "
+    "many long-lived objects, `gc.freeze()` after loading helps.",
 )
 COLLECTIONS = Metric(
     "infercanary_gc_collections_total",
     "counter",
     "Garbage collections by generation; 2 is a full one.",
     ("generation",),
-    reading="Generation 2 walks all objects, and is what costs. Its `rate` beside that of "
-    "`infercanary_gc_pause_seconds_total` gives the length of a pause.",
+    reading="A collection of generation 2 visits all objects and takes most of the time. Divide the `rate` of "
+    "`infercanary_gc_pause_seconds_total` by its `rate` to get the length of a pause.",
 )
 
 

@@ -11,10 +11,10 @@ from infercanary.probe.samplers import Unavailable, register
 RECEIVED = Metric(
     "infercanary_tcp_received_segments_total",
     "counter",
-    "TCP segments that the container received, those between its own processes included. Missing where it has the "
-    "host's network, whose segments are everyone's.",
+    "TCP segments that the container received, including segments between its own processes. Missing if the "
+    "container has the host's network, because it counts the segments of all.",
     reading="`rate(…[5m])` follows the server's requests; the exporter's polls and health checks add about one a "
-    "second. More of them since an upgrade is more load, which is not the image's doing.",
+    "second. If it is higher since an upgrade, there is more load. The image does not cause that.",
 )
 
 

@@ -24,32 +24,33 @@ RESIDENT = Metric(
     "infercanary_process_resident_memory_bytes",
     "gauge",
     "Memory of the process that the probe runs in, shared libraries included.",
-    reading="Growth without end is a leak. Another level since an upgrade is the image's: other weights or precision, "
-    "or another allocator (`MALLOC_ARENA_MAX`, `LD_PRELOAD`).",
+    reading="If it grows without end, there is a leak. If it has another level since an upgrade, the image is the "
+    "cause: other weights or precision, or another allocator (`MALLOC_ARENA_MAX`, `LD_PRELOAD`).",
 )
 PROCESSES = Metric(
     "infercanary_beside_processes",
     "gauge",
-    "Other processes in the container; missing where the probe sees those of the whole host.",
-    reading="The server's workers are among them. Another number since an upgrade is another default of its server; "
-    "each worker has a model and threads of its own.",
+    "Other processes in the container; missing if the probe sees the processes of the whole host.",
+    reading="The server's workers are included. If the number changed with an upgrade, the image's server has "
+    "another default. Each worker has a model and threads of its own.",
 )
 CPU = Metric(
     "infercanary_beside_cpu_seconds_total",
     "counter",
-    "CPU time of the other processes in the container, by command. One that starts and ends between two samples is not "
-    "in it. Missing where their number is.",
+    "CPU time of the other processes in the container, by command. A process that starts and ends between two "
+    "samples is not included. Missing if their number is missing.",
     ("command",),
-    reading="`topk(3, rate(…[5m]))` names who takes the CPU where runs are tagged `crowded_inside`. The first eight "
-    "commands that were seen have a series, all later ones share `others`.",
+    reading="`topk(3, rate(…[5m]))` names the commands that take the CPU if runs are tagged `crowded_inside`. The "
+    "first eight commands have a series each. All later commands share `others`.",
 )
 MEMORY = Metric(
     "infercanary_beside_resident_memory_bytes",
     "gauge",
-    "Memory of the other processes in the container, by command. What they share counts for each. Missing where their "
-    "number is.",
+    "Memory of the other processes in the container, by command. Shared memory counts for each process. Missing if "
+    "their number is missing.",
     ("command",),
-    reading="The largest names who else takes of `infercanary_cgroup_memory_limit_bytes` where that is near.",
+    reading="If the container is near `infercanary_cgroup_memory_limit_bytes`, the largest series name the commands "
+    "that take the memory.",
 )
 
 MOST = 64

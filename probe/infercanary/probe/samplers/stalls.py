@@ -17,10 +17,10 @@ from infercanary.probe.samplers import register
 STALLED = Metric(
     "infercanary_stalled_seconds_total",
     "counter",
-    "Time in which the process stood still: it was stopped or frozen, or one thread held the interpreter. A gap is "
-    "surely seen from 0.75 s on, and never below 0.5 s; up to 0.25 s of each is not counted.",
-    reading="Healthy is no increase at all. Growth is a container or a machine that was paused, or a library "
-    "that holds the GIL for seconds; the run is tagged `stalled`.",
+    "Time in which the process stood still: it was stopped or frozen, or one thread held the interpreter. A gap of "
+    "0.75 s or more is always seen, a gap below 0.5 s is never seen; up to 0.25 s of each gap is not counted.",
+    reading="Healthy is no increase at all. If it grows, a container or a machine was paused, or a library holds the "
+    "GIL for seconds. The run is tagged `stalled`.",
 )
 
 _TICK_SECONDS = 0.25

@@ -34,97 +34,101 @@ THREADS = Metric(
     "infercanary_process_threads",
     "gauge",
     "Threads of the process that the probe runs in.",
-    reading="Steady in a healthy server. Growth without end is a leak, of pools or of calls that hang; a jump "
-    "with an image is another default for the size of a pool.",
+    reading="It is steady in a healthy server. If it grows without end, there is a leak of pools or of calls that "
+    "hang. If it jumps with an image, the default size of a pool changed.",
 )
 ALLOWED = Metric(
     "infercanary_process_allowed_cpus",
     "gauge",
-    "CPUs that some thread of the process may run on, by the threads' affinity masks.",
-    reading="Below `infercanary_cgroup_cpuset_cpus` something in the image pins (`taskset`, `OMP_PROC_BIND`, "
-    '`GOMP_CPU_AFFINITY`): see `infercanary_environment_info{component=~"env_.*"}`.',
+    "CPUs on which at least one thread of the process may run, by the threads' affinity masks.",
+    reading="If it is below `infercanary_cgroup_cpuset_cpus`, something in the image pins threads (`taskset`, "
+    '`OMP_PROC_BIND`, `GOMP_CPU_AFFINITY`): see `infercanary_environment_info{component=~"env_.*"}`.',
 )
 PINNED = Metric(
     "infercanary_process_pinned_threads",
     "gauge",
-    "Threads that may not run on all of the process's allowed CPUs.",
-    reading="0, unless pinning is meant. Two containers that pin to the same CPUs wait for each other while "
-    "others idle.",
+    "Threads that may run only on some of the process's allowed CPUs.",
+    reading="It should be 0, unless pinning is intended. If two containers pin to the same CPUs, they wait for each "
+    "other while other CPUs are idle.",
 )
 OFF_NODE_ALLOWED = Metric(
     "infercanary_process_off_node_allowed_threads",
     "gauge",
-    "Threads that may run on CPUs outside the NUMA nodes of the container's GPUs; missing where those are not known.",
-    reading="0 where a cpuset or pinning keeps the process near its GPU. Above 0 it is chance where a thread "
-    "lands, and so is the latency after each restart.",
+    "Threads that may run on CPUs outside the NUMA nodes of the container's GPUs; missing if those nodes are not "
+    "known.",
+    reading="It is 0 if a cpuset or pinning keeps the process near its GPU. Above 0, the place of a thread is "
+    "random, and so is the latency after each restart.",
 )
 OFF_NODE = Metric(
     "infercanary_process_off_node_threads",
     "gauge",
-    "Threads that last ran outside the NUMA nodes of the container's GPUs; missing where those are not known.",
-    reading="Where it moves together with `launch`, `h2d` or `d2h`, the threads' place is the reason: give the "
+    "Threads that last ran outside the NUMA nodes of the container's GPUs; missing if those nodes are not known.",
+    reading="If it changes together with `launch`, `h2d` or `d2h`, the place of the threads is the reason: give the "
     "container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
 )
 CANARY_ALLOWED = Metric(
     "infercanary_canary_allowed_cpus",
     "gauge",
-    "CPUs that the thread of the last run may run on, by its affinity mask; missing after a run that failed.",
+    "CPUs on which the thread of the last run may run, by its affinity mask; missing after a run that failed.",
     ("canary",),
-    reading="Below `infercanary_process_allowed_cpus` that thread is pinned: its latency is that of those CPUs, and of "
-    "whoever else wants them. A change with an image is another way to pin.",
+    reading="If it is below `infercanary_process_allowed_cpus`, that thread is pinned: its latency depends on those "
+    "CPUs, and on all others that want them. If it changes with an image, the image pins its threads in another way.",
 )
 CANARY_OFF_NODE = Metric(
     "infercanary_canary_off_node",
     "gauge",
-    "1 where the thread of the last run was last on a CPU outside the NUMA node of the canary's GPU, else 0; missing "
-    "where that is not known, for a canary on the CPU, and after a run that failed.",
+    "1 if the thread of the last run was last on a CPU outside the NUMA node of the canary's GPU, else 0. Missing if "
+    "this is not known, for a canary on the CPU, and after a run that failed.",
     ("canary",),
-    reading="`avg_over_time(…[1h])` is the share of the runs. Where `launch`, `h2d` or `d2h` are longer in those, give "
-    "the container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
+    reading="`avg_over_time(…[1h])` is the share of such runs. If `launch`, `h2d` or `d2h` take longer in these "
+    "runs, give the container the GPU's CPUs (`infercanary_gpu_local_cpus`).",
 )
 GRANTED = Metric(
     "infercanary_process_granted_cpus",
     "gauge",
-    "Cores that the process can use at most: the least of CPU quota, cpuset and affinity masks.",
-    reading="What an engine's threads should not outnumber: compare `infercanary_thread_pool_size`. If it changed with "
-    "a redeployment, the limits did, not the image.",
+    "Most cores that the process can use: the lowest of CPU quota, cpuset and affinity masks.",
+    reading="An engine should not have more threads than this: compare `infercanary_thread_pool_size`. If it changed "
+    "with a redeployment, the limits changed, not the image.",
 )
 OVERSUBSCRIPTION = Metric(
     "infercanary_thread_oversubscription_ratio",
     "gauge",
-    "The engine's computing (intra-op) threads over the granted CPUs (at least one): above 1 they wait for each other.",
-    reading="1 or less is healthy; missing if unknown. Above 1 (typically an engine that counts the host's CPUs under "
-    "a quota), set `OMP_NUM_THREADS`, or raise the quota; throttling comes with it. Inter-op threads, which idle in "
-    "ordinary inference, are not in it: see `infercanary_thread_pool_size`.",
+    "The engine's computing (intra-op) threads divided by the granted CPUs (at least one). Above 1, the threads wait "
+    "for each other.",
+    reading="1 or less is healthy; missing if unknown. If it is above 1 (typically because an engine counts the "
+    "host's CPUs under a quota), set `OMP_NUM_THREADS`, or raise the quota. It also leads to throttling. Inter-op "
+    "threads are not included, because they are idle in ordinary inference: see `infercanary_thread_pool_size`.",
 )
 SWITCHES = Metric(
     "infercanary_process_context_switches_total",
     "counter",
     "Context switches of the process: voluntary (it waited) and involuntary (it was pushed off its CPU).",
     ("kind",),
-    reading="`involuntary` over `infercanary_process_cpu_seconds_total` is switches per CPU second: a rise is "
-    "competition for CPUs, inside the process or outside.",
+    reading="`involuntary` divided by `infercanary_process_cpu_seconds_total` is the number of switches per CPU "
+    "second. If it rises, threads compete for CPUs, inside the process or outside.",
 )
 MIGRATIONS = Metric(
     "infercanary_process_migrations_total",
     "counter",
-    "Moves of its threads from one CPU to another; missing where the kernel does not count them (CONFIG_SCHED_DEBUG).",
-    reading="Compare it with itself: a rise with an image is another number of threads, without one other "
-    "neighbours.",
+    "Moves of the process's threads from one CPU to another; missing if the kernel does not count them "
+    "(CONFIG_SCHED_DEBUG).",
+    reading="Compare it with its own earlier values. If it rises with an image, the number of threads changed. If it "
+    "rises without one, the neighbours changed.",
 )
 RUN_QUEUE = Metric(
     "infercanary_process_run_queue_seconds_total",
     "counter",
-    "Time in which its threads, summed, could run and waited for a CPU; missing where the kernel does not count it.",
-    reading="`rate(…[5m])` is how many of its threads wait for a CPU on average; near 0 is healthy. Time under "
-    "a quota's throttling is in it: see `infercanary_cgroup_cpu_throttled_seconds_total`.",
+    "Time in which the process's threads could run and waited for a CPU, summed over the threads; missing if the "
+    "kernel does not count it.",
+    reading="`rate(…[5m])` is the number of its threads that wait for a CPU on average; near 0 is healthy. Time of "
+    "throttling by a quota is included: see `infercanary_cgroup_cpu_throttled_seconds_total`.",
 )
 CPU = Metric(
     "infercanary_process_cpu_seconds_total",
     "counter",
     "CPU time of the process that the probe runs in.",
-    reading="`rate(…[5m])` is the cores in use, the server's own work included. Near "
-    "`infercanary_process_granted_cpus` the container has no more.",
+    reading="`rate(…[5m])` is the number of cores in use, including the server's own work. Near "
+    "`infercanary_process_granted_cpus`, the container has no more.",
 )
 
 DETAILED = 128

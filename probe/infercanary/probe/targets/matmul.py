@@ -31,28 +31,32 @@ T = TypeVar("T")
 FLOPS = Metric(
     "infercanary_matmul_flops_per_second",
     "gauge",
-    "Floating-point operations a second of a matrix product by torch: 2 n³ over its time, by the device's clock on a "
-    "GPU. Of the precision that the canary times it is the last run's median, of the others that of the last five.",
+    "Floating-point operations per second of a matrix product by torch: 2 n³ divided by its time, measured by the "
+    "device's clock on a GPU. For the precision that the canary times, it is the last run's median. For the other "
+    "precisions, it is the median of the last five.",
     ("canary", "precision"),
-    reading="`float32`, and where the device has them `tf32` (a GPU from compute capability 8.0 on) and `bfloat16` or, "
-    "on an older GPU, `float16`. A precision that the device would only emulate has no series.",
+    reading="There is `float32`. If the device has them, there are also `tf32` (a GPU with compute capability 8.0 or "
+    "higher) and `bfloat16` or, on an older GPU, `float16`. A precision that the device can only emulate has no "
+    "series.",
 )
 BEST = Metric(
     "infercanary_matmul_best_ratio",
     "gauge",
-    "The same rate over the best one that this probe saw on this device since it started.",
+    "The rate of infercanary_matmul_flops_per_second, divided by the best rate that this probe saw on this device "
+    "since it started.",
     ("canary", "precision"),
-    reading="Near 1 is healthy. Below, something holds the device back now and did not before: its clock, its power "
-    "limit, a neighbour. A data sheet's peak is at a clock that a device may never hold: it is not the measure here.",
+    reading="Near 1 is healthy. If it is lower, something slows the device now that did not slow it before: its "
+    "clock, its power limit, or a neighbour. The peak in a data sheet needs a clock that a device may never hold, so "
+    "the peak is not the reference here.",
 )
 UNUSED = Metric(
     "infercanary_matmul_tensorcores_unused",
     "gauge",
-    "1 if a half-precision product is no faster than one in float32 on a GPU with Tensor Cores, else 0. Missing where "
-    "there are none, or where float32 was not measured.",
+    "1 if a half-precision product is no faster than a float32 product on a GPU with Tensor Cores, else 0. Missing "
+    "if the GPU has no Tensor Cores, or if float32 was not measured.",
     ("canary",),
-    reading="By the medians of several runs: below 1.2 times as fast. Healthy GPUs reach 2 to 16 times. 1: the image's "
-    "torch or cuBLAS has no kernel for this GPU.",
+    reading='It compares the medians of several runs; "no faster" means below 1.2 times as fast. Healthy GPUs reach '
+    "2 to 16 times. 1 means that the image's torch or cuBLAS has no kernel for this GPU.",
 )
 
 ADVICE = "half precision is no faster than float32: Tensor Cores are not in use; install a torch built for this GPU"

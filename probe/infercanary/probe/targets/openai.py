@@ -33,32 +33,34 @@ from infercanary.probe.timing import Phase
 BETWEEN_TOKENS = Metric(
     "infercanary_between_tokens_seconds",
     "gauge",
-    "Time between two tokens of a streamed completion: from its first to its last one, over the tokens after the "
-    "first. Median of the last run's repeats.",
+    "Time between two tokens of a streamed completion: the time from its first to its last token, divided by the "
+    "number of tokens after the first. Median of the last run's repeats.",
     ("canary",),
-    reading="The reader's pace. It grows with the batch that the server decodes at once, and with slower memory or "
-    "clocks; the time to the first token is the phases `connect`, `send` and `first_token` of "
-    "`infercanary_phase_seconds`.",
+    reading="This is the reader's pace. It grows with the number of requests that the server decodes in one batch, "
+    "and with slower memory or clocks. The time to the first token consists of the phases `connect`, `send` and "
+    "`first_token` of `infercanary_phase_seconds`.",
 )
 TOKENS = Metric(
     "infercanary_output_tokens",
     "gauge",
-    "Tokens in the last streamed completion: as the server counts them in `usage`, or else the pieces that came.",
+    "Tokens in the last streamed completion: the number that the server reports in `usage`, or else the number of "
+    "pieces that arrived.",
     ("canary",),
-    reading="The same in each run. With it the time changes, so that latencies no longer compare: the run is then "
-    "tagged `output_changed`.",
+    reading="It should be the same in each run. If it changes, the time changes too, and latencies are no longer "
+    "comparable. The run is then tagged `output_changed`.",
 )
 
 
 FIRST_TOKEN = Metric(
     "infercanary_first_token_seconds",
     "gauge",
-    "Time from a request to the first text of a streamed completion, in the last run: of a prompt that is new to the "
-    "server (`salted`, the median of the repeats), and of the prompt as it is in the settings (`plain`).",
+    "Time from a request to the first text of a streamed completion, in the last run. With a prompt that is new to "
+    "the server: `salted`, the median of the repeats. With the prompt from the settings: `plain`.",
     ("canary", "prompt"),
-    reading="`salted` is what a new prompt costs: queue and prefill. `plain` is what the server's prefix cache leaves "
-    "of it; where the two are alike, it has none, it is off, or others pushed the prompt out of it. With `salt: false` "
-    "there is `plain` alone, of the repeats.",
+    reading="`salted` is the cost of a new prompt: queue and prefill. `plain` is the part of this cost that remains "
+    "with the server's prefix cache. If both are about the same, the server has no prefix cache, the cache is off, "
+    "or other prompts pushed this prompt out of it. With `salt: false` there is only `plain`, the median of the "
+    "repeats.",
 )
 
 

@@ -35,16 +35,16 @@ DEVICES = Metric(
     "infercanary_gpu_devices",
     "gauge",
     "GPUs that NVML shows to the container.",
-    reading='Should equal what the container was given. 0 beside `infercanary_nvml_state{state="no_driver"}` '
-    "is a host without GPUs, or a container that was started without them.",
+    reading="It should equal the number of GPUs that the container was given. If it is 0 together with "
+    '`infercanary_nvml_state{state="no_driver"}`, the host has no GPUs, or the container was started without them.',
 )
 UP = Metric(
     "infercanary_gpu_up",
     "gauge",
     "1 if NVML answers for the GPU, else 0 (lost, off the bus, no permission).",
     ("gpu",),
-    reading="`infercanary_gpu_up == 0` is an alert; `infercanary_nvml_state` has the kind of trouble, and "
-    "`infercanary_gpu_xid_errors_total` often the cause.",
+    reading="`infercanary_gpu_up == 0` is an alert. `infercanary_nvml_state` has the kind of trouble, and "
+    "`infercanary_gpu_xid_errors_total` often has the cause.",
 )
 
 _SLOW_SECONDS = 60.0

@@ -16,17 +16,17 @@ Found: TypeAlias = "dict[Metric, dict[tuple[str, ...], float]]"
 CALL_SECONDS = Metric(
     "infercanary_nvml_call_seconds",
     "gauge",
-    "Time that the last sample which made this NVML call spent in it, over all GPUs.",
+    "Time that this NVML call took in the last sample that made it, over all GPUs.",
     ("call",),
-    reading="Below a few milliseconds. A call that takes much longer waits for a lock in the driver: another "
-    "process asks too often, or the GPU is about to be lost.",
+    reading="Healthy is below a few milliseconds. A call that takes much longer waits for a lock in the driver: "
+    "another process asks too often, or the GPU will soon be lost.",
 )
 FIELD_SECONDS = Metric(
     "infercanary_nvml_field_seconds",
     "gauge",
-    "Time that the driver says it took to read the field values of the last sample, over all GPUs.",
-    reading='Beside `infercanary_nvml_call_seconds{call="nvmlDeviceGetFieldValues"}`: where that is far '
-    "more, the time went in waiting for the driver.",
+    "Time to read the field values of the last sample, as the driver reports it, over all GPUs.",
+    reading='Compare it with `infercanary_nvml_call_seconds{call="nvmlDeviceGetFieldValues"}`. If that is far more, '
+    "most of the time was waiting for the driver.",
 )
 
 LIBRARY_GONE = frozenset(

@@ -17,115 +17,116 @@ _GPU = ("gpu",)
 EVENT_SECONDS = Metric(
     "infercanary_gpu_clock_event_seconds_total",
     "counter",
-    "Time that the reason has held the clocks back, by the driver's count.",
+    "Time in which the reason held the clocks back, by the driver's count.",
     ("gpu", "reason"),
-    reading="`rate(…[5m])` is the share of the time, 0 to 1. `sw_power_cap` is common under full load; "
-    "`hw_thermal`, `hw_power_brake` and `sw_thermal` are cooling or power supply. A run in which it grew has "
-    "the tag `gpu_power_cap`, `gpu_hw_thermal`, ….",
+    reading="`rate(…[5m])` is the share of the time, 0 to 1. `sw_power_cap` is common under full load. `hw_thermal`, "
+    "`hw_power_brake` and `sw_thermal` mean a problem with cooling or power supply. If it grew during a run, the run "
+    "has the tag `gpu_power_cap`, `gpu_hw_thermal`, ….",
 )
 REASONS = Metric(
     "infercanary_gpu_clock_event_active",
     "gauge",
     "1 if the reason holds the clocks back now, else 0.",
     ("gpu", "reason"),
-    reading="`idle`, `applications_clocks_setting` and `display_clock_setting` are no fault. It is one moment: "
-    "what falls between two samples is in `infercanary_gpu_clock_event_seconds_total`.",
+    reading="`idle`, `applications_clocks_setting` and `display_clock_setting` are not faults. The value shows one "
+    "moment. Events between two samples are in `infercanary_gpu_clock_event_seconds_total`.",
 )
 PCIE_BYTES = Metric(
     "infercanary_gpu_pcie_bytes_total",
     "counter",
     "Bytes over the GPU's PCIe link, by the driver's count: tx from the GPU, rx to it.",
     ("gpu", "direction"),
-    reading="`rate(…[5m])` against what the link can carry (a lane of generation 4 about 2 GB/s, each "
-    "generation twice the one before): near it, `h2d` and `d2h` of the canary wait for others' copies.",
+    reading="Compare `rate(…[5m])` with the capacity of the link (a lane of generation 4 carries about 2 GB/s, each "
+    "generation twice as much as the one before). Near the capacity, `h2d` and `d2h` of the canary wait for the "
+    "copies of others.",
 )
 ENERGY = Metric(
     "infercanary_gpu_energy_joules_total",
     "counter",
     "Energy used since the driver was loaded.",
     _GPU,
-    reading="`rate(infercanary_gpu_energy_joules_total[5m])` is the mean power in watts; near "
-    "`infercanary_gpu_power_limit_watts` the clocks are held back.",
+    reading="`rate(infercanary_gpu_energy_joules_total[5m])` is the mean power in watts. Near "
+    "`infercanary_gpu_power_limit_watts`, the driver holds the clocks back.",
 )
 SM_CLOCK = Metric(
     "infercanary_gpu_sm_clock_hertz",
     "gauge",
     "Current SM clock.",
     _GPU,
-    reading="Over `infercanary_gpu_sm_clock_max_hertz` it is the share of the top speed; below 0.75 right "
-    "after a run the run is tagged `gpu_clock_low`. An idle GPU lowers it; why it is low under load is in "
-    "`infercanary_gpu_clock_event_active`.",
+    reading="Divided by `infercanary_gpu_sm_clock_max_hertz`, it is the share of the top speed. If this share is "
+    "below 0.75 right after a run, the run is tagged `gpu_clock_low`. An idle GPU lowers it. If it is low under "
+    "load, `infercanary_gpu_clock_event_active` shows why.",
 )
 MEMORY_CLOCK = Metric(
     "infercanary_gpu_memory_clock_hertz",
     "gauge",
     "Current memory clock.",
     _GPU,
-    reading="Below `infercanary_gpu_memory_clock_max_hertz` under load: whatever is bound by memory is slower "
-    "in proportion. An idle GPU may lower it.",
+    reading="If it is below `infercanary_gpu_memory_clock_max_hertz` under load, all work that memory limits is "
+    "slower in proportion. An idle GPU may lower it.",
 )
 PERFORMANCE_STATE = Metric(
     "infercanary_gpu_performance_state",
     "gauge",
     "Current performance state: 0 (P0, the fastest) to 15.",
     _GPU,
-    reading="0 (on some models 2) under load, higher when idle. A GPU that stays high while the canary runs is "
-    "held there by power, heat or settings.",
+    reading="It is 0 (on some models 2) under load, and higher when idle. If it stays high while the canary runs, "
+    "power, heat or settings hold the GPU there.",
 )
 TEMPERATURE = Metric(
     "infercanary_gpu_temperature_celsius",
     "gauge",
     "Temperature of the GPU's die.",
     _GPU,
-    reading="Compare the same GPU at the same load over weeks: a steady rise is dust, a fan or the room. "
-    'Whether heat costs speed is in `infercanary_gpu_clock_event_seconds_total{reason=~".*thermal"}`.',
+    reading="Compare the same GPU at the same load over weeks: a steady rise means dust, a bad fan or a warm room. "
+    '`infercanary_gpu_clock_event_seconds_total{reason=~".*thermal"}` shows whether heat costs speed.',
 )
 MEMORY_TEMPERATURE = Metric(
     "infercanary_gpu_memory_temperature_celsius",
     "gauge",
     "Temperature of the GPU's memory.",
     _GPU,
-    reading="Memory can be too hot while the die is not, and slows the clocks as well. Missing where there is "
-    "no sensor.",
+    reading="Memory can be too hot while the die is not. Hot memory slows the clocks as well. Missing if there is no "
+    "sensor.",
 )
 UTILIZATION = Metric(
     "infercanary_gpu_utilization_ratio",
     "gauge",
-    "Share of the driver's last window (1/6 to 1 s) with a kernel running; missing in MIG mode.",
+    "Share of the driver's last window (1/6 to 1 s) in which a kernel ran; missing in MIG mode.",
     _GPU,
-    reading="Time with a kernel, not how full the GPU was. Above 0.1 right before a run the GPU was in use "
-    "already, and the run is tagged `gpu_busy`.",
+    reading="It is the time with a kernel. It does not show how full the GPU was. If it is above 0.1 right before a "
+    "run, the GPU was already in use, and the run is tagged `gpu_busy`.",
 )
 MEMORY_USED = Metric(
     "infercanary_gpu_memory_used_bytes",
     "gauge",
-    "Device memory in use, by anyone.",
+    "Device memory in use, by all processes.",
     _GPU,
-    reading="Over `infercanary_gpu_memory_size_bytes`: near 1 the next allocation fails, or an engine frees "
-    "its cache and becomes slow. Growth at constant load is a leak, maybe of another container.",
+    reading="Divide it by `infercanary_gpu_memory_size_bytes`. Near 1, the next allocation fails, or an engine frees "
+    "its cache and becomes slow. If it grows at constant load, there is a leak, possibly in another container.",
 )
 LINK_GENERATION = Metric(
     "infercanary_gpu_pcie_link_generation",
     "gauge",
-    "Generation that the PCIe link runs at now; an idle GPU lowers it.",
+    "Generation at which the PCIe link runs now; an idle GPU lowers it.",
     _GPU,
-    reading="Judge it under load. Below `infercanary_gpu_pcie_link_generation_max` then, `h2d` and `d2h` take "
-    "twice as long for each step: slot, riser or BIOS.",
+    reading="Look at it under load. If it is then below `infercanary_gpu_pcie_link_generation_max`, `h2d` and `d2h` "
+    "take twice as long for each step: check the slot, the riser and the BIOS.",
 )
 LINK_LANES = Metric(
     "infercanary_gpu_pcie_link_lanes",
     "gauge",
-    "Lanes that the PCIe link runs with now.",
+    "Lanes that the PCIe link uses now.",
     _GPU,
-    reading="Below `infercanary_gpu_pcie_link_lanes_max` under load the link came up narrower: seat, riser, "
-    "slot. Copies take longer in proportion.",
+    reading="If it is below `infercanary_gpu_pcie_link_lanes_max` under load, the link uses fewer lanes than it "
+    "could: check the seat, the riser and the slot. Copies take longer in proportion.",
 )
 REPLAYS = Metric(
     "infercanary_gpu_pcie_replays_total",
     "counter",
     "Packets that the PCIe link had to send again.",
     _GPU,
-    reading="Healthy is no increase. One now and then is noise; a steady `rate` is a bad signal (riser, slot, "
+    reading="Healthy is no increase. A rare replay is noise. A steady `rate` means a bad signal (riser, slot, "
     "cable), and costs bandwidth.",
 )
 

@@ -9,11 +9,12 @@ from infercanary.contract.report import Family, Metric
 STATE = Metric(
     "infercanary_nvml_state",
     "gauge",
-    "1 for the state that NVML is in, else 0; where only some GPUs are in trouble, that of the first of them.",
+    "1 for the current state of NVML, else 0. If only some GPUs are in trouble, it is the state of the first of "
+    "these.",
     ("state",),
     reading='`infercanary_nvml_state{state!~"ok|no_driver"} == 1` is an alert. `no_permission`: recreate the '
-    "container (it lost its device files); `version_mismatch`: restart it after a driver upgrade; `lost`: the "
-    "GPU needs a reset; `hanging`: the driver does not answer, see the kernel's log.",
+    "container (it lost its device files). `version_mismatch`: restart the container after a driver upgrade. `lost`: "
+    "the GPU needs a reset. `hanging`: the driver does not answer, see the kernel's log.",
 )
 STATES = ("ok", "no_driver", "no_permission", "version_mismatch", "lost", "failing", "hanging")
 

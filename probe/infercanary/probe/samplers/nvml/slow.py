@@ -23,26 +23,25 @@ INFO = Metric(
     "gauge",
     "A GPU's identity; always 1.",
     ("gpu", "name", "uuid", "pci_bus_id", "driver_version", "cuda_version", "vbios_version"),
-    reading="Join it for names and versions: `infercanary_gpu_up * on (service, container, gpu) group_left "
-    "(name, driver_version) infercanary_gpu_info`. Another driver, VBIOS or model is a change as much as "
-    "another image.",
+    reading="Join it for names and versions: `infercanary_gpu_up * on (service, container, gpu) group_left (name, "
+    "driver_version) infercanary_gpu_info`. Another driver, VBIOS or model is as much a change as another image.",
 )
 SM_CLOCK_MAX = Metric(
     "infercanary_gpu_sm_clock_max_hertz",
     "gauge",
     "Highest SM clock.",
     _GPU,
-    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. Two GPUs that differ in it are two models, "
-    "and their latencies not comparable.",
+    reading="The denominator for `infercanary_gpu_sm_clock_hertz`. If it differs between two GPUs, they are two "
+    "models, and their latencies are not comparable.",
 )
 SM_CLOCK_DEFAULT = Metric(
     "infercanary_gpu_sm_clock_default_hertz",
     "gauge",
-    "Default SM clock of applications.",
+    "Default SM clock for applications.",
     _GPU,
-    reading="Below the maximum on models that ship so. Where `applications_clocks_setting` is active, the "
-    "clock is held at the setting, which this is unless someone changed it. Missing on drivers that no longer "
-    "offer it.",
+    reading="On some models, the factory sets the default below the maximum. If `applications_clocks_setting` is "
+    "active, the driver holds the clock at the setting. The setting is this value unless someone changed it. Missing "
+    "on drivers that no longer offer it.",
 )
 MEMORY_CLOCK_MAX = Metric(
     "infercanary_gpu_memory_clock_max_hertz",
@@ -56,114 +55,115 @@ MEMORY_SIZE = Metric(
     "gauge",
     "Device memory of the GPU or MIG device.",
     _GPU,
-    reading="The denominator for `infercanary_gpu_memory_used_bytes`. For a MIG device it is its slice.",
+    reading="The denominator for `infercanary_gpu_memory_used_bytes`. For a MIG device, it is the size of its slice.",
 )
 POWER_LIMIT = Metric(
     "infercanary_gpu_power_limit_watts",
     "gauge",
-    "Power that the driver holds the GPU under now.",
+    "Power limit that the driver enforces for the GPU now.",
     _GPU,
-    reading="Below `infercanary_gpu_power_limit_default_watts` someone, or the platform, lowered it: "
+    reading="If it is below `infercanary_gpu_power_limit_default_watts`, someone, or the platform, lowered it. "
     "`sw_power_cap` then comes earlier, and latency under load is higher than on other hosts.",
 )
 POWER_LIMIT_DEFAULT = Metric(
     "infercanary_gpu_power_limit_default_watts",
     "gauge",
-    "Power limit of the GPU unless another was set.",
+    "Power limit of the GPU if no other limit was set.",
     _GPU,
-    reading="What `infercanary_gpu_power_limit_watts` should be unless another limit was set on purpose.",
+    reading="`infercanary_gpu_power_limit_watts` should have this value unless another limit was set on purpose.",
 )
 LINK_GENERATION_MAX = Metric(
     "infercanary_gpu_pcie_link_generation_max",
     "gauge",
-    "Highest generation of PCIe that GPU and slot can both do.",
+    "Highest generation of PCIe that both the GPU and the slot support.",
     _GPU,
-    reading="What `infercanary_gpu_pcie_link_generation` should reach under load. Lower than on other hosts: "
-    "another slot or BIOS setting.",
+    reading="`infercanary_gpu_pcie_link_generation` should reach it under load. If it is lower than on other hosts, "
+    "the slot or a BIOS setting differs.",
 )
 LINK_LANES_MAX = Metric(
     "infercanary_gpu_pcie_link_lanes_max",
     "gauge",
-    "Most PCIe lanes that GPU and slot can both do.",
+    "Most PCIe lanes that both the GPU and the slot support.",
     _GPU,
-    reading="What `infercanary_gpu_pcie_link_lanes` should reach under load.",
+    reading="`infercanary_gpu_pcie_link_lanes` should reach it under load.",
 )
 PERSISTENCE = Metric(
     "infercanary_gpu_persistence_enabled",
     "gauge",
-    "1 in persistence mode, else 0.",
+    "1 if the GPU is in persistence mode, else 0.",
     _GPU,
-    reading="With 0 the driver lets go of a GPU that no process uses, and the next start takes seconds longer "
+    reading="With 0, the driver releases a GPU that no process uses, and the next start takes seconds longer "
     "(`infercanary_load_seconds`). `nvidia-persistenced` on the host fixes that.",
 )
 ECC = Metric(
     "infercanary_gpu_ecc_enabled",
     "gauge",
-    "1 if memory is protected by ECC, else 0.",
+    "1 if ECC protects the memory, else 0.",
     _GPU,
-    reading="GPUs that differ in it differ in usable memory and, on some models, in its bandwidth: compare "
-    "like with like.",
+    reading="GPUs with and without ECC differ in usable memory and, on some models, in memory bandwidth. Compare "
+    "only GPUs with the same setting.",
 )
 MIG = Metric(
     "infercanary_gpu_mig_enabled",
     "gauge",
-    "1 in MIG mode, else 0.",
+    "1 if the GPU is in MIG mode, else 0.",
     _GPU,
-    reading='With 1, its devices are `gpu="0:0"`, `gpu="0:1"`, …, and clocks and heat are known of the '
-    "whole GPU only: a neighbour on another slice shares them.",
+    reading='With 1, its devices are `gpu="0:0"`, `gpu="0:1"`, …. Clocks and heat are known only for the whole GPU: '
+    "a neighbour on another slice shares them.",
 )
 COMPUTE_MODE = Metric(
     "infercanary_gpu_compute_mode",
     "gauge",
-    "1 for the compute mode that the GPU is in, else 0.",
+    "1 for the GPU's current compute mode, else 0.",
     ("gpu", "mode"),
-    reading="`default` lets several processes in. With `exclusive_process` a probe beside the server cannot "
-    "open the GPU; `prohibited` lets none.",
+    reading="`default` allows several processes. With `exclusive_process`, a probe next to the server cannot open "
+    "the GPU. `prohibited` allows no process.",
 )
 ECC_ERRORS = Metric(
     "infercanary_gpu_ecc_errors_total",
     "counter",
     "ECC errors since the driver was loaded.",
     ("gpu", "severity"),
-    reading='`increase(infercanary_gpu_ecc_errors_total{severity="uncorrected"}[1h]) > 0` is an alert: work '
-    "on that GPU was lost. Corrected ones cost no result; many of them announce row remapping.",
+    reading='`increase(infercanary_gpu_ecc_errors_total{severity="uncorrected"}[1h]) > 0` is an alert: work on that '
+    "GPU was lost. A corrected error loses no result. Many corrected errors announce row remapping.",
 )
 ECC_LIFETIME_ERRORS = Metric(
     "infercanary_gpu_ecc_lifetime_errors_total",
     "counter",
-    "ECC errors in the GPU's life.",
+    "ECC errors over the GPU's lifetime.",
     ("gpu", "severity"),
-    reading="The GPU's history, across reboots and owners: high values on a new host are a reason to watch it.",
+    reading="This is the GPU's history, across reboots and owners. If the values are high on a new host, watch this "
+    "GPU.",
 )
 REMAPPED_ROWS = Metric(
     "infercanary_gpu_remapped_rows_total",
     "counter",
-    "Rows of memory that were replaced in the GPU's life, by the severity of the errors in them.",
+    "Rows of memory that were replaced over the GPU's lifetime, by the severity of the errors in them.",
     ("gpu", "severity"),
-    reading="Few and steady is normal ageing. An increase of `uncorrected`: see "
-    "`infercanary_gpu_row_remap_pending`, and reset the GPU when its work has moved.",
+    reading="A small and steady number is normal ageing. If `uncorrected` increases, see "
+    "`infercanary_gpu_row_remap_pending`, and reset the GPU after its work has moved elsewhere.",
 )
 REMAP_PENDING = Metric(
     "infercanary_gpu_row_remap_pending",
     "gauge",
-    "1 if a row waits for a reset of the GPU to be replaced, else 0.",
+    "1 if a row waits for a reset of the GPU, which replaces it, else 0.",
     _GPU,
-    reading="1: drain the GPU and reset it; until then the bad row stays in use.",
+    reading="If it is 1, drain the GPU and reset it. Until then the bad row stays in use.",
 )
 REMAP_FAILED = Metric(
     "infercanary_gpu_row_remap_failed",
     "gauge",
-    "1 if a row could not be replaced (the GPU is to be exchanged), else 0.",
+    "1 if a row could not be replaced (exchange the GPU), else 0.",
     _GPU,
-    reading="1 is an alert: its spare rows are used up. Take it out of service.",
+    reading="1 is an alert: the GPU has no spare rows left. Take it out of service.",
 )
 RECOVERY_ACTION = Metric(
     "infercanary_gpu_recovery_action",
     "gauge",
-    "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain and "
-    "reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
+    "Action that the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain peer-to-peer, 4 drain "
+    "and reset, 5 recover the IMEX domain, 6 reset the bus, 7 reboot the system.",
     _GPU,
-    reading="`infercanary_gpu_recovery_action > 0` is an alert; the number is what to do. Missing on older "
+    reading="`infercanary_gpu_recovery_action > 0` is an alert; the number is the action to take. Missing on older "
     "drivers.",
 )
 NUMA_NODE = Metric(
@@ -171,7 +171,7 @@ NUMA_NODE = Metric(
     "gauge",
     "NUMA node that the GPU is attached to.",
     _GPU,
-    reading="May be missing where the host has one node. Threads on another node make copies and launches "
+    reading="It may be missing if the host has one node. If threads run on another node, copies and launches take "
     "longer: see `infercanary_process_off_node_threads`.",
 )
 LOCAL_CPUS = Metric(
@@ -179,8 +179,8 @@ LOCAL_CPUS = Metric(
     "gauge",
     "CPUs of the host that are near the GPU.",
     _GPU,
-    reading="As many as the host has: one node, and nothing to fix. Otherwise a cpuset of these CPUs keeps "
-    "the server near its GPU.",
+    reading="If it is the number of all CPUs of the host, there is one node and nothing to fix. Otherwise, a cpuset "
+    "of these CPUs keeps the server near its GPU.",
 )
 
 MOST_PER_SECOND = dict.fromkeys((ECC_ERRORS, ECC_LIFETIME_ERRORS, REMAPPED_ROWS), ERRORS_PER_SECOND)

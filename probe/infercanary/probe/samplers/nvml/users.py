@@ -21,17 +21,18 @@ PROCESSES = Metric(
     "gauge",
     "Processes with a CUDA context on the GPU, as NVML lists them to the container.",
     ("gpu",),
-    reading="Read once a minute. Fewer than there are where the driver hides what runs in other containers, as it may. "
-    "The exporter compares it with `infercanary_gpu_own_processes` of all containers on the GPU: "
+    reading="It is read once a minute. It is too low if the driver hides the processes of other containers, which it "
+    "may do. The exporter compares it with `infercanary_gpu_own_processes` of all containers on the GPU: "
     "`infercanary_gpu_unknown_processes`.",
     experimental=True,
 )
 OWN = Metric(
     "infercanary_gpu_own_processes",
     "gauge",
-    "Processes of the container that hold the GPU's device file and CUDA's.",
+    "Processes of the container that have the device files of the GPU and of CUDA open.",
     ("gpu",),
-    reading="Missing where a process's files may not be read (it runs as another user), or there are too many of them.",
+    reading="Missing if the probe may not read a process's files (the process runs as another user), or if there are "
+    "too many files.",
     experimental=True,
 )
 
