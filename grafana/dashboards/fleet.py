@@ -73,8 +73,9 @@ def board() -> Board:
 def _counts() -> Panel:
     about = About(
         "Verdicts",
-        "Services and canaries by the verdict on their last image, the worst first. Equivalent is as good an answer as "
-        "improved; confirming, inconclusive and settling ask for more runs; no baseline has seen one image only.",
+        "Services and canaries by the verdict on their last image, the worst first. Equivalent is as good as "
+        "improved. Confirming, inconclusive and settling need more runs. No baseline means that only one image has "
+        "run so far.",
         "Click on a count: the table below shows those services.",
         "none",
         width=14,
@@ -98,10 +99,11 @@ def _counts() -> Panel:
 def _troubles() -> Panel:
     about = About(
         "In trouble now",
-        "Exporters that cannot be scraped, of whose hosts nothing is known; probes that do not answer (what they say "
-        "is missing meanwhile), canaries that fail, GPU models that run on the CPU since an upgrade, and upgrades that "
-        "changed the answers.",
-        "See the row *In trouble now* for which containers, and docs/runbooks.md for each alert. Exporters: click.",
+        "Exporters that cannot be scraped (nothing is known about their hosts), probes that do not answer (their "
+        "values are missing during that time), canaries that fail, GPU models that run on the CPU since an upgrade, "
+        "and upgrades that changed the answers.",
+        "The row *In trouble now* shows which containers, and docs/runbooks.md explains each alert. For exporters, "
+        "click the number.",
         "none",
         width=10,
         height=4,
@@ -125,15 +127,16 @@ def _troubles() -> Panel:
 def _table() -> Panel:
     about = About(
         "What the last upgrade did",
-        "New latency over old, minus 1, with its interval: +5 % is slower. What is within "
-        f"±{verdicts.EFFECT} is not a change. The worst verdict is first; of a service that several exporters judge, "
-        "each for its host, the worst one. Latency is the median over its hosts. Drift is a change without an upgrade. "
-        "The image is that of the newest start: its whole name and id are shown beside the pointer.",
-        "Follow the verdict to the two images side by side, the service to its replicas.",
+        "New latency divided by old latency, minus 1, with its interval: +5 % is slower. A shift within "
+        f"±{verdicts.EFFECT} is not a change. The worst verdict is first. If several exporters judge a service, each "
+        "for its host, the worst of their verdicts is shown. Latency is the median over its hosts. Drift is a change "
+        "without an upgrade. The image is that of the newest start: point at it to see its whole name and id.",
+        "Click the verdict to see the two images side by side, and the service to see its replicas.",
         "short",
         width=24,
         height=10,
-        empty="No verdict yet. Is a container labelled infercanary.enable=true, and the exporter up?",
+        empty="No verdict yet. Check that a container has the label infercanary.enable=true, and that the exporter "
+        "is up.",
     )
     verdicts_chosen = series(_VERDICT, JUDGED, 'verdict=~"$verdict"')
     chosen = on_hosts(f"and on ({BY}) ({verdicts_chosen} == 1)")
@@ -184,8 +187,9 @@ _CAUSE = "service_canary_cause:infercanary_shift_cause:max"
 def _alerts() -> Panel:
     about = About(
         "Alerts that fire",
-        "InferCanary's alerts of these services, and those of no service (the exporter's own).",
-        "Each has its heading in docs/runbooks.md, which the exporter shows too: what it means, and what to do.",
+        "InferCanary's alerts for these services, and alerts without a service (the exporter's own).",
+        "docs/runbooks.md has a heading for each alert: what it means, and what to do. The exporter shows that page "
+        "too.",
         "none",
         width=24,
         height=6,
@@ -211,9 +215,10 @@ def _alerts() -> Panel:
 def _containers() -> Panel:
     about = About(
         "Containers in trouble",
-        "A row for each trouble of each container, while it lasts. The number is what the trouble is known by: a "
-        "share, or how many.",
-        "Follow the container to what it runs on. Few clean runs: its tags on *Service* say what disturbs them.",
+        "A row for each trouble of each container, while it lasts. The number shows how large the trouble is: a "
+        "share, or a count.",
+        "Click the container to see what it runs on. If it has few clean runs, its tags on *Service* show what "
+        "disturbs them.",
         "none",
         width=24,
         empty="No container is in trouble",
@@ -252,10 +257,10 @@ def _containers() -> Panel:
 def _moving_tags() -> Panel:
     about = About(
         "Image tags that move",
-        "Services whose image has no version in its name, or one that named several images in this time range; and how "
-        "many images it named.",
-        "Start it by a version or a digest: until then each restart may be an upgrade that nobody ordered, and "
-        "replicas may differ.",
+        "Services whose image has no version in its name, or whose image name meant several images in this time "
+        "range, and the number of these images.",
+        "Start the service with a version or a digest. Until then, each restart may be an upgrade that nobody "
+        "ordered, and replicas may differ.",
         "none",
         width=24,
         height=6,
@@ -292,9 +297,9 @@ _REPLICAS = "service_image:infercanary_container_info:replicas"
 def _hardware() -> Panel:
     about = About(
         "Hosts and hardware",
-        "On what each service runs: replicas by the GPU that they compute on, or by the CPU, and the hosts of all of "
-        "them. Up is the share of its probes that answer. Latencies are compared within one kind of hardware only.",
-        "A service on two kinds of hardware has two latencies: compare each with its own, on *Service*.",
+        "What each service runs on: its replicas by their GPU model, or by their CPU, and the number of all its "
+        "hosts. Up is the share of its probes that answer. Latencies are compared only within one kind of hardware.",
+        "A service on two kinds of hardware has two latencies: compare each of them only with itself, on *Service*.",
         "none",
         width=24,
         height=7,
@@ -326,9 +331,9 @@ def _hardware() -> Panel:
 def _verdicts() -> Panel:
     about = About(
         "Verdicts over time",
-        f"The verdict that held at each moment, of services that had an upgrade in this time range, the worst {TOP}. "
-        "It falls back to settling when an image changes.",
-        "What was called and is now inconclusive again has a new image: see the table.",
+        f"The verdict at each moment, for services that had an upgrade in this time range (the worst {TOP}). It "
+        "returns to settling when an image changes.",
+        "If a service had a verdict and is now inconclusive again, it has a new image: see the table.",
         "none",
         width=24,
         height=7,
@@ -344,9 +349,10 @@ def _verdicts() -> Panel:
 def _latency() -> Panel:
     about = About(
         "Latency of each service, over its own mean",
-        f"1 is the mean of the time range shown; the {TOP} that moved most. Services that move together at one moment "
-        "share a host; one that moves alone has an image of its own to ask.",
-        "Moved together: see *GPU and host*. Moved alone: see *Upgrade*, or *Service* where there was none.",
+        f"1 is the mean of the time range that is shown. The panel shows the {TOP} services that changed most. If "
+        "services change together at one moment, they share a host. If only one changes, look at its own image.",
+        "If they changed together, see *GPU and host*. If only one changed, see *Upgrade*, or *Service* if there was "
+        "no upgrade.",
         "percentunit",
         width=24,
         height=10,

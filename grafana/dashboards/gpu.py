@@ -46,9 +46,10 @@ def use() -> list[Panel]:
 def _state() -> Panel:
     about = About(
         "NVML",
-        "Whether the driver answers, by container. No driver is well on a host without GPUs.",
-        "no permission: recreate the container. version mismatch: restart it after the driver's upgrade. lost: the GPU "
-        "needs a reset. hanging: the kernel's log.",
+        "Whether the driver answers, for each container. On a host without GPUs, it is normal that there is no "
+        "driver.",
+        "no permission: recreate the container. version mismatch: restart it after the driver's upgrade. lost: the "
+        "GPU needs a reset. hanging: see the kernel's log.",
         "none",
         height=7,
         empty="No container reported in this time range",
@@ -65,10 +66,11 @@ def _state() -> Panel:
 def _errors() -> Panel:
     about = About(
         "Errors of the GPU in this time range",
-        "XIDs, ECC errors that lost work and those that did not, rows that wait for a reset or could not be replaced, "
-        "PCIe packets that were sent again, and GPUs that do not answer. Healthy is 0, but for a replay now and then.",
-        "Rows to be replaced: reset the GPU when it is idle. Rows not replaced, uncorrected ECC: have it exchanged. An "
-        "XID: NVIDIA's list of them says whose fault it is.",
+        "XIDs, ECC errors that lost work and ECC errors that did not, rows that wait for a reset or could not be "
+        "replaced, PCIe packets that were sent again, and GPUs that do not answer. Healthy is 0, except for a rare "
+        "replay.",
+        "Rows to be replaced: reset the GPU when it is idle. Rows not replaced, or uncorrected ECC errors: exchange "
+        "the GPU. XIDs: NVIDIA's list says what caused them.",
         "short",
         height=7,
     )
@@ -96,9 +98,9 @@ def _errors() -> Panel:
 def _clock() -> Panel:
     about = About(
         "SM clock",
-        "The clock that kernels run at, in short strokes the highest there is, and dotted the memory's. An idle GPU "
-        "lowers it.",
-        "Low under load: the time held back says by what.",
+        "The clock of the kernels. The line with short dashes is the highest clock that is possible, and the dotted "
+        "line is the memory clock. An idle GPU lowers its clock.",
+        "If it is low under load, the panel for the time held back shows the reason.",
         "hertz",
         empty=NO_GPU,
     )
@@ -114,9 +116,10 @@ def _clock() -> Panel:
 def _throttled() -> Panel:
     about = About(
         "Time held back, by reason",
-        "Share of the time in which the driver held the clocks back, the mean of these GPUs; nothing is lost between "
-        "samples. The power cap is common under full load.",
-        "Heat or the power brake: cooling or supply. The power cap: raise it, or expect this clock.",
+        "Share of the time in which the driver held the clocks back, the mean of these GPUs. The driver counts all "
+        "the time, also between samples. The power cap is common under full load.",
+        "Heat or the power brake: check the cooling or the power supply. The power cap: raise it, or accept this "
+        "clock.",
         "percentunit",
         empty=NO_GPU,
     )
@@ -127,8 +130,8 @@ def _throttled() -> Panel:
 def _power() -> Panel:
     about = About(
         "Power",
-        "Mean power, by the energy used, and in strokes the driver's limit for the GPU.",
-        "Near the limit clocks are held back: raise it where cooling allows.",
+        "Mean power, calculated from the energy used. The dashed line is the driver's limit for the GPU.",
+        "Near the limit, the driver holds the clocks back: raise the limit if the cooling allows it.",
         "watt",
         empty=NO_GPU,
     )
@@ -143,8 +146,9 @@ def _power() -> Panel:
 def _temperature() -> Panel:
     about = About(
         "Temperature",
-        "Of the die, and in strokes of the memory where it has a sensor.",
-        "A steady rise over weeks at the same load is dust, a fan, or the room. Above 85 °C expect throttling.",
+        "Temperature of the die. The dashed line is the memory, if it has a sensor.",
+        "A steady rise over weeks at the same load means dust, a bad fan, or a warm room. Above 85 °C expect "
+        "throttling.",
         "celsius",
         empty=NO_GPU,
     )
@@ -159,9 +163,9 @@ def _temperature() -> Panel:
 def _use() -> Panel:
     about = About(
         "GPU in use",
-        "Share of the driver's last window with a kernel running, right around a run. Time with a kernel, not how "
-        "full the GPU was.",
-        "High while the canary is slow: somebody else computes there, see who else is on the GPU.",
+        "Share of the driver's last window in which a kernel ran, right before and after a run. It is the time with "
+        "a kernel. It does not show how full the GPU was.",
+        "If it is high while the canary is slow, somebody else computes there: see who else is on the GPU.",
         "percentunit",
         empty=NO_GPU,
     )
@@ -172,8 +176,9 @@ def _use() -> Panel:
 def _neighbours() -> Panel:
     about = About(
         "Who else is on the GPU",
-        "Other monitored containers on the same GPU or MIG instance, and in strokes processes there that are in none.",
-        "What they compute, the canary waits for: move one of them, or give each a MIG instance.",
+        "Other monitored containers on the same GPU or MIG instance. The dashed line is processes there that are in "
+        "no monitored container.",
+        "The canary waits while they compute: move one of them, or give each a MIG instance.",
         "none",
         empty=NO_GPU,
     )
@@ -190,9 +195,9 @@ def _neighbours() -> Panel:
 def _memory() -> Panel:
     about = About(
         "Device memory in use",
-        "Share of the device's memory, by anyone.",
-        "Near 1 the next allocation fails, or an engine frees its cache and becomes slow: a smaller batch or cache. "
-        "Growth at constant load is a leak.",
+        "Share of the device's memory that all processes together use.",
+        "Near 1, the next allocation fails, or an engine frees its cache and becomes slow: use a smaller batch or "
+        "cache. Growth at constant load is a leak.",
         "percentunit",
         empty=NO_GPU,
     )
@@ -204,9 +209,9 @@ def _memory() -> Panel:
 def _bus() -> Panel:
     about = About(
         "PCIe",
-        "Bytes a second over the link, from the GPU (tx) and in strokes to it (rx), whoever sends them. A lane of "
-        "generation 4 carries about 2 GB/s.",
-        "Near what the link can carry, the canary's copies wait for others': move a neighbour.",
+        "Bytes a second over the link, from the GPU (tx) and to the GPU (rx, the dashed line), from all senders. A "
+        "lane of generation 4 carries about 2 GB/s.",
+        "Near the capacity of the link, the canary's copies wait for the copies of others: move a neighbour.",
         "Bps",
         empty=NO_GPU,
     )
@@ -222,9 +227,9 @@ def _bus() -> Panel:
 def _link() -> Panel:
     about = About(
         "PCIe link, of what it could be",
-        "Lanes of the link over the most that GPU and slot can do, and in strokes its generation. An idle GPU lowers "
-        "the generation: judge it under load.",
-        "Fewer lanes: seat, riser, slot.",
+        "Lanes of the link divided by the most lanes that the GPU and the slot support. The dashed line is its "
+        "generation, in the same way. An idle GPU lowers the generation: look at it under load.",
+        "If there are fewer lanes, check the seat, the riser and the slot.",
         "percentunit",
         empty=NO_GPU,
     )
@@ -242,7 +247,8 @@ def _placement() -> Panel:
     about = About(
         "Threads away from the GPU",
         "Threads that last ran outside the NUMA nodes of the container's GPUs.",
-        "Where it moves together with launch, h2d or d2h, their place is the reason: pin with --cpuset-cpus.",
+        "If it changes together with launch, h2d or d2h, the place of the threads is the reason: pin with "
+        "--cpuset-cpus.",
         "none",
         empty="No GPU, or its NUMA node is not known",
     )

@@ -58,9 +58,9 @@ def board() -> Board:
 def _canaries() -> Panel:
     about = About(
         "Canaries",
-        "Latency of each container's canary over its usual one (medians: of a step, of the time range, and of several "
-        "canaries): 1 is as usual.",
-        "Compare its moves with those of the controls below: together it is the host.",
+        "Latency of each container's canary divided by its usual latency (medians: of a step, of the time range, and "
+        "of several canaries): 1 is as usual.",
+        "Compare its changes with those of the controls below. If both change together, it is the host.",
         "percentunit",
         width=24,
         height=7,
@@ -78,10 +78,11 @@ def _canaries() -> Panel:
 def _controls() -> Panel:
     about = About(
         "Controls",
-        "Each control's time over its usual one (medians: of a step, and of the time range), the mean of the "
-        "containers: work that is the same in every image, after each run. Those in Python's own time are left out.",
-        "Canary and controls slower together is the host: look below for quota, neighbours and clocks. The canary "
-        "alone is what is in the image: see *Upgrade*.",
+        "Each control's time divided by its usual time (medians: of a step, and of the time range), the mean of the "
+        "containers. A control is work that is the same in every image, after each run. Controls in Python's own "
+        "time are left out.",
+        "If canary and controls are slower together, it is the host: look below for quota, neighbours and clocks. If "
+        "only the canary is slower, it is the image: see *Upgrade*.",
         "percentunit",
         width=24,
         height=7,
@@ -98,9 +99,9 @@ def _by_control(query: str) -> Query:
 def _work() -> Panel:
     about = About(
         "Computing, by the controls",
-        "Operations a second, the mean of the containers. gpu_fma falls in step with the SM clock, cpu_spin with the "
-        "clock of its core.",
-        "The clock stands and it falls: something else computes there. Find the neighbour.",
+        "Operations a second, the mean of the containers. gpu_fma falls together with the SM clock, and cpu_spin "
+        "falls together with the clock of its core.",
+        "If it falls and the clock does not, something else computes there. Find the neighbour.",
         "flops",
         empty="No such control has run",
     )
@@ -111,9 +112,9 @@ def _work() -> Panel:
 def _bandwidth() -> Panel:
     about = About(
         "Memory and bus, by the controls",
-        "Bytes a second, the mean of the containers. memory_copy is the CPU's cache and memory, gpu_copy the GPU's, "
-        "gpu_transfer the PCIe link, page_io the kernel.",
-        "A fall is a neighbour on the same memory or bus: move it, or pin both.",
+        "Bytes a second, the mean of the containers. memory_copy is the CPU's cache and memory, gpu_copy is the "
+        "GPU's memory, gpu_transfer is the PCIe link, page_io is the kernel.",
+        "If it falls, a neighbour uses the same memory or bus: move it, or pin both.",
         "Bps",
         empty="No such control has run",
     )
@@ -124,8 +125,8 @@ def _bandwidth() -> Panel:
 def _quota() -> Panel:
     about = About(
         "Throttled by the CPU quota",
-        "Share of the periods that ran out of quota: latencies jump by up to a period, 100 ms.",
-        "Above a few percent: raise the quota, or lower the number of threads to it.",
+        "Share of the periods that ran out of quota. Latencies then jump by up to a period, 100 ms.",
+        "Above a few percent: raise the quota, or use fewer threads.",
         "percentunit",
         empty="No CPU quota, or no container reports",
     )
@@ -138,8 +139,9 @@ def _quota() -> Panel:
 def _cores() -> Panel:
     about = About(
         "Cores used, of those granted",
-        "CPU time of the process that the probe runs in, over the cores that quota, cpuset and affinity leave it.",
-        "Near 1 it wants more than it has: raise the quota, or take load away.",
+        "CPU time of the process that the probe runs in, divided by the cores that quota, cpuset and affinity give "
+        "it.",
+        "Near 1 it needs more than it has: raise the quota, or reduce the load.",
         "percentunit",
         empty=NO_CGROUP,
     )
@@ -151,9 +153,10 @@ def _cores() -> Panel:
 def _pressure() -> Panel:
     about = About(
         "Pressure",
-        "Share of the time in which some task of the container waited for the resource (PSI some), the worst "
-        "container. In strokes: nothing went on at all.",
-        "cpu is too few CPUs, memory near its limit, io the disk: give the container more of it, or move a neighbour.",
+        "Share of the time in which at least one task of the container waited for the resource (PSI some), for the "
+        "worst container. The dashed lines: no task made progress.",
+        "cpu means too few CPUs, memory means that it is near its limit, io means the disk. Give the container more "
+        "of it, or move a neighbour.",
         "percentunit",
         empty=NO_CGROUP,
     )
@@ -172,8 +175,9 @@ def _pressure() -> Panel:
 def _memory_limit() -> Panel:
     about = About(
         "Memory, of the limit",
-        "Memory that is hard to reclaim over the container's limit.",
-        "From about 0.9 on allocations wait; near 1 the kernel kills: raise the limit, or look for a leak.",
+        "Memory that is hard to reclaim, divided by the container's limit.",
+        "From about 0.9 on, allocations wait. Near 1, the kernel kills processes. Raise the limit, or look for a "
+        "leak.",
         "percentunit",
         empty="No memory limit, or no container reports",
     )
@@ -186,10 +190,10 @@ def _memory_limit() -> Panel:
 def _run_queue() -> Panel:
     about = About(
         "Waiting for a CPU",
-        "Share of the canary's latency that was waiting for CPUs that others on the host had, over the runs of ten "
-        "minutes. Others in its own container do not count, nor does its quota.",
-        "Above 0.2 it is an alert: a cpuset of its own, or a neighbour that goes, which may be a process without a "
-        "probe.",
+        "Share of the canary's latency that was waiting for CPUs that others on the host used, over the runs of ten "
+        "minutes. Others in its own container do not count, and its quota does not count.",
+        "Above 0.2 it is an alert: give the container its own cpuset, or move a neighbour away. The neighbour may be "
+        "a process without a probe.",
         "percentunit",
         empty="The kernel does not report it",
     )
@@ -200,8 +204,10 @@ def _run_queue() -> Panel:
 def _switches() -> Panel:
     about = About(
         "Pushed off the CPU",
-        "Involuntary context switches for each second of CPU time, inside the process or by others outside.",
-        "Competition for CPUs. A rise with an image is another number of threads; without one, other neighbours.",
+        "Involuntary context switches for each second of CPU time. Threads of the process or other processes cause "
+        "them.",
+        "Threads compete for CPUs. If it rises with an image, the number of threads changed. If it rises without "
+        "one, the neighbours changed.",
         "ops",
         empty=NO_CGROUP,
     )
@@ -215,8 +221,8 @@ def _switches() -> Panel:
 def _threads() -> Panel:
     about = About(
         "Computing threads for each CPU",
-        "The engine's computing threads over the CPUs that are granted.",
-        "Above 1 they wait for one another: set OMP_NUM_THREADS to the CPUs, or raise the quota.",
+        "The engine's computing threads divided by the granted CPUs.",
+        "Above 1, the threads wait for one another: set OMP_NUM_THREADS to the number of CPUs, or raise the quota.",
         "none",
         empty=NO_CGROUP,
     )
@@ -227,8 +233,9 @@ def _threads() -> Panel:
 def _shared() -> Panel:
     about = About(
         "CPUs that a neighbour may use too",
-        "CPUs of the container's cpuset that another monitored container of the host may use. 0 has its own.",
-        "A neighbour's load may be felt: pin with --cpuset-cpus.",
+        "CPUs of the container's cpuset that another monitored container of the host may use. 0 means that it has "
+        "its own CPUs.",
+        "A neighbour's load may slow the canary: pin with --cpuset-cpus.",
         "none",
         empty="No container reports its cpuset",
     )
@@ -240,9 +247,10 @@ def _stalled() -> Panel:
     about = About(
         "Standing still",
         "Share of the time in which the process stood still in gaps of three quarters of a second or more (stopped, "
-        "frozen, or one thread held the interpreter), and in which Python collected garbage: the worst container.",
-        "Stalled: a debugger, a frozen cgroup, or C code that keeps the interpreter's lock. Garbage: fewer objects, or "
-        "gc.freeze() after loading.",
+        "frozen, or one thread held the interpreter), and in which Python collected garbage. For the worst "
+        "container.",
+        "Stalled: a debugger, a frozen cgroup, or C code that keeps the interpreter's lock. Garbage: use fewer "
+        "objects, or gc.freeze() after loading.",
         "percentunit",
         empty="No container reports",
     )
@@ -258,8 +266,9 @@ def _faults() -> Panel:
     about = About(
         "Memory that ran short",
         "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, in "
-        "each step, all containers together. While serving, healthy is none.",
-        "Raise the limit, or look for a leak. Page faults alone: the model is read from disk anew, lock or warm it.",
+        "each step, for all containers together. While serving, there should be none.",
+        "Raise the limit, or look for a leak. If there are only page faults, the model is read from disk again: lock "
+        "it or warm it.",
         "short",
         empty=NO_CGROUP,
     )

@@ -32,7 +32,7 @@ def board() -> Board:
     return Board(
         "self",
         "InferCanary itself",
-        "Is InferCanary well: what it costs, how fresh its numbers are, what it refused, and how often it was wrong.",
+        "Is InferCanary healthy: its cost, how fresh its numbers are, what it refused, and how often it was wrong.",
         [
             variables.datasource(),
             variables.instance(),
@@ -58,9 +58,9 @@ def board() -> Board:
 def _health() -> Panel:
     about = About(
         "Healthy",
-        "Exporters that cannot be scraped, probes that do not answer, containers that are not polled since no more fit "
-        "into an exporter's memory, hosts whose Docker does not answer, whose judge's store fails, or whose config was "
-        "refused. Healthy is 0.",
+        "Exporters that cannot be scraped, probes that do not answer, containers that are not polled because no more "
+        "fit into an exporter's memory. Also hosts whose Docker does not answer, whose judge's store fails, or whose "
+        "config was refused. Healthy is 0.",
         "The exporter's log and its status page say which and why.",
         "none",
         width=14,
@@ -105,9 +105,10 @@ def _exporters() -> Panel:
     ]
     about = About(
         "Exporters",
-        "One on each host: the containers that Docker listed with a probe, probes that answer, its version, the size "
-        "of the judge's store, and when its config was last read.",
-        "Fewer up than found: the status page has the reason for each. Versions that differ: finish the rollout.",
+        "There is one on each host. The table shows the containers that Docker listed with a probe, the probes that "
+        "answer, the exporter's version, the size of the judge's store, and when the config was last read.",
+        "If fewer are up than found, the status page has the reason for each. If versions differ, finish the "
+        "rollout.",
         "none",
         width=24,
         height=7,
@@ -134,9 +135,9 @@ def _probes() -> Panel:
     }
     about = About(
         "Probes",
-        "Each probe: the age of its last report, how long a poll takes, how late its last round started, and the time "
-        "between its runs; the share of the time that runs take, and the cores that the probe itself takes.",
-        "Sort by a column: a probe that stands out in one is starved, hung, or too expensive.",
+        "For each probe: the age of its last report, the time of a poll, the delay of its last round, and the time "
+        "between its runs. Also the share of the time that runs take, and the cores that the probe itself takes.",
+        "Sort by a column. A probe with an extreme value has too little CPU, hangs, or is too expensive.",
         "none",
         width=24,
         empty=NO_PROBE,
@@ -162,10 +163,10 @@ def _probes() -> Panel:
 def _duty() -> Panel:
     about = About(
         "Duty",
-        "Share of the time that runs and their controls take now, and in strokes the highest cap that they are held "
-        "under. Not far below it is by design: repeats fill it. Up to four times the cap after a start is the burst, "
-        "which is paid back within the hour.",
-        "It costs too much: lower duty_cap in the probe's settings.",
+        "Share of the time that runs and their controls take now. The dotted line is the highest cap for them. A "
+        "value not far below the cap is by design: repeats fill it. After a start, up to four times the cap is the "
+        "burst, which is paid back within the hour.",
+        "If it costs too much, lower duty_cap in the probe's settings.",
         "percentunit",
         empty=NO_PROBE,
     )
@@ -176,9 +177,9 @@ def _duty() -> Panel:
 def _interval() -> Panel:
     about = About(
         "Time between runs",
-        "As configured; shorter for some minutes after a start, then longer until that is paid back; or longer where "
-        "the duty cap needs it: a change is then noticed later.",
-        "Too long: raise duty_cap, or give the canary a smaller input.",
+        "As configured. It is shorter for some minutes after a start, and then longer until that is paid back. It is "
+        "also longer if the duty cap requires it. A change is then noticed later.",
+        "If it is too long, raise duty_cap, or give the canary a smaller input.",
         "s",
         empty=NO_PROBE,
     )
@@ -189,7 +190,7 @@ def _probe_cpu() -> Panel:
     about = About(
         "CPU of the probes",
         "Cores that the probe itself takes (its loop, samplers and server), without the canaries' own work.",
-        "Above a few percent: a sampler of your own is slow, see the samplers.",
+        "If it is above a few percent, a sampler of your own may be slow: see the samplers.",
         "percentunit",
         empty=NO_PROBE,
     )
@@ -201,9 +202,9 @@ def _probe_cpu() -> Panel:
 def _samplers() -> Panel:
     about = About(
         "Samplers",
-        "Time that each sampler's last sample took, the slowest container. A run waits for 0.1 s at most. Those that "
-        "failed are missing from the metrics, and counted here.",
-        "Fails: the probe's log says why once. Slow: the driver or the kernel is, or the sampler does too much.",
+        "Time of each sampler's last sample, for the slowest container. A run waits for 0.1 s at most. Samplers that "
+        "failed are missing from the metrics, and are counted here.",
+        "Fails: the probe's log says why once. Slow: the driver or the kernel is slow, or the sampler does too much.",
         "s",
         empty=NO_PROBE,
     )
@@ -221,8 +222,8 @@ def _samplers() -> Panel:
 def _age() -> Panel:
     about = About(
         "Age of the last report",
-        "Seconds since each probe's last valid report: a few, while it is up.",
-        "It grows: the probe does not answer, see the polls that failed.",
+        "Seconds since each probe's last valid report. A few seconds is normal while it is up.",
+        "If it grows, the probe does not answer: see the polls that failed.",
         "s",
         empty=NO_PROBE,
     )
@@ -232,8 +233,8 @@ def _age() -> Panel:
 def _poll() -> Panel:
     about = About(
         "Time that a poll takes",
-        "From connecting to the whole body: milliseconds.",
-        "Near the time-out the host or the container is starved: see the CPU quota on *GPU and host*.",
+        "Time from connecting to the whole body. Healthy is milliseconds.",
+        "Near the time-out, the host or the container has too little CPU: see the CPU quota on *GPU and host*.",
         "s",
         empty=NO_PROBE,
     )
@@ -249,9 +250,9 @@ def _counted(about: About, counter: str, label: str) -> Panel:
 def _failures() -> Panel:
     about = About(
         "Polls that failed, by reason",
-        "In each step; those between two scrapes are in it.",
-        "unreachable: not started, or no common network. timeout: starved or hung. malformed, too_large: not a probe, "
-        "or a limit. internal: a fault of the exporter.",
+        "In each step. Failures between two scrapes are included.",
+        "unreachable: not started, or no common network. timeout: it has too little CPU or hangs. malformed, "
+        "too_large: not a probe, or a limit. internal: a fault of the exporter.",
         "short",
         empty="No poll failed",
     )
@@ -261,7 +262,8 @@ def _failures() -> Panel:
 def _lateness() -> Panel:
     about = About(
         "Lateness of rounds",
-        "How much later than intended the last round started: milliseconds. Above 0.25 s the run is tagged late.",
+        "Delay of the last round: its actual start minus its intended start. Healthy is milliseconds. Above 0.25 s "
+        "the run is tagged late.",
         "The process has too little CPU, or something holds the interpreter's lock: see *GPU and host*.",
         "s",
         empty=NO_PROBE,
@@ -272,8 +274,9 @@ def _lateness() -> Panel:
 def _missed() -> Panel:
     about = About(
         "Rounds that were missed",
-        "In each second: the one before was still going, or had used up the duty cap.",
-        "A steady number: rounds take longer than the interval. Lengthen it, or shorten the canary.",
+        "In each second. The round before was still running, or it had used up the duty cap.",
+        "If the number is steady, rounds take longer than the interval: make the interval longer, or the canary "
+        "shorter.",
         "ops",
         empty=NO_PROBE,
     )
@@ -283,8 +286,8 @@ def _missed() -> Panel:
 def _collected() -> Panel:
     about = About(
         "Runs collected and lost",
-        "Runs that the exporters took, for each second, and those that left a probe's ring before they came. Healthy "
-        "is none lost: the ring holds hours.",
+        "Runs that the exporters took, for each second, and runs that left a probe's ring before the exporters "
+        "collected them. Healthy is that none are lost: the ring holds hours of runs.",
         "Lost: the exporter was away for hours. Verdicts rest on fewer runs.",
         "ops",
         empty=NO_PROBE,
@@ -303,8 +306,9 @@ def _rejected() -> Panel:
     about = About(
         "Input that was refused",
         "Parts of reports that were left out, by reason.",
-        "too_many is one of the exporter's limits. Others are a probe of another version, odd names in a sampler or "
-        "target of your own, or an impostor: the exporter's log names the container.",
+        "too_many is one of the exporter's limits. The other reasons come from a probe of another version, from "
+        "unusual names in a sampler or target of your own, or from a program that pretends to be a probe. The "
+        "exporter's log names the container.",
         "short",
         empty="Nothing was refused",
         width=8,
@@ -315,9 +319,9 @@ def _rejected() -> Panel:
 def _budgets() -> Panel:
     about = About(
         "Budgets that were exceeded",
-        "How often a probe wanted more than one may cost, by what it had too much of.",
-        "`topk(5, increase(infercanary_budget_exceeded_total[1h]))` names the container: a crash loop, labels that "
-        "never repeat, or an image that you do not trust. It alone loses data.",
+        "How often a probe exceeded a budget, by budget.",
+        "`topk(5, increase(infercanary_budget_exceeded_total[1h]))` names the container. The cause is a crash loop, "
+        "labels that never repeat, or an image that you do not trust. Only this container loses data.",
         "short",
         empty="No probe costs too much",
         width=8,
@@ -328,8 +332,8 @@ def _budgets() -> Panel:
 def _journal() -> Panel:
     about = About(
         "Journals that fail",
-        "Runs that could not be written to a probe's journal. They are collected all the same.",
-        "The disk is full, gone, or hangs.",
+        "Runs that could not be written to a probe's journal. The exporter still collects these runs.",
+        "The disk is full, is gone, or hangs.",
         "ops",
         empty="No probe keeps a journal",
         width=8,
@@ -340,8 +344,8 @@ def _journal() -> Panel:
 def _store() -> Panel:
     about = About(
         "The judge's store",
-        "Its size. Bounded by what is kept of each container; runs older than a day are thinned.",
-        "It fills the disk: move it, or give the judge fewer canaries.",
+        "Its size. The data that is kept for each container has a limit. Runs older than a day are thinned out.",
+        "If it fills the disk, move it, or give the judge fewer canaries.",
         "bytes",
         empty=NO_EXPORTER,
     )
@@ -351,9 +355,10 @@ def _store() -> Panel:
 def _false_alarms() -> Panel:
     about = About(
         "False alarms, by its own trial",
-        "Each restart of an unchanged image is tried as if it were an upgrade: those tried, those that the judge would "
-        "have called a change, and the share of them. About 1 % or less is well.",
-        "More: starts differ by more than is assumed. See what they rest on, on *Service*.",
+        "The judge tests each restart of an unchanged image as if it were an upgrade. The panel shows the restarts "
+        "that were tested, those that the judge would have called a change, and their share. Healthy is about 1 % or "
+        "less.",
+        "If it is more, starts differ by more than the judge assumes. See what the verdicts rest on, on *Service*.",
         "short",
         width=10,
         height=4,
@@ -375,9 +380,9 @@ def _false_alarms() -> Panel:
 def _stored() -> Panel:
     about = About(
         "Runs stored, dropped, and errors",
-        "Runs that the stores took, for each second, runs that were dropped because one failed for too long, and its "
-        "failures. Healthy is none of the last two.",
-        "The exporter's log says why: a full disk, rights, another exporter on the same file.",
+        "Runs that the stores took, for each second, runs that were dropped because a store failed for too long, and "
+        "the failures of the stores. Healthy is none of the last two.",
+        "The exporter's log says why: a full disk, permissions, another exporter on the same file.",
         "ops",
         empty=NO_EXPORTER,
     )
@@ -396,8 +401,8 @@ def _stored() -> Panel:
 def _lag() -> Panel:
     about = About(
         "Event loop lag",
-        "Longest time over the last 30 s by which the exporter's event loop was late. Below 0.1 s is well.",
-        "Near the polls' time-out they fail through the exporter's own fault: give it more CPU.",
+        "Longest delay of the exporter's event loop over the last 30 s. Healthy is below 0.1 s.",
+        "Near the time-out of the polls, they fail because of the exporter itself: give it more CPU.",
         "s",
         empty=NO_EXPORTER,
     )
@@ -407,8 +412,8 @@ def _lag() -> Panel:
 def _cpu() -> Panel:
     about = About(
         "CPU of the exporter",
-        "Cores that the exporter's process takes, and in strokes storing and judging in it.",
-        "It grows with the containers: give it a core, or poll less often.",
+        "Cores that the exporter's process takes. The orange line is the part for storing and judging.",
+        "It grows with the number of containers: give the exporter a core, or poll less often.",
         "percentunit",
         empty=NO_EXPORTER,
     )
@@ -426,8 +431,9 @@ def _cpu() -> Panel:
 def _memory() -> Panel:
     about = About(
         "Memory of the exporter",
-        "Resident memory of the exporter's process. It grows with the containers, not with time.",
-        "It grows with time: report it, with the number of containers and the version.",
+        "Resident memory of the exporter's process. It grows with the number of containers. It does not grow with "
+        "time.",
+        "If it grows with time, report it, with the number of containers and the version.",
         "bytes",
         empty=NO_EXPORTER,
     )
@@ -437,8 +443,9 @@ def _memory() -> Panel:
 def _scrape() -> Panel:
     about = About(
         "Scrapes",
-        "Time that Prometheus takes to scrape each exporter: it joins bytes that are already rendered.",
-        "Near the scrape's time-out: raise it, or split the host's containers.",
+        "Time that Prometheus takes to scrape each exporter. The exporter only joins bytes that it has rendered "
+        "before.",
+        "Near the time-out of the scrape, raise the time-out, or split the host's containers.",
         "s",
         empty=NO_EXPORTER,
     )

@@ -21,10 +21,10 @@ def cold_start() -> Panel:
     """
     about = About(
         "Cold start",
-        "Seconds of each step of each container's last start: loading, the first run, warm-up, and from the "
-        "container's start until it could be asked and was steady.",
-        "load: a larger model or a slower disk. first run and warm-up: compiling and autotuning, so ship their cache "
-        "with the image.",
+        "Seconds of each step of each container's last start: loading, the first run, warm-up, and the time from the "
+        "container's start until it could answer and until it was steady.",
+        "load: a larger model or a slower disk. first run and warm-up: compiling and autotuning, so put their cache "
+        "into the image.",
         "none",
         width=14,
         empty="No container has started here yet",
@@ -56,7 +56,7 @@ def time_to_steady() -> Panel:
     about = About(
         "Time until steady",
         "How long each start took until latencies were comparable.",
-        "A rollout should wait as long as this before it goes on.",
+        "A rollout should wait this long before it continues.",
         "s",
         width=10,
         empty="No canary was steady yet",
@@ -73,10 +73,10 @@ def first_token() -> Panel:
     """
     about = About(
         "Time to the first token",
-        "From a request to the first text, in the last run, mean over the containers: salted is a prompt that is new "
-        "to the server, plain the prompt of the settings, of which the prefix cache may have a part.",
-        "salted rises: the queue, or prefill. The two are alike: the prefix cache is off, or others push the prompt "
-        "out.",
+        "Time from a request to the first text, in the last run, mean over the containers. salted is a prompt that "
+        "is new to the server. plain is the prompt from the settings; the prefix cache may have a part of it.",
+        "If salted rises, the cause is the queue, or prefill. If both are about the same, the prefix cache is off, "
+        "or other prompts push the prompt out.",
         "s",
         empty=NO_STREAM,
     )
@@ -92,9 +92,10 @@ def tokens() -> Panel:
     """
     about = About(
         "Time between tokens",
-        "The reader's pace: from the first token to the last, over the tokens after the first, of each container.",
-        "It grows with the batch that the server decodes at once, and with slower memory or clocks: see *GPU and "
-        "host*.",
+        "The reader's pace for each container: the time from the first token to the last, divided by the number of "
+        "tokens after the first.",
+        "It grows with the number of requests that the server decodes in one batch, and with slower memory or "
+        "clocks: see *GPU and host*.",
         "s",
         empty=NO_STREAM,
     )
@@ -112,7 +113,7 @@ def trade_off() -> Panel:
         "Throughput against latency",
         "A point for each batch size (one request at a time) and each number of requests at a time in the last sweep, "
         "mean over the containers. Up and to the left is better.",
-        "Where points go to the right and no longer up, the device is full: keep the load below that point.",
+        "If points go to the right and no longer up, the device is full: keep the load below that point.",
         "short",
         width=9,
         empty=NO_SWEEP,
@@ -140,9 +141,9 @@ def points() -> Panel:
     """
     about = About(
         "Points of the last sweep",
-        "What each container measured, and when its sweep ended. Device memory is the peak in its process, on a GPU "
-        "only.",
-        "A point that is missing did not fit, was too slow or raised: the probe's log says which.",
+        "The values that each container measured, and when its sweep ended. Device memory is the peak in its "
+        "process, on a GPU only.",
+        "If a point is missing, it did not fit, was too slow or raised: the probe's log says which.",
         "none",
         width=15,
         empty=NO_SWEEP,

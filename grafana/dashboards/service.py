@@ -104,10 +104,10 @@ def _replicas() -> Panel:
     ]
     about = About(
         "Replicas",
-        "Each container of the service: its state, the last run's median, the share of its last 100 runs that nothing "
-        "disturbed, when its probe started, and its image.",
-        "failing: the probe's log says why. Few clean runs: see the tags below. Follow the container to what it runs "
-        "on.",
+        "Each container of the service: its state, the last run's median, the share of its last 100 runs without a "
+        "disturbance, when its probe started, and its image.",
+        "If it is failing, the probe's log says why. If it has few clean runs, see the tags below. Click the "
+        "container to see what it runs on.",
         "none",
         width=24,
         height=6,
@@ -123,9 +123,9 @@ _COARSE = "|".join(f"{bound!r}".replace(".", "[.]") for bound in LADDER[::3])
 def _heatmap() -> Panel:
     about = About(
         "Latency heatmap",
-        "How many repeats a second took how long, in the last five minutes, of the service on all hosts. Rows end at "
-        "'Heatmap up to'.",
-        "Two bands are two states (clocks, replicas, or disturbed and undisturbed runs): see the replicas above.",
+        "How many repeats a second took how long, in the last five minutes, for the service on all hosts. The rows "
+        "end at 'Heatmap up to'.",
+        "Two bands mean two states (clocks, replicas, or disturbed and undisturbed runs): see the replicas above.",
         "s",
         height=11,
         empty=NO_RUN,
@@ -137,9 +137,11 @@ def _heatmap() -> Panel:
 def _quantiles() -> Panel:
     about = About(
         "Quantiles",
-        "Of all repeats of the service on all hosts, interpolated within buckets that are 19 % wide: for trends, not "
-        "for verdicts. p50 and p90 of five minutes, p99 of an hour, and only of enough repeats: 64 and 640.",
-        "Only the high ones rise: some repeats are disturbed, see the tags. All rise: see what it is made of.",
+        "Quantiles of all repeats of the service on all hosts, interpolated within buckets that are 19 % wide. Use "
+        "them for trends, not for verdicts. p50 and p90 are of five minutes, p99 is of an hour. They need enough "
+        "repeats: 64 and 640.",
+        "If only the high ones rise, some repeats are disturbed: see the tags. If all rise, see what the latency is "
+        "made of.",
         "s",
         height=11,
         empty="Too few repeats: a p50 needs five minutes of them",
@@ -156,10 +158,10 @@ def _quantiles() -> Panel:
 def _phases() -> Panel:
     about = About(
         "Phases, stacked",
-        "Median of each phase over the last run's repeats, mean over the containers. h2d, compute and d2h are by the "
-        "device's clock, launch and queue by the host's. Phases overlap, so their sum is not the latency.",
-        "compute grew: clocks, kernels, a neighbour on the device. launch: threads and CPU quota. h2d, d2h: the bus. "
-        "queue: a device that was busy. wait, first_token: the server.",
+        "Median of each phase over the last run's repeats, mean over the containers. h2d, compute and d2h use the "
+        "device's clock, launch and queue use the host's clock. Phases overlap, so their sum is not the latency.",
+        "If compute grew: clocks, kernels, a neighbour on the device. launch: threads and CPU quota. h2d, d2h: the "
+        "bus. queue: a device that was busy. wait, first_token: the server.",
         "s",
         width=8,
         empty=NO_RUN,
@@ -171,8 +173,9 @@ def _phases() -> Panel:
 def _phase_shares() -> Panel:
     about = About(
         "Each phase over its own mean",
-        "1 is the mean of the time range shown: the phase that grew stands out, however small it is.",
-        "The one that steps up with the latency is where it grew; its part of the whole is in *Phases, stacked*.",
+        "1 is the mean of the time range that is shown. The phase that grew is easy to see, even if it is small.",
+        "If a phase rises together with the latency, the latency grew there. *Phases, stacked* shows its part of the "
+        "whole.",
         "percentunit",
         width=8,
         empty=NO_RUN,
@@ -186,10 +189,11 @@ def _phase_shares() -> Panel:
 def _bottlenecks() -> Panel:
     about = About(
         "What the time went to",
-        "Shares of the last run's median latency, mean over the containers. compute is the CPU or the device at work, "
-        "its waiting for memory included; io is transfers, sockets and reading from a disk; scheduling is launching, "
-        "queues, locks and waiting for a CPU. What a server does is unknown to its client.",
-        "scheduling that is not small: see waiting for a CPU on *GPU and host*. io: a model or its data is read anew.",
+        "Shares of the last run's median latency, mean over the containers. compute: the CPU or the device works, or "
+        "waits for memory. io: transfers, sockets and reading from a disk. scheduling: launching, queues, locks and "
+        "waiting for a CPU. For a request to a server, the server's work is unknown to its client.",
+        "If scheduling is not small, see waiting for a CPU on *GPU and host*. If io is not small, a model or its "
+        "data is read again.",
         "percentunit",
         width=8,
         empty=NO_RUN,
@@ -203,9 +207,9 @@ def _bottlenecks() -> Panel:
 def _intended() -> Panel:
     about = About(
         "Waiting for a turn",
-        "Mean latency, and mean time from a run's intended start to the end of its first repeat. What the second has "
-        "over the first is lateness and waiting.",
-        "They part: the server's pool is full, or the probe waits for a CPU.",
+        "Mean latency, and mean time from a run's intended start to the end of its first repeat. The difference of "
+        "the two is lateness and waiting.",
+        "If the lines move apart, the server's pool is full, or the probe waits for a CPU.",
         "s",
         empty=NO_RUN,
     )
@@ -227,8 +231,8 @@ def _by_container() -> Panel:
     about = About(
         "Latency of each replica",
         "The last run's median.",
-        "Replicas of one image that stay apart differ in place: cores, NUMA node, GPU. See where they differ below, "
-        "and *GPU and host*.",
+        "If replicas of one image stay apart, they differ in place: cores, NUMA node, GPU. See where they differ "
+        "below, and *GPU and host*.",
         "s",
         empty=NO_RUN,
     )
@@ -238,9 +242,10 @@ def _by_container() -> Panel:
 def _disturbed() -> Panel:
     about = About(
         "Scatter within a run",
-        "Interquartile range of a run's repeats over their median, for each replica: whether something gets in the way "
-        "at times.",
-        "It rises: throttling, preemption, the garbage collector, other work on the GPU. The tags below say which.",
+        "Interquartile range of a run's repeats divided by their median, for each replica. It shows whether "
+        "something disturbs some of the repeats.",
+        "If it rises: throttling, preemption, the garbage collector, other work on the GPU. The tags below say "
+        "which.",
         "percentunit",
         empty=NO_RUN,
     )
@@ -252,8 +257,8 @@ def _disturbed() -> Panel:
 def _differences() -> Panel:
     about = About(
         "Where replicas differ now",
-        "Components of the environment that not all of these containers have alike, by container and version.",
-        "While a rollout is under way that is well. Else bring them to one image and one set of limits.",
+        "Components of the environment that are not the same in all of these containers, by container and version.",
+        "During a rollout, this is normal. Otherwise give all of them one image and one set of limits.",
         "none",
         empty="All replicas have the same environment",
     )
@@ -277,10 +282,10 @@ def _differences() -> Panel:
 def _states() -> Panel:
     about = About(
         "State of each canary",
-        "Opening, warming, steady, busy (no turn in the server's pool or on the GPU), failing, out of memory (too "
-        "little is left for it).",
-        "warming that lasts: latencies never settle. failing, out of memory: the probe's log and the status page say "
-        "why.",
+        "Opening, warming, steady, busy (it got no turn in the server's pool or on the GPU), failing, out of memory "
+        "(too little memory is left for it).",
+        "If warming lasts, latencies never settle. For failing and out of memory, the probe's log and the status "
+        "page say why.",
         "none",
         empty="No canary reported in this time range",
     )
@@ -293,9 +298,9 @@ def _states() -> Panel:
 def _outcomes() -> Panel:
     about = About(
         "Runs by outcome",
-        "Runs a second. Healthy is ok only.",
-        "busy found no turn in time, which is no fault of the canary: the server is loaded. raised, timed_out, "
-        "not_finite: the probe's log has the reason.",
+        "Runs a second. Only ok is healthy.",
+        "busy means that a run got no turn in time. The canary is not at fault: the server is loaded. For raised, "
+        "timed_out and not_finite, the probe's log has the reason.",
         "ops",
         empty=NO_RUN,
     )
@@ -306,9 +311,9 @@ def _outcomes() -> Panel:
 def _tags() -> Panel:
     about = About(
         "Tags: share of the runs",
-        "What may have disturbed runs, as a share of all.",
-        "A tag that comes with an image is a finding about the image; one on all containers of a host is the host. "
-        "docs/signals.md says what each means.",
+        "What may have disturbed runs, as a share of all runs.",
+        "If a tag comes with an image, look at the image. If it is on all containers of a host, look at the host. "
+        "docs/signals.md says what each tag means.",
         "percentunit",
         empty="No run has a tag",
     )
@@ -322,7 +327,7 @@ def _output() -> Panel:
     about = About(
         "Output against the first steady one",
         "Relative error of the last run's output. Below 1 % it is rounding.",
-        "Above, the same input gets another answer: look for what changed the weights or the code while it ran.",
+        "Above that, the same input gets another answer: look for what changed the weights or the code while it ran.",
         "percentunit",
         empty="No output is compared",
     )

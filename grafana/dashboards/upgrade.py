@@ -82,10 +82,10 @@ def board() -> Board:
 def _well() -> Panel:
     about = About(
         "Is it still right",
-        "Whether the new image answers as the old one did: the relative error of its first steady output, for the same "
-        "input, is at most 0.01. And whether a canary that ran on a GPU does so still.",
-        "Other answers: compare weights and preprocessing before anything else, for then faster is no improvement. On "
-        "the CPU: the image has a CPU-only wheel, or the container was started without its GPU.",
+        "Whether the new image answers as the old image did: the relative error of its first steady output, for the "
+        "same input, is at most 0.01. And whether a canary that ran on a GPU still runs on it.",
+        "Other answers: compare weights and preprocessing before anything else, because a faster image is then no "
+        "improvement. On the CPU: the image has a CPU-only wheel, or the container was started without its GPU.",
         "none",
         width=7,
         height=4,
@@ -119,9 +119,9 @@ def _medians(which: str) -> str:
 def _over_time() -> Panel:
     about = About(
         "Latency over time, by image",
-        "The last run's median, median over the containers of each image. While a rollout is under way both run.",
-        "If the new image's line steps up at the upgrade and stays, it is the image or what came with it; if it comes "
-        "and goes, look at *GPU and host*.",
+        "The last run's median; for each image, the median over its containers. During a rollout, both images run.",
+        "If the new image's line rises at the upgrade and stays there, the cause is the image or something that came "
+        "with it. If it comes and goes, look at *GPU and host*.",
         "s",
         empty=NO_IMAGES,
     )
@@ -131,9 +131,9 @@ def _over_time() -> Panel:
 def _distributions() -> Panel:
     about = About(
         "How latencies lie, by image",
-        "How often which median of a run was met. Two humps apart: a change; two on each other: none. An image with "
-        "two humps has two states (clocks, replicas).",
-        "Two humps of one image: see the replicas on *Service*, for an average hides them.",
+        "How often each median of a run occurred. Two peaks at different places mean a change; two peaks at the same "
+        "place mean no change. An image with two peaks has two states (clocks, replicas).",
+        "If one image has two peaks, see the replicas on *Service*, because an average hides them.",
         "s",
         empty=NO_IMAGES,
     )
@@ -147,10 +147,10 @@ def _changed(old: str, new: str) -> str:
 def _levels() -> Panel:
     about = About(
         "Medians of runs",
-        "Quantiles over the time range of the runs' medians, which are exact: the mean over the containers of each "
-        "image.",
-        "Where all moved alike the work costs more: see the phases and components. Where only the high ones did, it is "
-        "disturbed: see the tags.",
+        "Quantiles over the time range of the runs' medians, which are exact. They are the mean over the containers "
+        "of each image.",
+        "If all changed by about the same, the work costs more: see the phases and components. If only the high ones "
+        "changed, it is disturbed: see the tags.",
         "s",
         empty=NO_IMAGES,
     )
@@ -171,9 +171,9 @@ def _levels() -> Panel:
 def _images() -> Panel:
     about = About(
         "Images in this time range",
-        "Which images ran, in the order in which they were last seen: old and new are those that the judge compares. "
-        "An id that changed under one name is a tag that was moved.",
-        "Compare what you meant to deploy with the new one's id.",
+        "The images that ran, in the order in which they were last seen. Old and new are the two images that the "
+        "judge compares. If an id changed under one name, someone moved the tag.",
+        "Compare the image that you wanted to deploy with the new image's id.",
         "none",
         width=24,
         height=6,
@@ -204,12 +204,12 @@ def _images() -> Panel:
 def _where() -> Panel:
     about = About(
         "Who made it, and where it grew",
-        "Shares of the change by resource and by phase (those that made "
-        f"{100 * LIVE.phase_share:g} % of it or more), and the controls that moved, by how much: work that is the same "
-        "in every image. io is transfers, sockets and reading from a disk; scheduling is launching, queues, locks and "
-        "waiting for a CPU. Over 100 % where another one became shorter.",
-        "compute: kernels, precision, flags. memory: batch, layout, a neighbour. launch or scheduling: threads and the "
-        "CPU quota. A control that moved: see *GPU and host*.",
+        f"Shares of the change by resource and by phase (those that made {100 * LIVE.phase_share:g} % of it or "
+        "more), and by how much the controls changed. Controls are work that is the same in every image. io is "
+        "transfers, sockets and reading from a disk; scheduling is launching, queues, locks and waiting for a CPU. A "
+        "share is over 100 % if another one became shorter.",
+        "compute: kernels, precision, flags. memory: batch, layout, a neighbour. launch or scheduling: threads and "
+        "the CPU quota. If a control changed, see *GPU and host*.",
         "percentunit",
         empty="Only a verdict of a change has them",
     )
@@ -234,8 +234,8 @@ def _phases() -> Panel:
     about = About(
         "Phases",
         "Mean over the time range of each phase's median. Phases overlap, so their sum is not the latency.",
-        "compute that grew is the device or its kernels, launch the host's side, h2d and d2h the bus, queue a device "
-        "that was busy, wait and first_token the server.",
+        "If compute grew, the cause is the device or its kernels. launch is the host's side, h2d and d2h are the "
+        "bus, queue is a device that was busy, wait and first_token are the server.",
         "s",
         empty=NO_IMAGES,
     )
@@ -247,9 +247,9 @@ def _phases() -> Panel:
 def _tags() -> Panel:
     about = About(
         "Tags: share of the runs",
-        "Runs with a tag as a share of the image's runs. A tag that only the new image has is a finding.",
-        "preempted, crowded_inside: more threads than CPUs, set OMP_NUM_THREADS. cgroup_throttled: raise the quota. "
-        "gc: a garbage collector that works harder. gpu_…: see *GPU and host*.",
+        "Runs with a tag as a share of the image's runs. If only the new image has a tag, look at the image.",
+        "preempted, crowded_inside: there are more threads than CPUs, so set OMP_NUM_THREADS. cgroup_throttled: "
+        "raise the quota. gc: the garbage collector works more. gpu_…: see *GPU and host*.",
         "percentunit",
         empty="No run has a tag",
     )
@@ -271,9 +271,9 @@ def _tags() -> Panel:
 def _beside() -> Panel:
     about = About(
         "Beside it: controls, and other services",
-        "Each over its usual time (medians: of a step, and of the time range). Work that is the same in every image, "
-        "in the same container, and the canaries of other services on the host, the mean of all.",
-        "What they do at the upgrade too is the host's: see *GPU and host*.",
+        "Each line is a time divided by its usual time (medians: of a step, and of the time range): work that is the "
+        "same in every image in the same container, and the canaries of other services on the host, the mean of all.",
+        "If they change at the upgrade too, the cause is the host: see *GPU and host*.",
         "percentunit",
         empty="No control and no other service ran",
     )
@@ -301,9 +301,9 @@ def _components() -> Panel:
     about = About(
         "Components that changed",
         "Versions that only one of the two images had, in any of its containers: libraries, variables, limits, the "
-        "driver. A dash: the image had none.",
-        "The judge's cause is the image: begin with torch, CUDA, cuDNN and the variables of threads. Change one back, "
-        "and see whether the shift goes.",
+        "driver. A dash means that the image had none.",
+        "If the judge's cause is the image, begin with torch, CUDA, cuDNN and the variables of threads. Change one "
+        "back, and check whether the shift disappears.",
         "none",
         width=14,
         height=9,
@@ -336,8 +336,8 @@ def _cold_start() -> Panel:
         "Cold start",
         "Mean seconds of each step over the image's starts in the time range. The judge calls a step slower by "
         f"{100 * (LIVE.cold_start_ratio - 1):g} % and {LIVE.cold_start_seconds:g} s.",
-        "load: a larger model or a slower disk. first run and warm-up: compiling and autotuning, so ship their cache "
-        "with the image. A rollout has to wait until steady.",
+        "load: a larger model or a slower disk. first run and warm-up: compiling and autotuning, so put their cache "
+        "into the image. A rollout should wait until the container is steady.",
         "s",
         width=10,
         height=9,
@@ -359,11 +359,11 @@ def _cold_start() -> Panel:
 def _operators() -> Panel:
     about = About(
         "Operators that changed",
-        "What the operators of the model take more of an inference than before, in profiled repeats: at most "
+        "Time that the operators of the model take in an inference, more than before, in profiled repeats: at most "
         f"{MOST}, those that clearly changed. How: slower by the same work (grew), new, by another kernel or type, "
         "called more often, moved to another device.",
-        "new or calls: a fused model that is not any more. kernel: another library or instruction set, so see the "
-        "components. type: a layer in float64. moved: it fell back to the CPU.",
+        "new or calls: a model that was fused is not fused any more. kernel: another library or instruction set, so "
+        "see the components. type: a layer in float64. moved: it fell back to the CPU.",
         "s",
         width=24,
         height=7,

@@ -69,13 +69,13 @@ def service(*matchers: str, multi: bool = True) -> Variable:
 
 def namespace(*matchers: str) -> Variable:
     """Namespaces of the services, in Kubernetes."""
-    text = "Of Kubernetes. Elsewhere there are none, and All is right."
+    text = "The namespace in Kubernetes. Elsewhere there is none: keep All."
     return _labels("namespace", "Namespace", text, _up(UP, *matchers), all_value=".*")
 
 
 def pod(*matchers: str) -> Variable:
     """Pods of the services, in Kubernetes."""
-    text = "Replicas of the service, in Kubernetes. Elsewhere there are none, and All is right."
+    text = "Replicas of the service, in Kubernetes. Elsewhere there are none: keep All."
     return _labels("pod", "Pod", text, _up(UP, *matchers, SERVICES), all_value=".*")
 
 
@@ -103,7 +103,7 @@ def judged() -> Variable:
 
 def gpu() -> Variable:
     """GPUs of the containers."""
-    text = "An index (0) or a MIG device (0:1). Empty where no container has a GPU."
+    text = "An index (0) or a MIG device (0:1). Empty if no container has a GPU."
     return _labels("gpu", "GPU", text, _up("infercanary_gpu_up", CONTAINERS))
 
 
@@ -130,7 +130,7 @@ def ceiling() -> Variable:
     return (
         builders.CustomVariable("ceiling")
         .label("Heatmap up to")
-        .description("The bounds of the heatmap's rows; what is slower is in the row +Inf.")
+        .description("The upper bound of the heatmap's rows. Slower repeats are in the row +Inf.")
         .values(", ".join(f"{name} : {pattern}" for name, pattern in options.items()))
         .current(dashboard.VariableOption(selected=True, text="1 s", value=options["1 s"]))
         .options(

@@ -50,10 +50,10 @@ def sentence() -> Panel:
     """The verdict, and the judge's own words."""
     about = About(
         "What the judge says",
-        "The verdict on the last image, and the reason in words: by how much, from which image to which, who made it, "
-        "and what came with it.",
-        "If it is regressed and the image made it, roll back or follow *Upgrade* to what changed; if the host made it, "
-        "follow *GPU and host*.",
+        "The verdict on the last image, and the reason in words: by how much, from which image to which, what caused "
+        "it, and what came with it.",
+        "If it is regressed and the image caused it, roll back or follow *Upgrade* to what changed. If the host "
+        "caused it, follow *GPU and host*.",
         "none",
         width=24,
         height=4,
@@ -76,10 +76,10 @@ def numbers(width: int) -> Panel:
     """
     about = About(
         "In numbers",
-        "New latency over old, minus 1, and the two ends of its interval; and the parts of it that the image and the "
-        "host made.",
-        "A part that is missing: no control and no other service ran beside it, so there is not enough evidence. See "
-        "docs/verdicts.md.",
+        "New latency divided by old latency, minus 1, and the two ends of its interval. Also the parts of it that "
+        "the image and the host caused.",
+        "If a part is missing, no control and no other service ran at the same time, so there is not enough "
+        "evidence. See docs/verdicts.md.",
         "percentunit",
         width=width,
         height=4,
@@ -102,10 +102,10 @@ def rests_on(width: int) -> Panel:
     """
     about = About(
         "What it rests on",
-        "Runs of the new image, starts of both (a start is one replicate, however many runs it has), and by how much "
-        "two starts of one image differ, which is part of the interval.",
-        "The interval is wide: wait for more runs, or start another replica. Starts that differ by more than 2 %: find "
-        "what differs between them (thread placement, autotuning).",
+        "Runs of the new image, starts of both images (a start counts as one sample, no matter how many runs it "
+        "has), and by how much two starts of one image differ, which is part of the interval.",
+        "If the interval is wide, wait for more runs, or start another replica. If starts differ by more than 2 %, "
+        "find what differs between them (thread placement, autotuning).",
         "percentunit",
         width=width,
         height=4,
@@ -124,11 +124,11 @@ def shift() -> Panel:
     """The effect with its interval."""
     about = About(
         "Shift of the last upgrade",
-        "New latency over old, minus 1, as the judge saw it at each look "
-        f"(from {LIVE.looks[0]} to {LIVE.looks[-1]} runs), with its interval. It is called a change at {EFFECT} or "
-        f"more and beyond doubt, and is being confirmed where its interval is clear of ±{100 * LIVE.clear_zone:g} %; "
-        f"it is equivalent where the whole interval is within ±{EFFECT}. Early intervals are wide: what goes beyond "
-        "twice the last one is cut off there, and marked.",
+        f"New latency divided by old latency, minus 1, as the judge saw it at each look (from {LIVE.looks[0]} to "
+        f"{LIVE.looks[-1]} runs), with its interval. The judge calls a change at {EFFECT} or more, when there is "
+        f"enough evidence. It is being confirmed if its interval is clear of ±{100 * LIVE.clear_zone:g} %. It is "
+        f"equivalent if the whole interval is within ±{EFFECT}. Early intervals are wide: the panel cuts off what is "
+        "beyond twice the last interval, and marks it.",
         "If the band stays wide, starts differ: see the replicas on *Service*.",
         "percentunit",
         empty=NO_VERDICT,
@@ -161,9 +161,9 @@ def before_and_after() -> Panel:
     """What the judge compared, beside what runs now."""
     about = About(
         "Old and new latency",
-        "The medians that the verdict compares, of the old image and of the new one, and the last run: the mean of the "
-        "containers. Each upgrade begins a new pair of levels.",
-        "If the last run leaves the new level while no image changed, it is a drift: see *GPU and host*.",
+        "The medians that the verdict compares, of the old image and of the new image, and the last run: the mean of "
+        "the containers. Each upgrade starts a new pair of levels.",
+        "If the last run leaves the new level although no image changed, it is a drift: see *GPU and host*.",
         "s",
         empty=NO_VERDICT,
     )
@@ -182,11 +182,11 @@ def measures() -> Panel:
     about = About(
         "Memory, energy and throughput",
         "The verdict on each measure that runs of both images have, its shift with the interval, and the medians. "
-        f"Called at {100 * LIVE.measure_effect:g} % or more: less throughput and more of the others is regressed. "
-        "throughput@8x1 is a sweep's, at a batch of 8 with one request at a time, in samples a second. Energy is in "
-        "joules.",
-        "More memory: check the limit before the rollout goes on, on *GPU and host*. Less throughput: plan for more "
-        "replicas, or roll back.",
+        f"The judge calls a change at {100 * LIVE.measure_effect:g} % or more: regressed means less throughput, or "
+        "more of any other measure. throughput@8x1 is the throughput of a sweep, at a batch of 8 with one request at "
+        "a time, in samples a second. Energy is in joules.",
+        "More memory: check the limit before the rollout continues, on *GPU and host*. Less throughput: plan for "
+        "more replicas, or roll back.",
         "short",
         width=24,
         height=6,

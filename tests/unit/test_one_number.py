@@ -90,9 +90,9 @@ def test_dashboards_and_docs_say_it(changed: Path) -> None:
         for panel in panels(json.loads(path.read_text(encoding="utf-8")))
     ]
     for words in (
-        "It is called a change at 2 % or more",
+        "The judge calls a change at 2 % or more",
         "the whole interval is within ±2 %",
-        "What is within ±2 %",
+        "A shift within ±2 %",
     ):
         assert any(words in text for text in texts), words
 
