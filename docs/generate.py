@@ -243,7 +243,7 @@ them. `service` stays the same across upgrades: compare by it.
 A metric with a name in `_info` is always 1, and its labels have the information. A set of states has one series for
 each state: 1 for the current state, 0 for the others.
 
-**Stability.** It is the first word below a name. `STABLE`: name, labels, unit and meaning
+**Stability.** The first word below a name shows the stability. `STABLE`: name, labels, unit and meaning
 change only in a major release (before 1.0 in a minor one), and the release before has both. `EXPERIMENTAL`: they may
 change in any release; the changelog says so. Help texts, values of `component` and words of sentences are for people,
 and may change at any time.

@@ -129,9 +129,8 @@ MINIMUM = Metric(
     "gauge",
     "Minimum wall time of the last run's repeats.",
     ("canary",),
-    reading="This is the least disturbed repeat. If the minimum changed, the work itself takes longer (image, "
-    "clocks). If only the median changed, something disturbs some of the repeats (see "
-    "`infercanary_tagged_runs_total`).",
+    reading="This is the least disturbed repeat. If the minimum rose, the work itself takes longer (image, clocks). "
+    "If only the median rose, something disturbs some of the repeats (see `infercanary_tagged_runs_total`).",
 )
 IQR = Metric(
     "infercanary_run_iqr_seconds",
