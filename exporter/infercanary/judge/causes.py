@@ -85,7 +85,7 @@ def attribute(decision: Decision, canary: str, policy: Policy) -> Attribution:
         if not decision.adjusted.siblings:  # the shift is without waiting, so what made it is, too
             shares = resources(decision.pairs, estimate.evidence, policy)
             found = msgspec.structs.replace(found, bottlenecks=shares)
-    return Attribution(decision, _beside_gpu_users(found, estimate.evidence, policy))
+    return Attribution(decision, _beside_gpu_users(found, estimate.shift, estimate.evidence, policy))
 
 
 def explain(
@@ -106,7 +106,7 @@ def explain(
     )
     moved_with = evidence(compared, beside, policy)
     found = _explained(shift, moved_with, compared, canary, known, policy)
-    return _beside_gpu_users(found, moved_with, policy)
+    return _beside_gpu_users(found, shift, moved_with, policy)
 
 
 def _operators(shift: Shift, compared: Sequence[Pair], canary: str, policy: Policy) -> Operators | None:
@@ -478,16 +478,18 @@ def _without_host(causes: Causes, decision: Decision, raw: Shift, policy: Policy
     )
 
 
-def _beside_gpu_users(causes: Causes, moved_with: Evidence, policy: Policy) -> Causes:
-    """The causes, without blame for the image where others used the GPU on one side only.
+def _beside_gpu_users(causes: Causes, shift: Shift, moved_with: Evidence, policy: Policy) -> Causes:
+    """The causes, without blame or credit for the image if others on the GPU may have made the shift.
 
-    A GPU runs its processes in turns, and a control's repeat is shorter than a turn. So controls that stood still do
-    not show that the image made the shift (docs/adr/0026). What controls or siblings did move by is still the host's.
+    That is: more runs than before met others there and took longer, or fewer did and took less. A GPU runs its
+    processes in turns, and a control's repeat is shorter than a turn. So controls that did not move do not show that
+    the image made the shift (docs/adr/0026). A shift that controls or siblings shared still counts for the host.
     """
-    before, after = moved_with.tags.get(GPU_BUSY, (0.0, 0.0))
-    if abs(after - before) < policy.tag_share or causes.cause not in ("image", "both"):
+    grown = moved_with.gpu_users
+    if abs(grown) < policy.tag_share or grown * shift.log <= 0 or causes.cause not in ("image", "both"):
         return causes
-    return msgspec.structs.replace(causes, cause="unknown", host=None, image=None)
+    shown = {tag: both for tag, both in moved_with.tags.items() if tag == GPU_BUSY}
+    return msgspec.structs.replace(causes, cause="unknown", host=None, image=None, tags=causes.tags | shown)
 
 
 def _cause(shift: Shift, parts: _Parts, policy: Policy) -> Cause:

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from infercanary.contract.bottleneck import Limit
-from infercanary.contract.vocabulary import BY_ITSELF, CONTROLS, IN_STEP, POOL_COMPONENTS
+from infercanary.contract.vocabulary import BY_ITSELF, CONTROLS, GPU_BUSY, IN_STEP, POOL_COMPONENTS
 from infercanary.judge.bottleneck import bottlenecks
 from infercanary.judge.crowding import Crowding, crowding
 from infercanary.judge.model import Generation, Pair, Sample, Start
@@ -41,6 +41,9 @@ class Evidence(NamedTuple):
     """Phase → what it adds to the change, as a share of the whole, in order of appearance."""
     tags: Mapping[str, tuple[float, float]]
     """Tag → the share of runs that had it before and after."""
+    gpu_users: float
+    """By how much the share of runs grew that others on the GPU disturbed, beyond replicas on the old image; below 0
+    where it fell."""
     bottlenecks: Mapping[Limit, float]
     """Resource → what it adds to the change, as a share of the whole."""
 
@@ -80,6 +83,7 @@ def evidence(compared: Sequence[Pair], beside: Sequence[Pair] = (), policy: Poli
         clock=clock,
         phases=_phases(both),
         tags=_tags(both),
+        gpu_users=_gpu_users(both, compared),
         bottlenecks=bottlenecks(both[0], both[1], controls, (clock, siblings), policy),
     )
 
@@ -181,6 +185,14 @@ def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
         for runs in both
     )
     return {tag: (before.get(tag, 0.0), after.get(tag, 0.0)) for tag in sorted({*before, *after})}
+
+
+def _gpu_users(both: Sequence[Sequence[Sample]], compared: Iterable[Pair]) -> float:
+    def share(samples: Sequence[Sample]) -> float:
+        return fmean(GPU_BUSY in sample.tags for sample in samples) if samples else 0.0
+
+    stayed = [share(b.samples) - share(a.samples) for pair in compared for a, b in pair.concurrent]
+    return share(both[1]) - share(both[0]) - (median(stayed) if stayed else 0.0)
 
 
 Value = Callable[[Sample], "float | None"]

@@ -23,6 +23,7 @@ from types import MappingProxyType
 import msgspec
 
 from infercanary.contract.measures import MEASURES, Measure, measure_of
+from infercanary.contract.vocabulary import GPU_BUSY
 from infercanary.judge.align import align
 from infercanary.judge.causes import explain
 from infercanary.judge.decide import decide
@@ -259,7 +260,7 @@ def _inverse(ratio: float) -> float:
 def _is_hosts(shift: Shift, compared: Sequence[Pair], beside: Sequence[Pair], rules: Policy) -> bool:
     """Whether the host may have made a change, as far as controls and siblings show."""
     causes = explain(shift, compared, "", beside=beside, policy=rules)
-    return causes.host is not None and causes.cause != "image"
+    return (causes.host is not None or GPU_BUSY in causes.tags) and causes.cause != "image"
 
 
 def _rules(measure: Measure, policy: Policy) -> Policy:

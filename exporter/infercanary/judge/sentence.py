@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from statistics import median
 from typing import Any
 
@@ -383,7 +384,7 @@ def listed(changes: Sequence[Change]) -> str:
     Returns:
         The first few, and how many more there are; empty for none.
     """
-    named = [f"{_title(c.component)} {_value(c.before)} → {_value(c.after)}" for c in changes]
+    named = [f"{_title(c.component)} {_both(c.before, c.after)}" for c in changes]
     more = len(named) - _COMPONENTS
     rest = [f"{more} more component{'s' * (more > 1)}"] if more > 0 else []
     return ", ".join([*named[:_COMPONENTS], *rest])
@@ -392,6 +393,15 @@ def listed(changes: Sequence[Change]) -> str:
 def _title(component: str) -> str:
     known = known_component(component)
     return known.title if known is not None else component
+
+
+def _both(before: str | None, after: str | None) -> str:
+    """Two values; of two long lists that begin alike, what comes after that."""
+    if before is not None and after is not None and max(len(before), len(after)) > _VALUE:
+        sides = before.split(", "), after.split(", ")
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*sides, strict=False)))
+        before, after = (", ".join(["…", *side[same:]] if same else side) for side in sides)
+    return f"{_value(before)} → {_value(after)}"
 
 
 def _value(text: str | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -85,6 +86,23 @@ def test_an_image_is_called_whatever_the_host_did_to_all_replicas(drift: float) 
     words = "against 2 replicas on the old image in the same minutes"
     assert words in sentence(judgement)
     assert (f"{words}, which moved" in sentence(judgement)) == (drift != 0)
+
+
+def test_the_image_is_not_credited_if_others_came_to_the_gpu_of_the_replicas_that_stayed() -> None:
+    host = Host()
+    old = host.earlier(3)
+
+    def crowded(s: Sample) -> Sample:
+        return msgspec.structs.replace(s, median=1.6 * (s.median or 0.0), tags=("gpu_busy",))
+
+    stayed = [
+        Start(each.generation, [crowded(s) if s.started_at >= UPGRADE else s for s in each.samples])
+        if each.generation.container != "r0"
+        else each
+        for each in old
+    ]
+    judgement = judge([*stayed, host.start("r0", "new", UPGRADE, 48)], [], "c")
+    assert (judgement.state, judgement.causes.cause) == ("improved", "unknown"), sentence(judgement)
 
 
 def test_a_container_of_another_name_is_compared_in_the_same_minutes() -> None:

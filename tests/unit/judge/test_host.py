@@ -145,7 +145,7 @@ def test_what_its_own_controls_felt_beyond_the_siblings_is_the_hosts() -> None:
     assert set(shown.medians[1]) <= set(new)
 
 
-def test_nor_is_the_image_blamed_where_others_use_the_gpu_since() -> None:
+def test_the_image_is_not_blamed_if_others_use_the_gpu_since() -> None:
     host = variation(1, 0.12)
     own, siblings = upgraded(host, 0.08, 1, [host, host])
     shared = [

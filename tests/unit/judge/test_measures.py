@@ -144,6 +144,15 @@ def test_what_controls_show_too_is_not_said_of_the_image(controls: float, state:
         assert found[AT_8].state == state
 
 
+@pytest.mark.parametrize("controls", [1.0, 1.1, 1.25])
+def test_others_on_the_gpu_excuse_the_image(controls: float) -> None:
+    before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
+    alone = start(0, loads(0.8, 0, 12), every=3600.0, slower=controls)
+    after = [Start(alone.generation, [msgspec.structs.replace(s, tags=("gpu_busy",)) for s in alone.samples])]
+    for found in (judge_measures([*before, *after]), compare_measures(before, after)):
+        assert found[AT_8].state == "inconclusive"
+
+
 def test_what_replicas_on_the_old_image_felt_too_is_taken_off() -> None:
     before = [start(-i, loads(1.0, i), every=3600.0) for i in (3, 2, 1)]
     stays = []

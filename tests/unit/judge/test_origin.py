@@ -148,3 +148,11 @@ def test_whatever_the_labels_hold_it_is_short_and_printable(revision: str, sourc
 )
 def test_changes_that_are_not_named_are_counted(count: int, end: str) -> None:
     assert listed([Change(f"c{i}", "a", "b") for i in range(count)]).split(", ")[3:][-1] == end
+
+
+def test_of_two_long_lists_what_differs_is_shown() -> None:
+    operators = "Cast (4 nodes), Concat (12 nodes), Gather (20 nodes), Unique"
+    other = operators.replace("Unique", "NonZero, Unique")
+    assert listed([Change("onnx_on_cpu", operators, other)]).endswith(" …, Unique → …, NonZero, Unique")
+    assert listed([Change("c", "a, b", "a, d")]) == "c a, b → a, d", "short ones are shown whole"
+    assert listed([Change("c", None, operators)]) == "c none → Cast (4 nodes), Concat (12 nodes), Gath…"

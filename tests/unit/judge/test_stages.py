@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from infercanary.judge.model import Generation, Judgement, Sample, Start
+from infercanary.judge.causes import explain
+from infercanary.judge.model import Generation, Judgement, Pair, Sample, Start
 from infercanary.judge.origin import Origin
 from infercanary.judge.sentence import interval, progress, sentence
+from infercanary.judge.shift import Shift
 from infercanary.judge.stages import judge
 from infercanary.judge.trials import trials
 from infercanary.judge.upgrade import last_upgrade
@@ -585,14 +587,32 @@ def test_waiting_for_a_cpu_explains_no_more_beside_others_on_the_gpu() -> None:
     assert (found.state, found.causes.cause) == ("regressed", "unknown"), sentence(found)
 
 
-def test_a_neighbour_that_left_the_gpu_is_no_merit_of_the_image() -> None:
-    *old, new = history(*["old"] * 4, "new", seconds=0.010)
-    busy = [
-        Start(s.generation, [msgspec.structs.replace(r, tags=("gpu_busy",)) for r in s.samples]) for s in old
+def busy_before(starts: list[Start]) -> list[Start]:
+    """Others used the GPU of the old image's starts alone."""
+    return [
+        Start(s.generation, [msgspec.structs.replace(r, tags=("gpu_busy",)) for r in s.samples])
+        if s.generation.image_id == "old"
+        else s
+        for s in starts
     ]
-    assert judgement_of([*old, new]).causes.cause == "image"
-    found = judgement_of([*busy, new])
+
+
+def test_the_image_is_not_credited_for_a_neighbour_that_left_the_gpu() -> None:
+    faster = history(*["old"] * 4, "new", seconds=0.010)
+    assert judgement_of(faster).causes.cause == "image"
+    found = judgement_of(busy_before(faster))
     assert (found.state, found.causes.cause) == ("improved", "unknown"), sentence(found)
+    assert "gpu_busy in 100% → 0% of runs" in sentence(found)
+    slower = busy_before(history(*["old"] * 4, "new", seconds=0.026))
+    assert judgement_of(slower).causes.cause == "image", "a neighbour that left makes nothing slower"
+
+
+def test_between_files_and_in_a_drift_others_on_the_gpu_excuse_the_image_too() -> None:
+    *old, new = history(*["old"] * 4, "new", seconds=0.041, tags=("gpu_busy",))
+    causes = explain(Shift(math.log(2.05), 0.01, 20.0), [Pair(old, [new])], "")
+    assert (causes.cause, causes.host, causes.image) == ("unknown", None, None)
+    quiet = Start(new.generation, [msgspec.structs.replace(r, tags=()) for r in new.samples])
+    assert explain(Shift(math.log(2.05), 0.01, 20.0), [Pair(old, [quiet])], "").cause == "image"
 
 
 def test_a_gpu_that_others_used_before_as_well_is_no_excuse() -> None:
