@@ -5,8 +5,8 @@ after its download; their reports lie in a file, since a real exporter does not 
 scrapes it through HTTP, with gzip off and on. Beside it, in the same run, that process writes the same families by
 ``prometheus_client.generate_latest``, already built, and packs them as prometheus_client's HTTP server does.
 
-prometheus_client's families do not change, so scrapes are measured both ways: while reports come in as they do in
-production, and while none does.
+prometheus_client's families do not change, so both are measured while reports come in as they do in production, and
+while none does.
 
     python benchmarks/exposition.py [--containers 1000] [--rounds 7]
 """
@@ -68,6 +68,7 @@ _COUNTERS = [
 
 _SCRAPES = 4  # of each encoding in a round
 _ENCODINGS = ("identity", "gzip")
+_REPORTS = ("beside reports", "alone")
 _buffer = bytearray(1 << 20)
 
 
@@ -263,59 +264,61 @@ def medians(costs: list[Cost]) -> Cost:
 
 async def measure(containers: int, rounds: int) -> None:
     loop = asyncio.get_running_loop()
-    ours: dict[tuple[str, str], list[Cost]] = {
-        (encoding, reports): [] for reports in ("beside reports", "alone") for encoding in _ENCODINGS
-    }
-    reference: dict[str, list[Cost]] = {encoding: [] for encoding in _ENCODINGS}
-    stalls = {phase: Stalls() for phase in ("idle", *ours)}
-    idle: list[float] = []  # CPU seconds a second of the exporter, while nobody scrapes it
+    each = [(encoding, reports) for reports in _REPORTS for encoding in _ENCODINGS]
+    ours: dict[tuple[str, str], list[Cost]] = {key: [] for key in each}
+    reference: dict[tuple[str, str], list[Cost]] = {key: [] for key in each}
+    stalls = {phase: Stalls() for phase in ("idle", *each)}
+    idle: dict[str, list[float]] = {reports: [] for reports in _REPORTS}
     async with exporter(containers) as (port, coming):
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as other:
             count = await loop.run_in_executor(other, lines, containers)
-            for _ in range(rounds):  # in turn, so that a noisy neighbour meets all of them
+            for reports in [*_REPORTS] * rounds:  # in turn, so that a noisy neighbour meets all of them
+                (coming.set if reports == "beside reports" else coming.clear)()
+                await asyncio.sleep(0.1)
                 watch = asyncio.create_task(stalls["idle"].watch())
                 started, cpu = time.perf_counter(), time.process_time()
                 for encoding in _ENCODINGS:
-                    reference[encoding].append(
-                        await loop.run_in_executor(other, theirs, containers, encoding)
-                    )
-                idle.append((time.process_time() - cpu) / (time.perf_counter() - started))
+                    found = await loop.run_in_executor(other, theirs, containers, encoding)
+                    reference[encoding, reports].append(found)
+                # CPU seconds a second of the exporter, while nobody scrapes it.
+                idle[reports].append((time.process_time() - cpu) / (time.perf_counter() - started))
                 watch.cancel()
-                for (encoding, reports), costs in ours.items():
-                    beside = idle[-1] if reports == "beside reports" else 0.0
-                    (coming.set if beside else coming.clear)()
-                    await asyncio.sleep(0.1)
+                for encoding in _ENCODINGS:
                     watch = asyncio.create_task(stalls[encoding, reports].watch())
                     for _ in range(_SCRAPES):
                         started, cpu = time.perf_counter(), time.process_time()
                         seconds, size = await loop.run_in_executor(other, scrape, port, encoding)
                         passed, spent = time.perf_counter() - started, time.process_time() - cpu
-                        costs.append(Cost(seconds, spent - beside * passed, size))
+                        ours[encoding, reports].append(
+                            Cost(seconds, spent - idle[reports][-1] * passed, size)
+                        )
                         await asyncio.sleep(0.1)
                     watch.cancel()
-                coming.set()
             held, theirs_held = memory(), await loop.run_in_executor(other, memory)
 
-    their_plain = medians(reference["identity"])
     print(f"{containers} containers, {count:,} lines, medians of {rounds} rounds")
-    for encoding, costs in reference.items():
-        them = medians(costs)
-        print(
-            f"prometheus_client, {encoding:<8} {them.seconds * 1e3:7.1f} ms, CPU {them.cpu * 1e3:7.1f} ms; "
-            f"{them.size / 1e6:.1f} MB; of families ready-made, without HTTP"
-        )
-    for (encoding, reports), costs in ours.items():
-        us = medians(costs)
-        print(
-            f"exporter {reports}, {encoding:<8} {us.seconds * 1e3:7.1f} ms, CPU {us.cpu * 1e3:7.1f} ms; "
-            f"{us.size / 1e6:.1f} MB; over HTTP; {their_plain.seconds / us.seconds:.1f} times faster than "
-            f"prometheus_client's plain text, with {their_plain.cpu / us.cpu:.1f} times less CPU; "
-            f"slowest {max(cost.seconds for cost in costs) * 1e3:.1f} ms; {stalls[encoding, reports]}"
-        )
-    for reports in ("beside reports", "alone"):
+    for reports in _REPORTS:
+        print(f"{reports}:")
+        their_plain = medians(reference["identity", reports])
+        for encoding in _ENCODINGS:
+            them = medians(reference[encoding, reports])
+            print(
+                f"  prometheus_client, {encoding:<8} {them.seconds * 1e3:7.1f} ms, CPU {them.cpu * 1e3:7.1f} ms; "
+                f"{them.size / 1e6:.1f} MB; of families ready-made, without HTTP"
+            )
+        for encoding in _ENCODINGS:
+            costs = ours[encoding, reports]
+            us = medians(costs)
+            print(
+                f"  exporter, {encoding:<8}          {us.seconds * 1e3:7.1f} ms, CPU {us.cpu * 1e3:7.1f} ms; "
+                f"{us.size / 1e6:.1f} MB; over HTTP; {their_plain.seconds / us.seconds:.1f} times faster than "
+                f"prometheus_client's plain text, with {their_plain.cpu / us.cpu:.1f} times less CPU; "
+                f"slowest {max(cost.seconds for cost in costs) * 1e3:.1f} ms; {stalls[encoding, reports]}"
+            )
         gzip_, plain = (medians(ours[encoding, reports]).seconds for encoding in ("gzip", "identity"))
-        print(f"{reports} gzip takes {gzip_ / plain:.2f} times as long as plain")
-    print(f"between scrapes  {stalls['idle']}; CPU {statistics.median(idle):.1%} for all reports")
+        print(f"  gzip takes {gzip_ / plain:.2f} times as long as plain")
+    between = statistics.median(idle["beside reports"])
+    print(f"between scrapes  {stalls['idle']}; CPU {between:.1%} for all reports")
     print(
         f"memory  exporter {held / 2**20:.0f} MiB, prometheus_client with the families ready-made "
         f"{theirs_held / 2**20:.0f} MiB: {theirs_held / held:.1f} times as much"

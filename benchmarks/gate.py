@@ -9,13 +9,9 @@ from typing import Any
 
 
 class Gate(Executor):
-    """The server's pool as the probe sees it: while it is shut the probe waits, and takes no turn.
+    """The server's pool as the probe sees it: while it is shut the probe waits, and takes no turn."""
 
-    Args:
-        pool: Returns the server's pool, which may be replaced.
-    """
-
-    def __init__(self, pool: Callable[[], Executor]) -> None:
+    def __init__(self, pool: Executor) -> None:
         self._pool = pool
         self.open = threading.Event()
         self.open.set()
@@ -23,4 +19,4 @@ class Gate(Executor):
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         """As the pool does, once the gate is open."""
         self.open.wait()
-        return self._pool().submit(function, *arguments, **named)
+        return self._pool.submit(function, *arguments, **named)

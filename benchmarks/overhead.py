@@ -6,7 +6,7 @@ Machines are noisy, so only the ratios count. Their goals are in goals.py; duty 
 
 Starts differ by some per cent: few turns do not decide a goal of half a per cent. ``--blocks`` has one server whose
 probe, which also profiles, is held back in one block of each pair, in random order. It runs as often as its duty cap
-allows. What a probe costs between its turns is in both sides then.
+allows; a run that is due begins when requests begin to count. What its threads do besides its turns is in both sides.
 
 ``--null`` runs both without the probe: it shows how much two equal servers differ here.
 """
@@ -30,16 +30,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import aiohttp
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18"
 sys.path.insert(0, str(EXAMPLE))
 
-from load import load  # noqa: E402 - the example is no package
+from load import _IMAGE, load  # noqa: E402 - the example is no package
 
 from goals import TENANT  # noqa: E402
 
 _BLOCK_SECONDS = 2.0
 _END_SECONDS = 0.2
-"""Before a block without the probe, in which a repeat that had begun ends."""
+"""Before each block, in which a repeat that had begun ends: these requests do not count."""
 
 
 class Urls(NamedTuple):
@@ -75,6 +77,29 @@ def server(script: Path, **settings: str) -> Iterator[Urls]:
         child.wait(20)
 
 
+async def load_in_two(
+    url: str, seconds: tuple[float, float], between: str | None
+) -> tuple[list[float], list[float]]:
+    """Latencies of requests back to back, of two parts without a pause; ``between`` is posted as the second begins."""
+    parts: tuple[list[float], list[float]] = ([], [])
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+
+        async def post(to: str, data: bytes | None) -> None:
+            async with session.post(to, data=data) as response:
+                await response.read()
+
+        posted: list[asyncio.Task[None]] = []
+        for latencies, length in zip(parts, seconds, strict=True):
+            if latencies is parts[1] and between is not None:
+                posted.append(asyncio.create_task(post(between, None)))
+            begin = time.perf_counter()
+            while (now := time.perf_counter()) < begin + length:
+                await post(url, _IMAGE)
+                latencies.append(time.perf_counter() - now)
+        await asyncio.gather(*posted)
+    return parts
+
+
 class Turns:
     """One side's turns: the latencies (s) of each, and the duty that its probe reports."""
 
@@ -89,22 +114,25 @@ class Turns:
         with server(EXAMPLE / "server.py", PROBE="on" if self._probe else "off") as urls:
             self._load(urls, settle, seconds)
 
-    def take_block(self, urls: Urls) -> None:
-        """Load a server that runs, with its probe or while that is held back."""
-        _post(f"{urls.server}/probe/{'release' if self._probe else 'hold'}")
-        # A run that is due begins at once, and its first repeat counts.
-        self._load(urls, 0 if self._probe else _END_SECONDS, _BLOCK_SECONDS)
+    async def take_block(self, urls: Urls) -> None:
+        """Load a server that runs and whose probe is held back; it is let go on when the requests begin to count."""
+        uncounted, counted = await load_in_two(
+            f"{urls.server}/predict",
+            (_END_SECONDS, _BLOCK_SECONDS),
+            between=f"{urls.server}/probe/release" if self._probe else None,
+        )
+        assert uncounted
+        self.latencies.append(counted)
+        if self._probe:
+            await asyncio.to_thread(_post, f"{urls.server}/probe/hold")
 
     def _load(self, urls: Urls, settle: float, seconds: float) -> None:
         """For ``settle`` seconds that do not count and ``seconds`` that do."""
         # The canary warms up once, and learns from its first run what its turn costs a busy server: neither is the
         # steady state, which is measured.
-        if settle:
-            asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
+        asyncio.run(load(f"{urls.server}/predict", settle, rate=self._rate))
         before = _values(urls.report)["infercanary_busy_seconds_total"] if self._probe else 0.0
-        self.latencies.append(
-            asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate, warm_up=1))
-        )
+        self.latencies.append(asyncio.run(load(f"{urls.server}/predict", seconds, rate=self._rate)))
         if self._probe:
             self.busy += _values(urls.report)["infercanary_busy_seconds_total"] - before
             self.elapsed += seconds
@@ -163,18 +191,22 @@ def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
     rng = random.Random(7)
     with server(script, PROBE="off", PROBE_INTERVAL=str(_BLOCK_SECONDS)) as urls:
         asyncio.run(load(f"{urls.server}/predict", settle, rate=0))
+        _post(f"{urls.server}/probe/hold")
+        began, before = time.perf_counter(), _values(urls.report)["infercanary_busy_seconds_total"]
         for i in range(pairs):
             for side in rng.sample((probed, plain), 2):
-                side.take_block(urls)
+                asyncio.run(side.take_block(urls))
             if (i + 1) % 10 == 0:
                 print(f"pair {i + 1} of {pairs}", file=sys.stderr, flush=True)
+        probed.busy = _values(urls.report)["infercanary_busy_seconds_total"] - before
+        probed.elapsed = time.perf_counter() - began
 
 
 def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float, float]:
     """The ratio of a quantile, and its 95 % bootstrap interval over whole pairs.
 
-    Of a median it is the pairs' middle ratio, in which is nothing that lasts for longer than a pair. A block has too
-    few requests for its 99th percentile: that is of all blocks.
+    For the median it is the middle one of the pairs' ratios: slow drift cancels out. A block has too few requests for a
+    99th percentile, so that is of all blocks.
     """
     rng = random.Random(1)
     pairs = [*zip(a, b, strict=True)]

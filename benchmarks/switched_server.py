@@ -54,7 +54,7 @@ async def release(request: web.Request) -> web.Response:
 def main() -> None:
     """Serve."""
     app = create_app()
-    app[_GATE] = Gate(lambda: app[CLASSIFIER].pool)
+    app[_GATE] = Gate(app[CLASSIFIER].pool)
     app.cleanup_ctx.append(probing)
     app.router.add_post("/probe/hold", hold)
     app.router.add_post("/probe/release", release)

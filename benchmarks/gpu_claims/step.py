@@ -145,7 +145,7 @@ def child(place: Place, code: str, *arguments: str, seconds: float = 200.0) -> s
 class Busy:
     """Processes of our own that keep the device busy while :meth:`at_work`: by matrix products or by copies.
 
-    They are started once, and told when to work: a start takes longer than what is measured beside it.
+    They start once and work on a command: a start takes longer than what is measured beside it.
     """
 
     def __init__(self, place: Place, kind: Literal["compute", "memory"], count: int = 1) -> None:
@@ -182,8 +182,11 @@ class Busy:
     def _tell(self, command: str) -> None:
         for process in self._processes:
             assert process.stdin is not None
-            process.stdin.write(f"{command}\n")
-            process.stdin.flush()
+            try:
+                process.stdin.write(f"{command}\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                raise RuntimeError(f"a load of our own ended before it was to {command}") from None
 
     def _all_say(self, state: str) -> None:
         for process in self._processes:
@@ -197,8 +200,9 @@ class Busy:
             process.communicate()
 
 
-# It ends with its standard input. "busy" follows the first batch, and "idle" the last one: a device works on what was
-# queued after the process that queued it was stopped.
+# It gets one command at a time, so none waits in a buffer while it selects. It ends with its standard input. "busy"
+# follows the first batch, and "idle" the last one: a device works on what was queued after the process that queued it
+# was stopped.
 _LOAD = """
 import select, sys, torch
 device, kind = sys.argv[1:3]

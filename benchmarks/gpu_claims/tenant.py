@@ -16,7 +16,7 @@ from infercanary.probe import Probe, TorchTarget
 
 BLOCK_SECONDS = 2.0
 SETTLE_SECONDS = 0.2
-"""Of a block that do not count: a repeat that had begun ends."""
+"""Before each block, that do not count."""
 _PAIRS = 90
 
 
@@ -28,18 +28,17 @@ def tenant(place: Place) -> list[Measured]:
     shape = [1, *shape[1:]]
     image = torch.zeros(shape)
     pool = ThreadPoolExecutor(1)
-    gate = Gate(lambda: pool)
+    gate = Gate(pool)
 
     def infer() -> int:
         with torch.inference_mode():
             return int(network(image.to(place.device)).argmax())
 
-    def block(seconds: float, settle: float) -> list[float]:
+    def block(seconds: float) -> list[float]:
         found, begin = [], time.perf_counter()
         while (now := time.perf_counter()) < begin + seconds:
             pool.submit(infer).result()
-            if now > begin + settle:
-                found.append(time.perf_counter() - now)
+            found.append(time.perf_counter() - now)
         return found
 
     target = TorchTarget(network, [{"shape": shape}], device=place.device)
@@ -48,13 +47,16 @@ def tenant(place: Place) -> list[Measured]:
     )
     probe.start()
     block_seconds = BLOCK_SECONDS * (1 if place.on_gpu else max(place.scale, 0.25))
-    block(5 * block_seconds, 0)  # it opens and warms up
+    block(5 * block_seconds)  # it opens and warms up
     rng, pairs = random.Random(7), []
     for _ in range(place.times(_PAIRS)):
         sides: dict[bool, list[float]] = {}
         for is_on in rng.sample((True, False), 2):
-            (gate.open.set if is_on else gate.open.clear)()
-            sides[is_on] = block(block_seconds, SETTLE_SECONDS)
+            gate.open.clear()
+            block(SETTLE_SECONDS)  # a repeat that had begun ends
+            if is_on:
+                gate.open.set()
+            sides[is_on] = block(block_seconds)
         pairs.append((sides[True], sides[False]))
     gate.open.set()
     runs = probe.report("").count(b'"outcome":"ok"')
