@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import resource
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -139,7 +140,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     yield
     most = max(peak() - before, found if (found := _children()) > children else 0)
     item.user_properties.append(("peak", most))
-    has_cuda = item.get_closest_marker("gpu") or find_spec("nvidia") is not None
+    has_cuda = item.get_closest_marker("gpu") or ("torch" in sys.modules and find_spec("nvidia") is not None)
     allowed = MOST_BESIDE_CUDA if has_cuda else MOST_MEMORY
     assert most <= allowed, f"it took {readable(most)}, and a test may take {readable(allowed)}"
 

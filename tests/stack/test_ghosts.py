@@ -253,7 +253,8 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixtu
     # Where other processes in the container took its CPUs, what they cost is left out, and the shares of the change
     # with it. If a neighbour took memory bandwidth meanwhile, as the controls say then, part of the change is that.
     compute = re.search(r"; (compute \d+ %.* of the change|compute phase); .*controls ", alert.text)
-    assert compute or re.search(r"; controls [^;]*memory_\w+ \+", alert.text), alert.text
+    memory = re.search(r"; memory \d+ %.* of the change; .*controls [^;]*memory_\w+ \+", alert.text)
+    assert compute or memory, alert.text
 
 
 @pytest.mark.campaign

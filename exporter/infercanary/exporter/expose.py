@@ -85,7 +85,9 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     layout = _layouts.get(key)
     if layout is None:
         base, template = base_name(family.name, family.kind), _template(family, sorted(identity))
-        layout = _layouts[key] = Layout(family.name, base, family.kind, family.help, template, template.count(b"\n"))
+        layout = _layouts[key] = Layout(
+            family.name, base, family.kind, family.help, template, template.count(b"\n")
+        )
     texts = [*_values(family.points)]
     labels = [_escaped(identity[name]) for name in sorted(identity)] * len(texts)
     return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())

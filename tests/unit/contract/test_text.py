@@ -41,7 +41,7 @@ def test_the_length_stays_or_is_cut(text: str, most: int) -> None:
 
 
 def test_nobody_else_replaces_characters_by_himself() -> None:
-    # Of a wheel both are one.
+    # In an installed wheel both are the same folder.
     trees = {Path(cleaning.__file__).parents[1], Path(next(iter(infercanary.judge.__path__))).parent}
     # To refuse a text that is not printable is another matter.
     found = subprocess.run(

@@ -36,9 +36,10 @@ MODULES = {
 
 def too_long() -> str:
     """What this Python says of a number with 5,000 digits."""
-    with pytest.raises(ValueError, match="limit") as refused:
-        int("9" * 5000)
-    return str(refused.value)
+    try:
+        return str(int("9" * 5000))
+    except ValueError as error:
+        return str(error)
 
 
 # File → what is said after `infercanary: <file>`.

@@ -187,7 +187,7 @@ def parameters(factory: Factory) -> Mapping[str, inspect.Parameter] | None:
         known = inspect.signature(made_of).parameters
     except ValueError:
         return None
-    # No key of a file can give one that is positional: time.sleep has one in its signature, from Python 3.13 on.
+    # A settings file cannot pass positional-only parameters. From Python 3.13 on time.sleep shows that it has one.
     return {name: each for name, each in known.items() if each.kind is not each.POSITIONAL_ONLY}
 
 

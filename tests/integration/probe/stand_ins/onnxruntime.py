@@ -67,7 +67,8 @@ class RunOptions:
 
 class Part(SimpleNamespace):
     def get_nodes(self):
-        return [SimpleNamespace(op_type=f"Operator{i % self.kinds}") for i in range(self.nodes)]
+        names = [f"Operator{i % self.kinds}" for i in range(self.nodes)]
+        return [SimpleNamespace(op_type=name) for name in [*names[:-1], self.last or names[-1]]]
 
 
 class InferenceSession:
@@ -102,7 +103,8 @@ class InferenceSession:
         assert self._options.config["session.record_ep_graph_assignment_info"] == "1"
         nodes = self._model.get("nodes", {self._registered[0]: 3})
         kinds = self._model.get("kinds", 2)
-        return [Part(ep_name=name, nodes=count, kinds=kinds) for name, count in nodes.items()]
+        last = self._model.get("last")
+        return [Part(ep_name=name, nodes=count, kinds=kinds, last=last) for name, count in nodes.items()]
 
     def get_session_options(self):
         return self._options

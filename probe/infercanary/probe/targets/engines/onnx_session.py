@@ -150,7 +150,7 @@ class OnnxSession:
 
         Returns:
             Such as ``NonZero (3 nodes), Unique``, by name; empty where there are none. What is too long ends in a
-            digest of the whole, so that it differs where what is cut off does.
+            digest of the whole, so that a change in the part that was cut off is visible.
         """
         on_cpu = (kind for provider, kind in self._placed() if provider == CPU and self._asked[0] != CPU)
         named = [f"{kind} ({n} nodes)" if n > 1 else kind for kind, n in sorted(Counter(on_cpu).items())]
