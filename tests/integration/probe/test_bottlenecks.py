@@ -99,10 +99,28 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
         pytest.skip(f"this machine's bandwidth changes as much as what was made: {found.sentence}")
     assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
     assert found.causes is not None
-    assert next(iter(found.causes.bottlenecks)) == trouble.is_named, (
+    named = next(iter(found.causes.bottlenecks))
+    spread = max(spread_of_copies(before), spread_of_copies(after))
+    if named == "unknown" and spread > 1.5:
+        pytest.skip(
+            f"this machine's bandwidth changes by {spread:.2f} times from run to run: {found.sentence}"
+        )
+    assert named == trouble.is_named, (
         found.causes.bottlenecks,
         found.sentence,
     )
+
+
+def spread_of_copies(journal: Path) -> float:
+    """By how many times the control of memory takes longer in its slower runs than in its faster ones (5/6 over 1/6).
+
+    If it scatters as much as the change is large, memory may have made the change, and the judge says that it is not
+    known.
+    """
+    runs = [json.loads(line).get("run", {}) for line in journal.read_text().splitlines()]
+    copies = [run["controls"]["memory_copy"] for run in runs if "memory_copy" in run.get("controls", {})]
+    sixths = statistics.quantiles(copies, n=6)
+    return sixths[-1] / sixths[0]
 
 
 def is_open(found: ComparisonResult) -> bool:
