@@ -21,23 +21,23 @@ import json
 import os
 import random
 import socket
-import statistics
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
-
-import aiohttp
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "resnet18"
 sys.path.insert(0, str(EXAMPLE))
 
-from load import _IMAGE, load  # noqa: E402 - the example is no package
+from load import load  # noqa: E402 - the example is no package
 
 from goals import TENANT  # noqa: E402
+from gpu_claims.claim import paired_ratio, quantile  # noqa: E402
 
 _BLOCK_SECONDS = 2.0
 _END_SECONDS = 0.2
@@ -77,29 +77,6 @@ def server(script: Path, **settings: str) -> Iterator[Urls]:
         child.wait(20)
 
 
-async def load_in_two(
-    url: str, seconds: tuple[float, float], between: str | None
-) -> tuple[list[float], list[float]]:
-    """Latencies of requests back to back, of two parts without a pause; ``between`` is posted as the second begins."""
-    parts: tuple[list[float], list[float]] = ([], [])
-    async with aiohttp.ClientSession(raise_for_status=True) as session:
-
-        async def post(to: str, data: bytes | None) -> None:
-            async with session.post(to, data=data) as response:
-                await response.read()
-
-        posted: list[asyncio.Task[None]] = []
-        for latencies, length in zip(parts, seconds, strict=True):
-            if latencies is parts[1] and between is not None:
-                posted.append(asyncio.create_task(post(between, None)))
-            begin = time.perf_counter()
-            while (now := time.perf_counter()) < begin + length:
-                await post(url, _IMAGE)
-                latencies.append(time.perf_counter() - now)
-        await asyncio.gather(*posted)
-    return parts
-
-
 class Turns:
     """One side's turns: the latencies (s) of each, and the duty that its probe reports."""
 
@@ -116,13 +93,13 @@ class Turns:
 
     async def take_block(self, urls: Urls) -> None:
         """Load a server that runs and whose probe is held back; it is let go on when the requests begin to count."""
-        uncounted, counted = await load_in_two(
-            f"{urls.server}/predict",
-            (_END_SECONDS, _BLOCK_SECONDS),
-            between=f"{urls.server}/probe/release" if self._probe else None,
+        await load(f"{urls.server}/predict", _END_SECONDS, rate=0)
+        releasing = (
+            asyncio.to_thread(_post, f"{urls.server}/probe/release") if self._probe else asyncio.sleep(0)
         )
-        assert uncounted
-        self.latencies.append(counted)
+        counted = load(f"{urls.server}/predict", _BLOCK_SECONDS, rate=0, warm_up=0)
+        latencies, _ = await asyncio.gather(counted, releasing)
+        self.latencies.append(latencies)
         if self._probe:
             await asyncio.to_thread(_post, f"{urls.server}/probe/hold")
 
@@ -139,7 +116,7 @@ class Turns:
 
     def quantile(self, percent: int) -> float:
         """Over all turns."""
-        return _quantile(list(itertools.chain.from_iterable(self.latencies)), percent)
+        return quantile(list(itertools.chain.from_iterable(self.latencies)), percent)
 
 
 def _wait_for(url: str) -> None:
@@ -170,10 +147,6 @@ def _free_port() -> int:
         return int(candidate.getsockname()[1])
 
 
-def _quantile(values: list[float], percent: int) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
 def _interval(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[float, float]:
     """95 % bootstrap interval of the ratio of two quantiles; a turn is resampled whole (requests are correlated)."""
     rng = random.Random(1)
@@ -181,8 +154,16 @@ def _interval(a: list[list[float]], b: list[list[float]], percent: int) -> tuple
     for _ in range(400):
         x = list(itertools.chain.from_iterable(rng.choices(a, k=len(a))))
         y = list(itertools.chain.from_iterable(rng.choices(b, k=len(b))))
-        ratios.append(_quantile(x, percent) / _quantile(y, percent))
-    return _quantile(ratios, 3), _quantile(ratios, 97)
+        ratios.append(quantile(x, percent) / quantile(y, percent))
+    return quantile(ratios, 3), quantile(ratios, 97)
+
+
+def _turns(probed: Turns, plain: Turns, turns: int, settle: float, seconds: float) -> None:
+    """Servers of their own, with the probe and without."""
+    for i in range(turns):
+        for side in (probed, plain) if i % 2 == 0 else (plain, probed):
+            side.take(settle, seconds)
+        print(f"turn {i + 1} of {turns}", file=sys.stderr, flush=True)
 
 
 def _blocks(probed: Turns, plain: Turns, pairs: int, settle: float) -> None:
@@ -208,21 +189,10 @@ def _paired(a: list[list[float]], b: list[list[float]], percent: int) -> tuple[f
     For the median it is the middle one of the pairs' ratios: slow drift cancels out. A block has too few requests for a
     99th percentile, so that is of all blocks.
     """
-    rng = random.Random(1)
     pairs = [*zip(a, b, strict=True)]
-
-    def ratio(drawn: list[tuple[list[float], list[float]]]) -> float:
-        sides = ([x for pair in drawn for x in pair[side]] for side in (0, 1))
-        return _quantile(next(sides), percent) / _quantile(next(sides), percent)
-
-    medians = [statistics.median(x) / statistics.median(y) for x, y in pairs]
-    found = sorted(
-        statistics.median(rng.choices(medians, k=len(medians)))
-        if percent == 50
-        else ratio(rng.choices(pairs, k=len(pairs)))
-        for _ in range(400)
-    )
-    return statistics.median(medians) if percent == 50 else ratio(pairs), found[9], found[389]
+    if percent != 50:
+        return paired_ratio(pairs, partial(quantile, percent=percent))
+    return paired_ratio([([median(x) / median(y)], [1.0]) for x, y in pairs], median)
 
 
 def main() -> None:
@@ -246,10 +216,8 @@ def main() -> None:
     probed, plain = Turns(not args.null, args.rate), Turns(False, args.rate)
     if args.blocks:
         _blocks(probed, plain, args.blocks, args.settle)
-    for i in range(0 if args.blocks else args.turns):
-        for side in (probed, plain) if i % 2 == 0 else (plain, probed):
-            side.take(args.settle, args.seconds)
-        print(f"turn {i + 1} of {args.turns}", file=sys.stderr, flush=True)
+    else:
+        _turns(probed, plain, args.turns, args.settle, args.seconds)
     name = "no probe either" if args.null else "with the probe"
     counts = [sum(map(len, side.latencies)) for side in (probed, plain)]
     print(f"{counts[0]} requests {name}, {counts[1]} without")

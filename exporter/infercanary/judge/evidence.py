@@ -188,11 +188,14 @@ def _tags(both: Sequence[Sequence[Sample]]) -> dict[str, tuple[float, float]]:
 
 
 def _gpu_users(both: Sequence[Sequence[Sample]], compared: Iterable[Pair]) -> float:
-    def share(samples: Sequence[Sample]) -> float:
-        return fmean(GPU_BUSY in sample.tags for sample in samples) if samples else 0.0
+    """By how much the share of runs with that tag grew, beyond replicas on the old image."""
 
-    stayed = [share(b.samples) - share(a.samples) for pair in compared for a, b in pair.concurrent]
-    return share(both[1]) - share(both[0]) - (median(stayed) if stayed else 0.0)
+    def grown(sides: Sequence[Sequence[Sample]]) -> float:
+        before, after = _tags(sides).get(GPU_BUSY, (0.0, 0.0))
+        return after - before
+
+    stayed = [grown((a.samples, b.samples)) for pair in compared for a, b in pair.concurrent]
+    return grown(both) - (median(stayed) if stayed else 0.0)
 
 
 Value = Callable[[Sample], "float | None"]

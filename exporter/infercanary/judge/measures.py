@@ -258,7 +258,7 @@ def _inverse(ratio: float) -> float:
 
 
 def _is_hosts(shift: Shift, compared: Sequence[Pair], beside: Sequence[Pair], rules: Policy) -> bool:
-    """Whether the host may have made a change, as far as controls and siblings show."""
+    """Whether the host may have made a change, as far as controls and siblings show, or others on the GPU."""
     causes = explain(shift, compared, "", beside=beside, policy=rules)
     return (causes.host is not None or GPU_BUSY in causes.tags) and causes.cause != "image"
 

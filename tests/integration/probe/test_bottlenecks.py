@@ -19,6 +19,7 @@ from watching import MODULES
 
 from infercanary.compare.comparison import ComparisonResult, compare_runs
 from infercanary.compare.read import read
+from infercanary.compare.recording import RecordedRuns
 from infercanary.contract.vocabulary import Bottleneck
 from infercanary.judge.policy import FILES
 
@@ -100,7 +101,7 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     assert found.shift is not None and found.shift > FILES.smallest_effect, found.sentence
     assert found.causes is not None
     named = next(iter(found.causes.bottlenecks))
-    spread = max(spread_of_copies(before), spread_of_copies(after))
+    spread = max(spread_of_copies(old), spread_of_copies(new))
     if named == "unknown" and spread > 1.5:
         pytest.skip(
             f"this machine's bandwidth changes by {spread:.2f} times from run to run: {found.sentence}"
@@ -111,14 +112,14 @@ def test_it_is_named(made: str, trial: int, folder: Path) -> None:
     )
 
 
-def spread_of_copies(journal: Path) -> float:
+def spread_of_copies(recorded: RecordedRuns) -> float:
     """By how many times the control of memory takes longer in its slower runs than in its faster ones (5/6 over 1/6).
 
     If it scatters as much as the change is large, memory may have made the change, and the judge says that it is not
     known.
     """
-    runs = [json.loads(line).get("run", {}) for line in journal.read_text().splitlines()]
-    copies = [run["controls"]["memory_copy"] for run in runs if "memory_copy" in run.get("controls", {})]
+    runs = [sample for start in recorded.starts for sample in start.samples]
+    copies = [run.controls["memory_copy"] for run in runs if "memory_copy" in run.controls]
     sixths = statistics.quantiles(copies, n=6)
     return sixths[-1] / sixths[0]
 

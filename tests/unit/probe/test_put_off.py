@@ -5,12 +5,11 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fresh import in_a_fresh_process
 
 from infercanary.contract.report import Run
 from infercanary.probe.canary import Canary
@@ -229,6 +228,5 @@ def grown_by_a_sweep() -> int:
 
 
 def test_what_a_sweep_took_is_given_back() -> None:
-    """In a process of its own: here other threads take memory, and malloc keeps more once it freed a large block."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as child:
-        assert child.submit(grown_by_a_sweep).result(60) < 16 * MIB
+    """In a process of its own, for malloc keeps more once it freed a large block."""
+    assert in_a_fresh_process(grown_by_a_sweep) < 16 * MIB

@@ -6,31 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
+from fresh import in_a_fresh_process
 
 from infercanary.probe.samplers import Unavailable
 from infercanary.probe.samplers.threads import Place, ThreadSampler, ThreadUsage, thread_place, thread_usage
 
 PREFIX = "infercanary_process_"
 CPUS = os.sched_getaffinity(0)
-T = TypeVar("T")
 
 needs_two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
-
-
-def in_a_fresh_process(sample: Callable[[], T]) -> T:
-    """What ``sample``, a function of this module, returns in a child process.
-
-    In this process other tests leave threads: pools of an engine, some of them pinned, and threads that are ending.
-    """
-    with ProcessPoolExecutor(1, get_context("spawn")) as child:
-        return child.submit(sample).result(60)
 
 
 def sampled(sampler: ThreadSampler) -> dict[str, float]:
