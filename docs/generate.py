@@ -396,7 +396,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         ),
     ),
     "prometheus/rules/alerts.yml": (
-        "than any of the old one's, by {cold_start} % and {cold_start_seconds} s or more",
+        "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s or more",
     ),
     "README.md": ("`equivalent` (the change is within ±{effect} %)",),
     "docs/ab.md": (
@@ -423,7 +423,7 @@ STATEMENTS: Mapping[str, Sequence[str]] = {
         "its verdict follows after {first_look} runs or more",
         "Over {waiting} % of the latency of {waiting_minutes} minutes' runs",
         "gone: {gone_minutes} minutes without a run of it",
-        "than any of the old one's, by {cold_start} % and {cold_start_seconds} s",
+        "than in every start of the old image, by {cold_start} % and {cold_start_seconds} s",
     ),
     "docs/verdicts.md": (
         "from {first_look} to {last_look} runs of a start",

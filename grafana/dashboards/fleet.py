@@ -256,7 +256,7 @@ def _containers() -> Panel:
 
 def _moving_tags() -> Panel:
     about = About(
-        "Image tags that move",
+        "Tags with more than one image",
         "Services whose image has no version in its name, or whose image name meant several images in this time "
         "range, and the number of these images.",
         "Start the service with a version or a digest. Until then, each restart may be an upgrade that nobody "
@@ -348,7 +348,7 @@ def _verdicts() -> Panel:
 
 def _latency() -> Panel:
     about = About(
-        "Latency of each service, over its own mean",
+        "Latency of each service, relative to its mean",
         f"1 is the mean of the time range that is shown. The panel shows the {TOP} services that changed most. If "
         "services change together at one moment, they share a host. If only one changes, look at its own image.",
         "If they changed together, see *GPU and host*. If only one changed, see *Upgrade*, or *Service* if there was "

@@ -115,7 +115,7 @@ def _clock() -> Panel:
 
 def _throttled() -> Panel:
     about = About(
-        "Time held back, by reason",
+        "Clocks held back, by reason",
         "Share of the time in which the driver held the clocks back, the mean of these GPUs. The driver counts all "
         "the time, also between samples. The power cap is common under full load.",
         "Heat or the power brake: check the cooling or the power supply. The power cap: raise it, or accept this "
@@ -175,7 +175,7 @@ def _use() -> Panel:
 
 def _neighbours() -> Panel:
     about = About(
-        "Who else is on the GPU",
+        "Others on the GPU",
         "Other monitored containers on the same GPU or MIG instance. The dashed line is processes there that are in "
         "no monitored container.",
         "The canary waits while they compute: move one of them, or give each a MIG instance.",
@@ -226,7 +226,7 @@ def _bus() -> Panel:
 
 def _link() -> Panel:
     about = About(
-        "PCIe link, of what it could be",
+        "PCIe link, share of its maximum",
         "Lanes of the link divided by the most lanes that the GPU and the slot support. The dashed line is its "
         "generation, in the same way. An idle GPU lowers the generation: look at it under load.",
         "If there are fewer lanes, check the seat, the riser and the slot.",
@@ -245,7 +245,7 @@ def _link() -> Panel:
 
 def _placement() -> Panel:
     about = About(
-        "Threads away from the GPU",
+        "Threads far from the GPU",
         "Threads that last ran outside the NUMA nodes of the container's GPUs.",
         "If it changes together with launch, h2d or d2h, the place of the threads is the reason: pin with "
         "--cpuset-cpus.",

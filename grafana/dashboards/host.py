@@ -98,7 +98,7 @@ def _by_control(query: str) -> Query:
 
 def _work() -> Panel:
     about = About(
-        "Computing, by the controls",
+        "Compute speed, by the controls",
         "Operations a second, the mean of the containers. gpu_fma falls together with the SM clock, and cpu_spin "
         "falls together with the clock of its core.",
         "If it falls and the clock does not, something else computes there. Find the neighbour.",
@@ -111,7 +111,7 @@ def _work() -> Panel:
 
 def _bandwidth() -> Panel:
     about = About(
-        "Memory and bus, by the controls",
+        "Memory and bus speed, by the controls",
         "Bytes a second, the mean of the containers. memory_copy is the CPU's cache and memory, gpu_copy is the "
         "GPU's memory, gpu_transfer is the PCIe link, page_io is the kernel.",
         "If it falls, a neighbour uses the same memory or bus: move it, or pin both.",
@@ -138,7 +138,7 @@ def _quota() -> Panel:
 
 def _cores() -> Panel:
     about = About(
-        "Cores used, of those granted",
+        "CPUs used, share of those granted",
         "CPU time of the process that the probe runs in, divided by the cores that quota, cpuset and affinity give "
         "it.",
         "Near 1 it needs more than it has: raise the quota, or reduce the load.",
@@ -174,7 +174,7 @@ def _pressure() -> Panel:
 
 def _memory_limit() -> Panel:
     about = About(
-        "Memory, of the limit",
+        "Memory, share of the limit",
         "Memory that is hard to reclaim, divided by the container's limit.",
         "From about 0.9 on, allocations wait. Near 1, the kernel kills processes. Raise the limit, or look for a "
         "leak.",
@@ -203,7 +203,7 @@ def _run_queue() -> Panel:
 
 def _switches() -> Panel:
     about = About(
-        "Pushed off the CPU",
+        "Preempted by other threads",
         "Involuntary context switches for each second of CPU time. Threads of the process or other processes cause "
         "them.",
         "Threads compete for CPUs. If it rises with an image, the number of threads changed. If it rises without "
@@ -232,7 +232,7 @@ def _threads() -> Panel:
 
 def _shared() -> Panel:
     about = About(
-        "CPUs that a neighbour may use too",
+        "CPUs shared with a neighbour",
         "CPUs of the container's cpuset that another monitored container of the host may use. 0 means that it has "
         "its own CPUs.",
         "A neighbour's load may slow the canary: pin with --cpuset-cpus.",
@@ -245,7 +245,7 @@ def _shared() -> Panel:
 
 def _stalled() -> Panel:
     about = About(
-        "Standing still",
+        "Stalls and garbage collection",
         "Share of the time in which the process stood still in gaps of three quarters of a second or more (stopped, "
         "frozen, or one thread held the interpreter), and in which Python collected garbage. For the worst "
         "container.",
@@ -264,7 +264,7 @@ def _stalled() -> Panel:
 
 def _faults() -> Panel:
     about = About(
-        "Memory that ran short",
+        "Memory shortages",
         "Page faults that waited for a disk, moments at the memory limit, and processes that the kernel killed, in "
         "each step, for all containers together. While serving, there should be none.",
         "Raise the limit, or look for a leak. If there are only page faults, the model is read from disk again: lock "

@@ -43,13 +43,13 @@ def board() -> Board:
         ],
         [marks.upgrades(with_canary=False), marks.images()],
         [
-            Row("Is it well", [_health(), _false_alarms(), _exporters()]),
-            Row("What probes cost", [_duty(), _interval(), _probe_cpu(), _samplers()]),
+            Row("Health", [_health(), _false_alarms(), _exporters()]),
+            Row("Cost of the probes", [_duty(), _interval(), _probe_cpu(), _samplers()]),
             Row(
-                "How fresh it is",
+                "Freshness of the data",
                 [_probes(), _age(), _poll(), _failures(), _lateness(), _missed(), _collected()],
             ),
-            Row("What was refused", [_rejected(), _budgets(), _journal()]),
+            Row("Refused input", [_rejected(), _budgets(), _journal()]),
             Row("The exporter and its judge", [_lag(), _cpu(), _memory(), _scrape(), _store(), _stored()]),
         ],
     )
@@ -232,7 +232,7 @@ def _age() -> Panel:
 
 def _poll() -> Panel:
     about = About(
-        "Time that a poll takes",
+        "Duration of a poll",
         "Time from connecting to the whole body. Healthy is milliseconds.",
         "Near the time-out, the host or the container has too little CPU: see the CPU quota on *GPU and host*.",
         "s",
@@ -354,7 +354,7 @@ def _store() -> Panel:
 
 def _false_alarms() -> Panel:
     about = About(
-        "False alarms, by its own trial",
+        "False alarms in the judge's own trial",
         "The judge tests each restart of an unchanged image as if it were an upgrade. The panel shows the restarts "
         "that were tested, those that the judge would have called a change, and their share. Healthy is about 1 % or "
         "less.",

@@ -62,7 +62,7 @@ def board() -> Board:
                 [_replicas(), _by_container(), _disturbed(), _states(), _differences()],
             ),
             Row("Latency of all repeats", [_heatmap(), _quantiles()]),
-            Row("What it is made of", [_phases(), _phase_shares(), _bottlenecks()]),
+            Row("Where the time goes", [_phases(), _phase_shares(), _bottlenecks()]),
             Row("Runs", [_outcomes(), _tags(), _intended(), _output()]),
             Row("Cold start", [rare.cold_start(), rare.time_to_steady()], collapsed=True),
             Row(
@@ -172,7 +172,7 @@ def _phases() -> Panel:
 
 def _phase_shares() -> Panel:
     about = About(
-        "Each phase over its own mean",
+        "Each phase, relative to its mean",
         "1 is the mean of the time range that is shown. The phase that grew is easy to see, even if it is small.",
         "If a phase rises together with the latency, the latency grew there. *Phases, stacked* shows its part of the "
         "whole.",
@@ -188,7 +188,7 @@ def _phase_shares() -> Panel:
 
 def _bottlenecks() -> Panel:
     about = About(
-        "What the time went to",
+        "Time by resource",
         "Shares of the last run's median latency, mean over the containers. compute: the CPU or the device works, or "
         "waits for memory. io: transfers, sockets and reading from a disk. scheduling: launching, queues, locks and "
         "waiting for a CPU. For a request to a server, the server's work is unknown to its client.",
@@ -206,7 +206,7 @@ def _bottlenecks() -> Panel:
 
 def _intended() -> Panel:
     about = About(
-        "Waiting for a turn",
+        "Latency, with the wait for its start",
         "Mean latency, and mean time from a run's intended start to the end of its first repeat. The difference of "
         "the two is lateness and waiting.",
         "If the lines move apart, the server's pool is full, or the probe waits for a CPU.",
@@ -325,7 +325,7 @@ def _tags() -> Panel:
 
 def _output() -> Panel:
     about = About(
-        "Output against the first steady one",
+        "Output, compared with the first steady one",
         "Relative error of the last run's output. Below 1 % it is rounding.",
         "Above that, the same input gets another answer: look for what changed the weights or the code while it ran.",
         "percentunit",

@@ -70,9 +70,10 @@ def board() -> Board:
                 ],
             ),
             Row("Old and new", [_images(), _levels(), _distributions()]),
-            Row("Where it grew", [_where(), _phases(), _beside(), _tags()]),
+            Row("Where the time grew", [_where(), _phases(), _beside(), _tags()]),
             Row(
-                "What came with the image", [_components(), _cold_start(), verdicts.measures(), _operators()]
+                "What else changed with the image",
+                [_components(), _cold_start(), verdicts.measures(), _operators()],
             ),
         ],
         since="now-24h",
@@ -81,7 +82,7 @@ def board() -> Board:
 
 def _well() -> Panel:
     about = About(
-        "Is it still right",
+        "Same answers, same device",
         "Whether the new image answers as the old image did: the relative error of its first steady output, for the "
         "same input, is at most 0.01. And whether a canary that ran on a GPU still runs on it.",
         "Other answers: compare weights and preprocessing before anything else, because a faster image is then no "
@@ -130,7 +131,7 @@ def _over_time() -> Panel:
 
 def _distributions() -> Panel:
     about = About(
-        "How latencies lie, by image",
+        "Distribution of latencies, by image",
         "How often each median of a run occurred. Two peaks at different places mean a change; two peaks at the same "
         "place mean no change. An image with two peaks has two states (clocks, replicas).",
         "If one image has two peaks, see the replicas on *Service*, because an average hides them.",
@@ -203,7 +204,7 @@ def _images() -> Panel:
 
 def _where() -> Panel:
     about = About(
-        "Who made it, and where it grew",
+        "Cause, and where the time grew",
         f"Shares of the change by resource and by phase (those that made {100 * LIVE.phase_share:g} % of it or "
         "more), and by how much the controls changed. Controls are work that is the same in every image. io is "
         "transfers, sockets and reading from a disk; scheduling is launching, queues, locks and waiting for a CPU. A "
@@ -270,7 +271,7 @@ def _tags() -> Panel:
 
 def _beside() -> Panel:
     about = About(
-        "Beside it: controls, and other services",
+        "Controls, and other services",
         "Each line is a time divided by its usual time (medians: of a step, and of the time range): work that is the "
         "same in every image in the same container, and the canaries of other services on the host, the mean of all.",
         "If they change at the upgrade too, the cause is the host: see *GPU and host*.",

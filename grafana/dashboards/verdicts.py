@@ -75,7 +75,7 @@ def numbers(width: int) -> Panel:
         width: 24 is the whole width.
     """
     about = About(
-        "In numbers",
+        "Shift in numbers",
         "New latency divided by old latency, minus 1, and the two ends of its interval. Also the parts of it that "
         "the image and the host caused.",
         "If a part is missing, no control and no other service ran at the same time, so there is not enough "
@@ -101,7 +101,7 @@ def rests_on(width: int) -> Panel:
         width: 24 is the whole width.
     """
     about = About(
-        "What it rests on",
+        "Evidence of the verdict",
         "Runs of the new image, starts of both images (a start counts as one sample, no matter how many runs it "
         "has), and by how much two starts of one image differ, which is part of the interval.",
         "If the interval is wide, wait for more runs, or start another replica. If starts differ by more than 2 %, "

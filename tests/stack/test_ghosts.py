@@ -136,7 +136,7 @@ def test_h_a_mutable_tag(ghosts: Ghosts) -> None:
 def test_f_a_cpu_only_wheel_where_nvml_sees_a_gpu(ghosts: Ghosts) -> None:
     eventually("NVML sees a GPU", 60, lambda: ghosts.stack.samples("infercanary_gpu_up", service="wheel"))
     alert = ghosts.stack.alert("InferCanaryCudaMissing", "wheel")
-    assert "resnet18 is to run on a GPU, and its engine has no CUDA: cpu_only_build" in alert.text
+    assert "resnet18 should run on a GPU, but its engine has no CUDA: cpu_only_build" in alert.text
     assert "a wheel that was built for CPUs only" in alert.text
     assert f"Image: {EXAMPLE}." in alert.text
     assert alert.labels["severity"] == "critical"
@@ -152,7 +152,7 @@ def test_g_a_canary_that_fails(ghosts: Ghosts, fault: str, outcome: str) -> None
 def test_g_another_answer_to_the_same_input(ghosts: Ghosts) -> None:
     alert = ghosts.stack.alert("InferCanaryOutputChanged", "faulty", since="start")
     assert alert.labels["canary"] == "answers_otherwise"
-    assert "gives another answer to the same input than after its start" in alert.text
+    assert "gives a different answer to the same input than after its start" in alert.text
 
 
 def test_d_a_cpu_quota_that_was_lowered(ghosts: Ghosts) -> None:

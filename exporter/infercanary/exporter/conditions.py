@@ -116,11 +116,11 @@ def impaired(own: Signals, policy: Policy, now: float) -> list[Condition]:
         )
     if any(row.value == 0 for row in own.rows("infercanary_config_last_reload_successful")):
         reasons["config"] = (
-            "changed settings were refused: the old ones stay in force, and the log names the line"
+            "changed settings were refused: the old settings still apply, and the log names the line"
         )
     dropped = sum(row.value for row in own.growth("infercanary_unjudged_runs_total", 15 * _MINUTE))
     if dropped > 0 or any(row.value == 0 for row in own.rows("infercanary_store_up")):
-        reasons["store"] = "the judge's store fails: verdicts stand still, and the log says why"
+        reasons["store"] = "the judge's store fails: verdicts are not updated, and the log says why"
     aside = [now - row.value for row in own.rows("infercanary_store_set_aside_timestamp_seconds")]
     if aside and min(aside) < policy.finding_seconds:
         reasons["store_set_aside"] = (
@@ -136,7 +136,7 @@ def impaired(own: Signals, policy: Policy, now: float) -> list[Condition]:
 def _probe_down(view: Known) -> Iterator[Condition]:
     if any(row.value == 0 for row in view.own.rows("infercanary_up")):
         yield Condition(
-            "InferCanaryProbeDown", WARNING, "its probe does not answer, so nothing is known of it"
+            "InferCanaryProbeDown", WARNING, "its probe does not answer, so nothing is known about it"
         )
 
 
@@ -162,7 +162,9 @@ def _regressed(view: Known) -> Iterator[Condition]:
             severity = CRITICAL if severe else WARNING
             yield Condition("InferCanaryImageRegressed", severity, f"{slower}, by {by}", of)
         elif cause["cause"] == "unknown" and shift >= policy.smallest_effect:
-            yield Condition("InferCanaryRegressionUnexplained", WARNING, f"{slower}; not known by what", of)
+            yield Condition(
+                "InferCanaryRegressionUnexplained", WARNING, f"{slower}; the cause is not known", of
+            )
         elif cause["cause"] == "host" and shift >= policy.smallest_effect:
             since = {**of, "since": "upgrade"}
             yield Condition("InferCanaryHostRegressed", WARNING, f"{slower}, by the host", since)
@@ -191,11 +193,11 @@ def _outputs(view: Known) -> Iterator[Condition]:
     alert, limit = "InferCanaryOutputChanged", view.policy.other_output
     for labels, error in view.own.rows("infercanary_upgrade_output_error_ratio"):
         if error > limit and _recent(view, labels):
-            words = f"{labels['canary']} gives another answer to the same input since the upgrade"
+            words = f"{labels['canary']} gives a different answer to the same input since the upgrade"
             yield Condition(alert, WARNING, words, {**labels, "since": "upgrade"})
     for labels, error in view.reported.rows("infercanary_output_error_ratio"):
         if error > limit:
-            words = f"{labels['canary']} gives another answer to the same input than after its start"
+            words = f"{labels['canary']} gives a different answer to the same input than after its start"
             yield Condition(alert, WARNING, words, {**labels, "since": "start"})
 
 
@@ -203,7 +205,7 @@ def _cuda(view: Known) -> Iterator[Condition]:
     alert = "InferCanaryCudaMissing"
     missing = [labels for labels, on in view.reported.rows("infercanary_cuda_missing") if on]
     for labels in missing:
-        words = f"{labels['canary']} is to run on a GPU, and its engine has no CUDA: {labels['reason']}"
+        words = f"{labels['canary']} should run on a GPU, but its engine has no CUDA: {labels['reason']}"
         yield Condition(alert, CRITICAL, words, labels)
     for labels, on in view.own.rows("infercanary_cpu_fallback"):
         if on and _recent(view, labels) and labels["canary"] not in {each["canary"] for each in missing}:
@@ -244,7 +246,7 @@ def _gpu(view: Known) -> Iterator[Condition]:
     for labels, on in reported.rows("infercanary_nvml_state"):
         state = labels["state"]
         if on and state in _LOST:
-            yield Condition(alert, CRITICAL, f"the driver of its GPU says: {state}", {"reason": state})
+            yield Condition(alert, CRITICAL, f"the driver of its GPU reports: {state}", {"reason": state})
         elif on and state in _OUT_OF_REACH:
             words = f"it cannot reach its GPU's driver any more: {state}"
             yield Condition(alert, WARNING, words, {"reason": state})
@@ -297,7 +299,7 @@ def _cores(view: Known) -> Iterator[Condition]:
         words = f"it computes with {threads:.3g} threads for each CPU that it is granted"
         yield Condition("InferCanaryThreadsOversubscribed", WARNING, words)
     elif waits > view.policy.waiting_share:
-        words = f"it waits for CPUs that others on the host have, for {_percent(waits)} of its latency"
+        words = f"it waits for CPUs that others on the host use, for {_percent(waits)} of its latency"
         yield Condition("InferCanarySharedCores", WARNING, words)
 
 
@@ -305,7 +307,7 @@ def _memory(view: Known) -> Iterator[Condition]:
     alert = "InferCanaryOutOfMemory"
     ended = view.ended_at is not None and view.now - view.ended_at <= 15 * _MINUTE
     if ended or sum(view.grew("infercanary_cgroup_oom_kills_total", 15).values()) > 0:
-        words = "the kernel ended it, or a process in it, for memory"
+        words = "the kernel killed it, or a process in it, because memory ran out"
         yield Condition(alert, WARNING, words, {"reason": "killed"})
     refused = view.grew("infercanary_run_failures_total", 15, "canary", "reason")
     short = {
@@ -314,7 +316,7 @@ def _memory(view: Known) -> Iterator[Condition]:
     now = view.reported.rows("infercanary_canary_failure_info", reason="out_of_memory")
     for canary in sorted(short | {labels["canary"] for labels, _ in now}):
         labels = {"canary": canary, "reason": "allocation"}
-        yield Condition(alert, WARNING, f"memory does not suffice for {canary}", labels)
+        yield Condition(alert, WARNING, f"there is not enough memory for {canary}", labels)
 
 
 def _canaries(view: Known) -> Iterator[Condition]:

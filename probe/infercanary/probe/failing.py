@@ -44,7 +44,7 @@ CUDA_MISSING = Metric(
     ("canary", "reason"),
     reading="`max without (reason) (infercanary_cuda_missing) == 1` is an alert. `cpu_only_build`: the image has the "
     "wrong wheel. `no_libraries`: the image lacks libraries that its engine was built for, or LD_LIBRARY_PATH does "
-    "not lead to them. `version_mismatch`: the releases of the engine, CUDA's libraries and the driver do not fit "
+    "not include them. `version_mismatch`: the releases of the engine, CUDA's libraries and the driver do not fit "
     "together. `provider_missing`: ONNX Runtime has CUDA, but not the provider that the settings ask for. "
     "`no_device`: the container was started without the GPU. `infercanary_canary_failure_info` has the message.",
 )
@@ -82,7 +82,7 @@ class Failing:
             missing: One of ``CUDA_MISSING_REASONS``, or empty.
             runs: Whether it runs, on the CPU then. One that does not says why itself.
         """
-        self._notice(f"is to run on CUDA, and runs on the CPU instead: {missing}", bool(missing) and runs)
+        self._notice(f"should run on CUDA, but runs on the CPU instead: {missing}", bool(missing) and runs)
         for reason in CUDA_MISSING_REASONS:
             self._tally.set(CUDA_MISSING, reason == missing, self._name, reason)
 
@@ -95,7 +95,9 @@ class Failing:
         if done.outcome == "busy":
             return
         reason = done.failure
-        self._notice("gives another answer to the same input than after its start", reason == "wrong_answer")
+        self._notice(
+            "gives a different answer to the same input than after its start", reason == "wrong_answer"
+        )
         self._notice(ADVICE, any(reading.metric is UNUSED and reading.value for reading in done.readings))
         if reason is not None:
             self._tally.add(FAILURES, 1, self._name, reason)

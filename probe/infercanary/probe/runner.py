@@ -239,7 +239,7 @@ class Runner:
     # From here on all runs in the target's thread.
 
     def _unless_short(self, work: Callable[[], T]) -> T:
-        """Do the work; where memory does not suffice for it, say who has it, and give back what the work took.
+        """Do the work; where there is not enough memory for it, say who has it, and give back what the work took.
 
         Raises:
             Failure: `out_of_memory`.

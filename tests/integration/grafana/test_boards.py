@@ -131,7 +131,7 @@ def test_a_service_on_several_hosts_is_one(scene: Scene) -> None:
     places = [
         "fleet: What the last upgrade did",
         "fleet: Hosts and hardware",
-        "fleet: Latency of each service, over its own mean",
+        "fleet: Latency of each service, relative to its mean",
         "service: What the judge says",
         "service: Replicas",
         f"service: {wanted}",

@@ -56,7 +56,9 @@ def test_an_upgrade_is_marked_when_it_was(hour: Any) -> None:
 
 
 def test_two_images_stand_side_by_side(hour: Any) -> None:
-    [old], [new] = (_panel(hour, "upgrade", f"panel How latencies lie, by image {letter}") for letter in "AB")
+    [old], [new] = (
+        _panel(hour, "upgrade", f"panel Distribution of latencies, by image {letter}") for letter in "AB"
+    )
     assert (old.labels["tag"], new.labels["tag"]) == ("web:1", "web:latest")
     assert old.points[-1][0] <= hour.upgrade < new.points[0][0]
     for letter, value in zip("ABC", (0.02, 0.022, 0.1), strict=True):

@@ -133,7 +133,7 @@ def test_what_pages_is_red_and_leads_to_its_runbook() -> None:
     assert '<article class="critical">' in shown
     assert "<b>1</b> to act on now" in shown
     assert (
-        '<p class="condition critical"><a href="/runbooks#infercanarycudamissing">resnet is to run on a GPU, and its '
+        '<p class="condition critical"><a href="/runbooks#infercanarycudamissing">resnet should run on a GPU, but its '
         "engine has no CUDA: cpu_only_build</a></p>"
     ) in shown
 

@@ -189,7 +189,10 @@ def test_what_is_about_a_service_is_of_all_its_hosts(query: Query) -> None:
     """What each host's exporter says of it would be several rows and lines of one service."""
     of_a_host = [name for name in _read(query) if name.startswith("instance_service_canary")]
     # Beside a service are the others on its hosts.
-    if query.dashboard in ("fleet", "service", "upgrade") and "Beside it" not in query.place:
+    if (
+        query.dashboard in ("fleet", "service", "upgrade")
+        and "Controls, and other services" not in query.place
+    ):
         assert not of_a_host or "and on (instance, namespace, service, canary)" in query.raw
 
 
@@ -555,7 +558,7 @@ def test_old_is_left_and_grey_new_is_right_and_blue() -> None:
             seen.add(panel["title"])
     assert seen >= {
         "Latency over time, by image",
-        "How latencies lie, by image",
+        "Distribution of latencies, by image",
         "Old and new latency",
         "Medians of runs",
         "Phases",

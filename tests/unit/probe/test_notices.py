@@ -28,7 +28,7 @@ def test_a_model_that_runs_on_the_cpu_instead(caplog: pytest.LogCaptureFixture) 
     assert said(caplog) == [], "what cannot be opened says so itself"
     for _ in range(3):
         failing.cuda("cpu_only_build", runs=True)
-    assert said(caplog) == ["canary resnet: is to run on CUDA, and runs on the CPU instead: cpu_only_build"]
+    assert said(caplog) == ["canary resnet: should run on CUDA, but runs on the CPU instead: cpu_only_build"]
 
 
 def test_another_answer_and_again_after_it_was_the_same(caplog: pytest.LogCaptureFixture) -> None:
@@ -36,7 +36,7 @@ def test_another_answer_and_again_after_it_was_the_same(caplog: pytest.LogCaptur
     other = WELL._replace(output_error=0.3)
     for done in (WELL, other, other, WELL, other):
         failing.count(done)
-    words = "canary resnet: gives another answer to the same input than after its start"
+    words = "canary resnet: gives a different answer to the same input than after its start"
     assert said(caplog) == [words, words]
 
 

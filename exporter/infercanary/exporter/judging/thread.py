@@ -218,7 +218,7 @@ class Judging:
             self.ownership.away()
             self._failed(error, str(error), "the judge's store fails; what comes is kept in memory for now")
         except Exception as error:
-            # A fault of ours: until it is fixed verdicts stand still, and scrapes go on.
+            # A fault of ours: until it is fixed verdicts are not updated, and scrapes go on.
             self._failed(error, repr(error), "judging failed by a fault of the exporter")
         self._seconds += time.thread_time() - begin
 

@@ -156,7 +156,9 @@ class PostgresSession:
         try:
             import psycopg
         except ImportError:
-            raise StoreError(f"{shown}: psycopg is missing; pip install 'infercanary[postgres]'") from None
+            raise StoreError(
+                f"{shown}: psycopg is missing; in a checkout: pip install '.[exporter,postgres]'"
+            ) from None
         try:
             if self._db is None or self._db.closed:
                 if self._within:
