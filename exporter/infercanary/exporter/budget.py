@@ -13,7 +13,15 @@ from typing import Final, Literal, NamedTuple, get_args
 from infercanary.contract.report import Metric
 
 Budget = Literal[
-    "cpu_seconds", "bytes", "starts", "canaries", "runs", "samples", "environment_bytes", "series"
+    "cpu_seconds",
+    "judge_seconds",
+    "bytes",
+    "starts",
+    "canaries",
+    "runs",
+    "samples",
+    "environment_bytes",
+    "series",
 ]
 Total = Literal["shown_bytes", "shown_series", "held_bytes"]
 
@@ -27,6 +35,7 @@ class Allowance(NamedTuple):
 
 ALLOWED: Final[Mapping[Budget, Allowance]] = {
     "cpu_seconds": Allowance(0.6, 0.1),
+    "judge_seconds": Allowance(3, 60),
     "bytes": Allowance(16 << 20, 16 << 20),
     "starts": Allowance(6, 60),
     "canaries": Allowance(0.5, 64),

@@ -243,6 +243,8 @@ class Collector:
         now = time.monotonic()
         probe.account.spend("bytes", len(body), now)
         probe.account.spend("cpu_seconds", cpu_seconds, now)
+        judged = self.judging.charge(probe.container.service_key, probe.container.replica)
+        probe.account.spend("judge_seconds", judged, now)
         if accepted.environment == probe.environment or not probe.account.spend(
             "environment_bytes",
             sum(len(name) + len(text) for name, text in accepted.environment.items()),

@@ -69,7 +69,7 @@ def undisturbed(store: PostgresStore) -> Judgement:
     assert alone._store is not None
     for start, samples in store.generations(KEY, "c"):
         alone._store.take(start, samples)
-    alone._act(alone._store, {(KEY, "c")})
+    alone._act(alone._store, {(KEY, "c"): set()})
     return alone.findings[KEY].judgements["c"]
 
 

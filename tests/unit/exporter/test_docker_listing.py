@@ -165,6 +165,7 @@ def test_the_address_is_one_that_the_exporter_can_reach(
         (listed(mode="none", networks={"none": address()}), "attach both to one network"),
         (listed(mode="host", networks={"host": address()}), "run the exporter with network_mode: host"),
         (listed(mode=f"container:{9:064x}", networks={}), "attach both to one network"),
+        (listed(mode="", networks={}), "rootless or on the host's network; share a socket"),
         (listed(port="web"), "label infercanary.port: 'web' is not a port"),
         (listed(port="1" * 5000), "' is not a port; write a number from 1 to 65535"),
         (

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -646,3 +647,22 @@ def test_the_prior_of_a_new_upgrade_is_shown(tmp_path: Path) -> None:
     assert shown()["info"] == (("3", "learned"), 1.0)
     assert [shown()[name][1] for name in ("deviation_ratio", "freedom", "services")] == [0.02, 2.5, 9.0]
     judging.stop()
+
+
+def test_who_ran_is_charged_for_what_was_judged_and_nobody_after_a_change_of_settings(
+    judging: Judging,
+) -> None:
+    judging.watched = frozenset({S})
+    for container in ("a", "b"):
+        judging.submit(generation(container=container), [], runs(192))
+    judging.turn()
+    a, b = (judging.charge(S, container) for container in ("a", "b"))
+    assert a == b > 0, "they share one judgement"
+    assert judging.charge(S, "a") == 0.0, "once"
+    judging.submit(generation(boot="b2", image="sha256:2"), [], runs(192, seconds=0.05))
+    judging.turn()
+    assert judging.charge(S, "b") == 0.0, "its runs were not why"
+    assert judging.charge(S, "a") > 0
+    judging.reconfigure(replace(LIVE, smallest_effect=0.07))
+    judging.turn()
+    assert [judging.charge(S, container) for container in ("a", "b")] == [0.0, 0.0]

@@ -370,6 +370,11 @@ def _host(
             )
         )
     networks = target.network_settings.networks or {}
+    if not (mode or networks):  # Podman's list has neither; Docker's always has the mode
+        return "", (
+            "no address of it is listed, as Podman does for containers that are rootless or on the host's network; "
+            f"share a socket by the label {SOCKET_LABEL}"
+        )
     ours = (here.network_settings.networks or {}).keys() if here else networks.keys()
     for name, network in networks.items():
         if on_host or name in ours:

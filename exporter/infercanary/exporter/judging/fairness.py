@@ -1,13 +1,14 @@
-"""Which canary is judged next: one of the service that took least of the judge's time lately.
+"""Which canary is judged next: one of the service that took least of the judge's time lately; and whose that time is.
 
 A container may report as many starts and canaries as its budget allows, and each new one is judged. There is one thread
-for that, so who keeps it busy waits for the others, and not they for him.
+for that, so who keeps it busy waits for the others, and not they for him. Whose runs made it judge pays for it by a
+budget, too: it is polled less often.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from infercanary.exporter.judging.silence import Canary
@@ -20,10 +21,11 @@ _FAILURE_SECONDS = 1.0  # what the store fails with comes after what it may not 
 
 
 class Fairness:
-    """What each service took of the judge's time lately, in seconds."""
+    """What each service took of the judge's time lately, in seconds, and which containers are to be charged for it."""
 
     def __init__(self) -> None:
         self._taken: dict[ServiceKey, float] = {}
+        self._charged: dict[tuple[ServiceKey, str], float] = {}
         self._at = time.monotonic()
 
     def order(self, canaries: Iterable[Canary]) -> list[Canary]:
@@ -43,12 +45,35 @@ class Fairness:
         }
         return sorted(canaries, key=lambda canary: self._taken.get(canary[0], 0.0))
 
+    def charge(self, service: ServiceKey, container: str) -> float:
+        """What a container is to be charged for; from any thread.
+
+        Args:
+            service: Its service.
+            container: Its stable name.
+
+        Returns:
+            Seconds since it was last asked.
+        """
+        return self._charged.pop((service, container), 0.0)
+
+    def forget(self, services: Collection[ServiceKey]) -> None:
+        """Charge nobody else any more.
+
+        Args:
+            services: Those that have containers here.
+        """
+        for service, container in [*self._charged]:
+            if service not in services:
+                self._charged.pop((service, container), None)
+
     @contextmanager
-    def counted(self, service: ServiceKey) -> Iterator[None]:
-        """Count the CPU time that a service takes.
+    def counted(self, service: ServiceKey, containers: Collection[str]) -> Iterator[None]:
+        """Count the CPU time that a service takes, and charge it to the containers in equal parts.
 
         Args:
             service: Whose.
+            containers: Those of it whose runs are judged; none if they are not why, as after a change of settings.
 
         Yields:
             Nothing.
@@ -63,3 +88,6 @@ class Fairness:
         finally:
             seconds = time.thread_time() - begin + failed
             self._taken[service] = self._taken.get(service, 0.0) + seconds
+            for container in containers:
+                to_pay = self._charged.get((service, container), 0.0)
+                self._charged[service, container] = to_pay + seconds / len(containers)

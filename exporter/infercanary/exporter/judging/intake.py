@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ class Taken(NamedTuple):
 
     runs: int
     """Those that are new."""
-    ran: set[Canary]
+    ran: dict[Canary, set[str]]
+    """Canaries → the containers that reported runs of them."""
     ended: set[ServiceKey]
     """Services of which a start said how it ended."""
     failures: int
@@ -43,8 +44,8 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
         StoreAway: The store cannot do it now: nothing was stored.
     """
     if not reports:
-        return Taken(0, set(), set(), 0)
-    ran: set[Canary] = set()
+        return Taken(0, {}, set(), 0)
+    ran: defaultdict[Canary, set[str]] = defaultdict(set)
     ended: set[ServiceKey] = set()
     unknown: Counter[tuple[str, str]] = Counter()
     stored = failures = 0
@@ -69,13 +70,14 @@ def take(store: Store, reports: Sequence[StartReport]) -> Taken:
                 unknown[str(key), container] += len(report.runs)
                 continue
             stored += new
-            ran |= {(key, run.canary) for run in report.runs}
+            for canary in {run.canary for run in report.runs}:
+                ran[key, canary].add(container)
             if not report.runs:
                 ended.add(key)
     for (service, container), runs in unknown.items():
         log.info("runs of earlier starts are left out: their image is not known", service=service,
                  container=container, runs=runs)  # fmt: skip
-    return Taken(stored, ran, ended, failures)
+    return Taken(stored, dict(ran), ended, failures)
 
 
 def _take_one(store: Store, report: StartReport) -> int | None:

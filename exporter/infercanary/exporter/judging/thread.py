@@ -22,7 +22,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
@@ -99,7 +99,7 @@ class Judging:
         self._stored_at: float | None = None
         self._seconds = 0.0
         self._bytes: int | None = None
-        self._due: dict[Canary, None] = {}  # to be looked at
+        self._due: dict[Canary, set[str]] = {}  # to be looked at, and whose runs made it so
         self._unfinished = False  # the last turn had no time for all of them
         self._seen: dict[Canary, Mapping[Boot, SeenStart]] = {}  # when last judged
         # By service and container: its newest start, and a number that changes when what it reports does.
@@ -161,6 +161,18 @@ class Judging:
         )
         self._queue.put(StartReport(start, runs, is_found=True))
 
+    def charge(self, service: ServiceKey, container: str) -> float:
+        """What a container's runs took of the judge's time, by which its probe is polled less often.
+
+        Args:
+            service: Its key.
+            container: The stable name.
+
+        Returns:
+            Seconds since it was last asked.
+        """
+        return self._fairness.charge(service, container)
+
     def families(self) -> list[Family]:
         """The metrics of the store and of the judge's own work.
 
@@ -201,14 +213,14 @@ class Judging:
             fleet = store.fleet
             if fleet is not None and not self._stopping.is_set() and not self.ownership.is_due(fleet):
                 if unfinished:
-                    self._act(store, ())
+                    self._act(store, {})
                 return  # many small batches cost a shared store more than few large ones
             ran = self._take(store)
             if fleet is not None and not self._stopping.is_set():
-                ran = self._share(store, fleet)
+                ran = {canary: ran.get(canary, set()) for canary in self._share(store, fleet)}
             self._up, self._complaint, self._stored_at = True, "", time.time()
             if not self._stopping.is_set():
-                ran |= self._apply_policy(store)
+                ran = {canary: set() for canary in self._apply_policy(store)} | ran
                 self._silence.note(ran, {name: found.judgements for name, found in self.findings.items()})
                 self._act(store, ran)
                 self._thin(store)
@@ -238,15 +250,15 @@ class Judging:
             self._store.keep_for(self._policy)
         return self._store
 
-    def _take(self, store: Store) -> set[Canary]:
-        """Store what is queued: the canaries that ran."""
+    def _take(self, store: Store) -> dict[Canary, set[str]]:
+        """Store what is queued: the canaries that ran, and in which containers."""
         reports = self._queue.waiting()
         taken = take(store, reports)
         for start in (report.generation for report in reports if not report.is_found):
             self._reported.setdefault(start.key, {})[start.container] = self._numbered(start)
         for service in taken.ended:
             judged = self.findings.get(service, NOTHING).judgements
-            self._due |= dict.fromkeys((service, canary) for canary in judged)
+            self._wait_for({(service, canary): set() for canary in judged})
         self._errors += taken.failures
         self._stored += taken.runs
         self._queue.done(reports)
@@ -295,21 +307,26 @@ class Judging:
         }
         return {*store.canaries(None if store.fleet is None else self.ownership.held)}
 
-    def _act(self, store: Store, ran: Collection[Canary]) -> None:
+    def _wait_for(self, ran: Mapping[Canary, set[str]]) -> None:
+        """Have these canaries looked at, and remember whose runs made it so."""
+        for canary, containers in ran.items():
+            self._due.setdefault(canary, set()).update(containers)
+
+    def _act(self, store: Store, ran: Mapping[Canary, set[str]]) -> None:
         """Do what is next for each of these canaries, and for those that the last turns left: as far as a turn goes."""
+        self._wait_for(ran)
         pending = self._due
-        pending |= dict.fromkeys(ran)
         end = time.thread_time() + _TURN_SECONDS
         for one in self._fairness.order(pending):
             pending[one] = pending.pop(one)  # where the store fails with it, the others come first next time
             # After a restart of the exporter all probes hand over their rings while all canaries are to be judged.
             if self._queue.is_half_full:
                 taken = self._take(store)
-                pending |= dict.fromkeys(taken if store.fleet is None else ())
+                self._wait_for(taken if store.fleet is None else {})
             if store.fleet is not None and self.ownership.is_due(store.fleet):  # long judgements
-                pending |= dict.fromkeys(self._share(store, store.fleet))
+                self._wait_for({canary: set() for canary in self._share(store, store.fleet)})
             if store.fleet is None or one[0] in self.ownership.held:
-                with self._fairness.counted(one[0]):
+                with self._fairness.counted(one[0], pending[one]):
                     self._look_at(store, *one)
             del pending[one]
             if time.thread_time() > end or self._stopping.is_set():
@@ -418,6 +435,7 @@ class Judging:
         Names may come and go for years, and what was found of a removed one must not stay on dashboards for ever.
         """
         removed = self._silence.removed()
+        self._fairness.forget(self.watched)
         known: dict[ServiceKey, set[str]] = defaultdict(set)
         mine = None if store.fleet is None else self.ownership.held | self.watched | self.ownership.asked
         for service, canary in store.canaries(mine):
