@@ -13,7 +13,7 @@ PIP = .venv/bin/python -m pip install --disable-pip-version-check --constraint c
 	$(if $(TORCH_INDEX_URL),--extra-index-url $(TORCH_INDEX_URL))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files pin chart images servers bench gpu clean
+.PHONY: help demo venv test test-stack test-kubernetes campaign causes hostile fuzz coverage mutation lint format docs dashboards check-dashboards dashboards-page pictures site release-files hashes pin chart images servers bench gpu clean
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ site: .venv/site ## the pages of docs/ as a site, in build/site; a link that lea
 
 release-files: .venv/dev ## exporter/infercanary.cdx.json, the bill of materials that the wheel carries
 	.venv/bin/python -m release.sbom
+
+hashes: .venv/dev ## what the images install, each file by its SHA-256: after a change of constraints.txt
+	.venv/bin/python -m release.hashes
 
 pin: .venv/dev ## compose.pinned.yml: each image of the Compose file by the digest that its registry has now; at a release
 	.venv/bin/python -m release.pin

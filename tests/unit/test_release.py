@@ -226,3 +226,44 @@ def test_links_out_of_the_site_lead_to_the_repository(link: str, repository: str
 def test_a_link_of_the_site_that_leads_nowhere_is_refused() -> None:
     with pytest.raises(ValueError, match="leads nowhere"):
         links.outside("[a](../none.md)", ROOT / "docs/README.md", "")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
+def test_images_install_the_versions_of_the_constraints_each_file_by_its_hash() -> None:
+    from release import hashes
+
+    constraints = hashes.CONSTRAINTS.read_text(encoding="utf-8")
+    pinned = dict(re.findall(r'^([\w.-]+)==([^\s;]+)(?:$|; python_version >= "3.11")', constraints, re.M))
+    for path, requirements in hashes.wanted().items():
+        stale = f"{path.relative_to(ROOT)} is stale: run `make hashes`"
+        lines = path.read_text(encoding="utf-8").replace(" \\\n", "").splitlines()[1:]
+        versions = dict(line.split()[0].split("==") for line in lines)
+        assert (
+            versions.items() <= {hashes.canonical(name): version for name, version in pinned.items()}.items()
+        ), stale
+        assert {hashes.canonical(re.match(r"[\w-]+", each)[0]) for each in requirements} <= {*versions}, stale  # type: ignore[index]
+        for line in lines:
+            assert re.fullmatch(r"\S+==\S+(\s+--hash=sha256:[0-9a-f]{64})+", line), line
+        users = [*ROOT.glob("*/Dockerfile")]
+        assert any(f"COPY {path.relative_to(ROOT)} ./" in user.read_text(encoding="utf-8") for user in users)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="no tomllib")
+def test_hashes_are_those_of_the_wheels_that_fit_the_images() -> None:
+    from release import hashes
+
+    names = [
+        "a-1.0-cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64.whl",
+        "a-1.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "a-1.0-cp38-abi3-manylinux2014_x86_64.whl",
+        "a-1.0-py2.py3-none-any.whl",
+        "a-1.0-cp312-cp312-manylinux2014_x86_64.whl",
+        "a-1.0-cp311-cp311-win_amd64.whl",
+        "a-1.0-cp311-cp311-musllinux_1_2_x86_64.whl",
+        "a-1.0.1-py3-none-any.whl",
+        "a-1.0.tar.gz",
+    ]
+    files = [{"filename": name, "hashes": {"sha256": str(number)}} for number, name in enumerate(names)]
+    assert re.findall(r"sha256:(\d+)", hashes.text({"a": "1.0"}, {"a": files})) == ["0", "1", "2", "3"]
+    with pytest.raises(ValueError, match=r"a==2\.0: the index lists no wheel for Python 3\.11"):
+        hashes.text({"a": "2.0"}, {"a": files})

@@ -1,0 +1,139 @@
+"""``make hashes``: what the images of the exporter and of the probe install, each file by its SHA-256.
+
+``constraints.txt`` says which versions; here pip also refuses a file that is another one than it was at this commit
+(https://pip.pypa.io/en/stable/topics/secure-installs/). Named are the wheels for the images' Python, on x86-64 and
+aarch64.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
+PYTHON = "3.11"
+"""Of the base image."""
+_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64", "manylinux_2_17_x86_64")
+_WHEEL = re.compile(
+    r"[^-]+-(?P<version>[^-]+)(?:-\d[^-]*)?-"
+    rf"(?:\S*(?:py3|cp{PYTHON.replace('.', '')})\S*|cp3\d+-abi3-\S*)"
+    r"(?:none-any|manylinux\S*_(?:x86_64|aarch64)\S*)\.whl"
+)
+_INDEX = "https://pypi.org/simple"
+_HEAD = "# Made by `make hashes` for the images, from pyproject.toml and constraints.txt: pip refuses any other file.\n"
+
+
+def wanted() -> dict[Path, list[str]]:
+    """What each file is for.
+
+    Returns:
+        File → requirements, as in pyproject.toml.
+    """
+    tomllib = import_module("tomllib")  # from Python 3.11 on, by name: mypy checks for 3.10
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = document["project"]
+    extras = project["optional-dependencies"]
+    return {
+        ROOT / "release/build.txt": document["build-system"]["requires"],
+        ROOT / "probe/requirements.txt": project["dependencies"],
+        ROOT / "exporter/requirements.txt": [
+            *project["dependencies"],
+            *extras["exporter"],
+            *extras["postgres"],
+        ],
+    }
+
+
+def text(versions: Mapping[str, str], files: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A requirements file in which each line has the hashes of its wheels.
+
+    Args:
+        versions: Name → version.
+        files: Name → what an index lists of it (PEP 691).
+
+    Returns:
+        Its text.
+
+    Raises:
+        ValueError: A name has no wheel that fits.
+    """
+    lines = []
+    for name, version in sorted(versions.items()):
+        hashes = sorted(
+            each["hashes"]["sha256"]
+            for each in files[name]
+            if (wheel := _WHEEL.fullmatch(each["filename"])) and wheel["version"] == version
+        )
+        if not hashes:
+            raise ValueError(f"{name}=={version}: the index lists no wheel for Python {PYTHON} on Linux")
+        lines.append(" \\\n    ".join([f"{name}=={version}", *(f"--hash=sha256:{each}" for each in hashes)]))
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def resolved(requirements: Iterable[str]) -> dict[str, str]:
+    """Ask pip which versions it would install within the constraints.
+
+    Args:
+        requirements: As in pyproject.toml.
+
+    Returns:
+        Name → version, with what they need themselves.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--report", "-", "--ignore-installed",
+            "--constraint", str(CONSTRAINTS), "--target", folder, "--only-binary", ":all:", "--python-version", PYTHON,
+            *(option for platform in _PLATFORMS for option in ("--platform", platform)), *requirements,
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)  # noqa: S603
+    if done.returncode:
+        sys.exit(f"make hashes: {(done.stderr.strip().splitlines() or ['pip failed'])[-1]}")
+    installed = json.loads(done.stdout)["install"]
+    return {canonical(each["metadata"]["name"]): each["metadata"]["version"] for each in installed}
+
+
+def canonical(name: str) -> str:
+    """A package's name as indexes have it (PEP 503).
+
+    Args:
+        name: In any spelling.
+    """
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def listed(name: str) -> list[Mapping[str, Any]]:
+    """The files of a package.
+
+    Args:
+        name: Of it.
+
+    Returns:
+        What PyPI lists, of all versions.
+    """
+    request = urllib.request.Request(  # noqa: S310
+        f"{_INDEX}/{canonical(name)}/", headers={"Accept": "application/vnd.pypi.simple.v1+json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        files: list[Mapping[str, Any]] = json.load(answer)["files"]
+        return files
+
+
+def main() -> None:
+    """Write the files."""
+    for path, requirements in wanted().items():
+        versions = resolved(requirements)
+        path.write_text(text(versions, {name: listed(name) for name in versions}), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {len(versions)} packages")
+
+
+if __name__ == "__main__":
+    main()
