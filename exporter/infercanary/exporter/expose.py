@@ -8,12 +8,12 @@ same in the text format and in OpenMetrics, so one copy serves both, and only th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate, chain, groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -93,6 +93,9 @@ def write(family: Family, identity: Mapping[str, str]) -> Lines:
     return Lines(layout, (layout.template.decode() % (*labels,) % (*texts,)).encode())
 
 
+_Name: TypeAlias = "tuple[str, Kind]"
+
+
 class Pieces(NamedTuple):
     """A part of an exposition: ``size`` bytes, once joined; at most 256 KiB."""
 
@@ -103,10 +106,12 @@ class Pieces(NamedTuple):
 class _Shown:
     """One family of one kind: what each container shows of it; a scrape touches the bytes alone."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, name: _Name, layout: Layout) -> None:
+        self.name = name
         self.layout = layout  # the first holder's: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
+        self._headers: dict[bool, tuple[Layout, bytes]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -120,7 +125,12 @@ class _Shown:
 
     def header(self, *, in_openmetrics: bool) -> bytes:
         """Of all its lines."""
-        return _header(self.layout.name, self.layout.kind, self.layout.help, in_openmetrics)
+        layout, header = self._headers.get(in_openmetrics, (None, b""))
+        if layout is not self.layout:
+            layout = self.layout
+            header = _header(layout.name, layout.kind, layout.help, in_openmetrics)
+            self._headers[in_openmetrics] = layout, header
+        return header
 
     def slices(self) -> Iterator[bytes]:
         """All texts, in whole lines of 32 KiB at most; who asks slowly may be shown texts that were replaced meanwhile.
@@ -146,8 +156,10 @@ class Exposition:
     """
 
     def __init__(self) -> None:
-        self._families: dict[tuple[str, Kind], _Shown] = {}
+        self._families: dict[_Name, _Shown] = {}
         self._kinds: Counter[str] = Counter()  # of each name
+        self._of_key: dict[Key, tuple[_Name, ...]] = {}  # what each shows
+        self._sorted: list[_Name] | None = None  # the names; None where one came or went since
 
     def replace(self, key: Key, lines: Sequence[Lines]) -> list[str]:
         """Show ``lines`` and nothing else for ``key``.
@@ -159,7 +171,8 @@ class Exposition:
         Returns:
             Names of families that another shows with another kind.
         """
-        self._remove(key, set(self._families) - {(each.layout.base, each.layout.kind) for each in lines})
+        named = {(each.layout.base, each.layout.kind) for each in lines}
+        self._remove(key, {name for name in self._of_key.get(key, ()) if name not in named})
         for each in lines:
             self.put(key, each)
         return [each.layout.name for each in lines if self._kinds[each.layout.base] > 1]
@@ -174,12 +187,15 @@ class Exposition:
         layout = lines.layout
         name = layout.base, layout.kind
         if not lines.text:
-            self._remove(key, [name] if name in self._families else [])
+            self._remove(key, {name}.intersection(self._of_key.get(key, ())))
             return
         shown = self._families.get(name)
         if shown is None:
-            shown = self._families[name] = _Shown(layout)
+            shown = self._families[name] = _Shown(name, layout)
             self._kinds[layout.base] += 1
+            self._sorted = None
+        if key not in shown.texts:
+            self._of_key[key] = *self._of_key.get(key, ()), shown.name
         shown.size += len(lines.text) - len(shown.texts.get(key, b""))
         shown.texts[key] = lines.text
         if layout is not shown.layout and next(iter(shown.texts)) == key:
@@ -205,7 +221,7 @@ class Exposition:
         Args:
             key: Of a container; it need not show anything.
         """
-        self._remove(key, [*self._families])
+        self._remove(key, {*self._of_key.get(key, ())})
 
     def families(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
         """The exposition, family by family, but for OpenMetrics' ``# EOF``.
@@ -217,9 +233,26 @@ class Exposition:
             in_openmetrics: Whether it is for OpenMetrics, else for the text format.
 
         Yields:
-            Header and lines of each family, in order of the names; large families in several parts.
+            Header and lines of each family, in order of the names: small ones together, large ones in several parts.
         """
-        for _, names in groupby(sorted(self._families), key=itemgetter(0)):
+        several: list[bytes] = []
+        size = 0
+        for each in self._parts(in_openmetrics=in_openmetrics):
+            if several and size + each.size > _MOST_BYTES:
+                yield Pieces(several, size)
+                several, size = [], 0
+            several += each.texts
+            size += each.size
+            if size > _SLICE_BYTES:
+                yield Pieces(several, size)
+                several, size = [], 0
+        if several:
+            yield Pieces(several, size)
+
+    def _parts(self, *, in_openmetrics: bool) -> Iterator[Pieces]:
+        if self._sorted is None:
+            self._sorted = sorted(self._families)
+        for _, names in groupby(self._sorted, key=itemgetter(0)):
             found = [self._families[name] for name in names if name in self._families]
             if len(found) > 1:
                 yield from _disputed(found)
@@ -231,12 +264,19 @@ class Exposition:
                 else:
                     yield from _together(chain([header], shown.slices()))
 
-    def _remove(self, key: Key, names: Iterable[tuple[str, Kind]]) -> None:
+    def _remove(self, key: Key, names: Collection[_Name]) -> None:
+        """Take away families that it shows."""
+        if not names:
+            return
+        self._of_key[key] = tuple(name for name in self._of_key[key] if name not in names)
+        if not self._of_key[key]:
+            del self._of_key[key]
         for name in names:
             shown = self._families[name]
             shown.size -= len(shown.texts.pop(key, b""))
             if not shown.texts:
                 del self._families[name]
+                self._sorted = None
                 self._kinds[name[0]] -= 1
                 if not self._kinds[name[0]]:
                     del self._kinds[name[0]]

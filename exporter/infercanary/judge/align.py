@@ -145,22 +145,36 @@ def _pair(
 
     Those of the same minutes are compared with first: None while there are too few of them yet.
     """
-    beside: dict[tuple[str, str], Concurrent] = {}
+    beside: list[Concurrent] = []
     until = max(s.samples[-1].started_at for s in after)
     awaited = False  # by one that goes on, and will soon have them
-    for start in before:
+    for start in _longest_meanwhile(before, after, policy.concurrent_starts):
         found = _concurrent(start, after, policy)
         if found is None:
             continue
         if len(found.during.samples) >= policy.fewest_concurrent_runs:
-            beside[start.boot] = found
+            beside.append(found)
         every = float(np.ptp(found.before.times)) / (found.before.times.size - 1)
         goes_on = start.times[-1] + policy.gone_runs * every >= until
         awaited = awaited or (goes_on and every <= policy.concurrent_seconds)
     if awaited and not beside:
         return None
-    left = [beside[start.boot].before if start.boot in beside else start for start in baseline]
-    return Pair([start.latest(policy.baseline_runs) for start in left], after, [*beside.values()])
+    left = []
+    for start in baseline:
+        found = _concurrent(start, after, policy)
+        went_on = found is not None and len(found.during.samples) >= policy.fewest_concurrent_runs
+        left.append(found.before if found is not None and went_on else start)
+    return Pair([start.latest(policy.baseline_runs) for start in left], after, beside)
+
+
+def _longest_meanwhile(before: Sequence[Start], after: Sequence[Start], most: int) -> Sequence[Start]:
+    """Those of ``before`` that have most runs since ``after`` began, in the order that they have."""
+    if len(before) <= most:
+        return before
+    began = min(s.samples[0].started_at for s in after)
+    since = [start.times.size - int(np.searchsorted(start.times, began)) for start in before]
+    chosen = sorted(range(len(before)), key=since.__getitem__, reverse=True)[:most]
+    return [before[place] for place in sorted(chosen)]
 
 
 def _concurrent(start: Start, after: Sequence[Start], policy: Policy) -> Concurrent | None:

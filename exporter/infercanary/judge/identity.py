@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -120,15 +121,18 @@ def _of_one_drawing(starts: Sequence[Start]) -> Sequence[Start]:
     weights have the same layout, and give the same answer to the canary's input.
     """
     found: list[Start] = []
-    drawn: dict[str, list[Start]] = {}  # by layout: the first start of each digest
+    first: dict[str, Start] = {}  # of each digest
+    drawn: dict[str, list[Start]] = {}  # the same by layout
     for start in starts:
         of, _, layout = start.model.rpartition(".")
         if of.startswith(_WEIGHTS):
             known = drawn.setdefault(layout, [])
-            same = next((each for each in known if each.model == start.model), None)
-            same = same or next((each for each in known[-_DRAWINGS:] if _agree(each, start)), None)
+            same = first.get(start.model) or next(
+                (each for each in known[-_DRAWINGS:] if _agree(each, start)), None
+            )
             if same is None:
                 known.append(start)
+                first[start.model] = start
             elif same.model != start.model:
                 start = _with(start, MODEL, same.model)
         found.append(start)
@@ -150,24 +154,24 @@ def _filled(starts: Sequence[Start], component: str) -> Sequence[Start]:
     values = [_value(start, component) for start in starts]
     if all(values) or not any(values):
         return starts
+    images = ["" if component == SETTINGS else start.generation.image_key for start in starts]
+    # Where it is known: by image, and by image and container.
+    places: dict[tuple[str, ...], list[int]] = {}
+    for place, (start, value) in enumerate(zip(starts, values, strict=True)):
+        if value:
+            for beside in ((images[place], start.generation.container), (images[place],)):
+                places.setdefault(beside, []).append(place)
+
+    def nearest(place: int) -> str:
+        """What the start beside it says that knows; empty where none does."""
+        image = images[place]
+        known = places.get((image, starts[place].generation.container)) or places.get((image,), [])
+        before = bisect(known, place)
+        return values[known[max(0, before - 1)]] if known else ""
+
     return [
-        start if value else _with(start, component, _nearest(starts, values, place, component))
+        start if value else _with(start, component, nearest(place))
         for place, (start, value) in enumerate(zip(starts, values, strict=True))
-    ]
-
-
-def _nearest(starts: Sequence[Start], values: Sequence[str], place: int, component: str) -> str:
-    """What the start beside it says that knows; empty where none does."""
-    own = starts[place].generation
-    known: Collection[int] = [
-        i
-        for i, start in enumerate(starts)
-        if values[i] and (component == SETTINGS or start.generation.image_key == own.image_key)
-    ]
-    if not known:
-        return ""
-    return values[
-        min(known, key=lambda i: (starts[i].generation.container != own.container, i > place, abs(i - place)))
     ]
 
 

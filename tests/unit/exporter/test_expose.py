@@ -289,3 +289,53 @@ def test_a_lone_holder_may_change_its_mind() -> None:
     exposition.replace(A, [as_kind("gauge")])
     assert exposition.replace(A, [as_kind("counter", "infercanary_disputed_total")]) == []
     assert joined(exposition).count("# TYPE") == 1
+
+
+def _own(number: int, names: range, value: float = 1.0) -> list[Lines]:
+    key = ("hostile", f"c{number}")
+    return [
+        write(Family(f"infercanary_own_{name}", "gauge", "Own.", (), (Point((), value),)), identity(key))
+        for name in names
+    ]
+
+
+def test_many_families_of_one_series_are_sent_together_and_each_holder_has_its_own() -> None:
+    exposition = Exposition()
+    for number in range(50):
+        exposition.replace(("hostile", f"c{number}"), _own(number, range(100 * number, 100 * number + 100)))
+    parts = [*exposition.families(in_openmetrics=False)]
+    assert len(parts) < 40, "thousands of small parts took the event loop for seconds"
+    assert max(size for _, size in parts) <= 256 << 10
+    exposition.replace(("hostile", "c7"), _own(7, range(690, 760)))
+    exposition.forget(("hostile", "c8"))
+    text = joined(exposition)
+    shown = [line.split("{")[0] for line in text.splitlines() if line.startswith("infercanary")]
+    gone = {*range(760, 900)}
+    assert {*shown} == {f"infercanary_own_{n}" for n in range(5000) if n not in gone}
+    assert shown == sorted(shown)
+
+
+def test_what_one_shows_again_costs_as_much_however_much_others_show() -> None:
+    """Counted by the names that are looked at, not timed."""
+    looked_at = 0
+
+    class Counted(dict[Any, Any]):
+        def __getitem__(self, name: Any) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return super().__getitem__(name)
+
+        def __iter__(self) -> Any:
+            for name in super().__iter__():
+                nonlocal looked_at
+                looked_at += 1
+                yield name
+
+    exposition = Exposition()
+    exposition._families = Counted()
+    for number in range(20):
+        exposition.replace(("hostile", f"c{number}"), _own(number, range(100 * number, 100 * number + 100)))
+    looked_at = 0
+    exposition.replace(("hostile", "c1"), _own(1, range(100, 103), 2.0))
+    exposition.forget(("hostile", "c2"))
+    assert looked_at <= 300

@@ -206,3 +206,21 @@ def test_trials_compare_with_replicas_that_ran_on() -> None:
     assert not tried["r0", f"r0-{UPGRADE}"].called
     alone = trials([s for s in [*before, host.start("r0", "old", UPGRADE, 48)] if s.boot[0] == "r0"])
     assert alone["r0", f"r0-{UPGRADE}"].called
+
+
+def test_of_a_hundred_replicas_that_stay_16_are_compared_with_and_no_baseline_reaches_into_the_new_image() -> (
+    None
+):
+    host = Host(0.1)
+    old = [host.start(f"r{i}", "old", 9000.0, 200 + i) for i in range(100)]
+    [of_name] = pairs(
+        [host.start("r0", "old", 9000.0, 60), *old[1:]], [host.start("r0", "new", UPGRADE, 60)], LIVE
+    )
+    assert len(of_name.concurrent) == LIVE.concurrent_starts == 16
+    assert {c.before.generation.container for c in of_name.concurrent} == {f"r{i}" for i in range(84, 100)}
+    [renamed] = pairs(old, [host.start("new", "new", UPGRADE, 60)], LIVE)
+    assert len(renamed.concurrent) == 16 and len(renamed.before) == 100
+    assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE
+    judgement = judged(host, 40)
+    assert judgement.state not in CHANGED and judgement.concurrent_shift == pytest.approx(0.1, abs=0.01)
+    assert judgement.concurrent == 16

@@ -364,3 +364,46 @@ def test_a_stores_key_keeps_other_work_apart() -> None:
     assert len(keys) == 4
     limited = msgspec.structs.replace(plain, environment={**plain.environment, "torch": "2.8.0"})
     assert limited.work_key == plain.work_key
+
+
+def test_what_a_start_does_not_report_is_that_of_the_nearest_that_knows() -> None:
+    rng = random.Random(5)
+    for _ in range(50):
+        starts = [
+            start(
+                i * HOUR, rng.choice(("", "", "file:1", "file:2")), rng.choice(("", "x")), runs=0,
+                image=rng.choice(("sha256:one", "sha256:two")), container=rng.choice("abc"),
+            )
+            for i in range(30)
+        ]  # fmt: skip
+
+        def nearest(place: int, known: Sequence[Start]) -> str:
+            own = known[place].generation
+            of_image = [i for i, s in enumerate(known) if s.model and s.generation.image_key == own.image_key]
+            found = min(
+                of_image,
+                key=lambda i: (known[i].generation.container != own.container, i > place, abs(i - place)),
+                default=None,
+            )
+            return "" if found is None else known[found].model
+
+        filled = identified(starts)
+        expected = [s.model or nearest(place, starts) for place, s in enumerate(starts)]
+        assert [s.model for s in filled] == expected
+
+
+def test_thousands_of_starts_that_report_nothing_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = 0
+    image_key = Generation.image_key
+
+    def counted(self: Generation) -> str:
+        nonlocal asked
+        asked += 1
+        return image_key.__get__(self)  # type: ignore[no-any-return]
+
+    starts = [start(i, "file:1" if i % 2 else "", "x" if i % 2 else "", runs=0) for i in range(1000)]
+    monkeypatch.setattr(Generation, "image_key", property(counted))
+    identified(starts)
+    assert asked <= 20 * len(starts), "it was the square of their number: 13 s of the judge for 9,000"
