@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -143,7 +142,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, _reload, app)
+    loop.add_signal_handler(signal.SIGHUP, app[EXPORTER].live.ask)
     connections = app[EXPORTER].connections
     runner = web.AppRunner(
         app,
@@ -168,11 +167,6 @@ async def serve(
     finally:
         await connections.stop()
         await runner.cleanup()
-
-
-def _reload(app: web.Application) -> None:
-    with suppress(UsageError):  # logged, and shown by the metric
-        app[EXPORTER].live.reload()
 
 
 if __name__ == "__main__":

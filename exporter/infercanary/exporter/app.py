@@ -376,7 +376,7 @@ async def reload_config(request: web.Request) -> web.Response:
     if _is_cross_site(request):
         return web.Response(status=403, text="another site's page may not ask for this\n")
     try:
-        request.app[EXPORTER].live.reload()
+        await request.app[EXPORTER].live.reload()
     except UsageError as error:
         return web.Response(status=400, text=f"{error}\n")
     return web.Response(text="reloaded\n")

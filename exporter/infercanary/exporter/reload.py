@@ -33,6 +33,7 @@ RELOAD_TIME = Metric(
 METRICS = (RELOAD_OK, RELOAD_TIME)
 
 _WATCH_SECONDS = 1.0
+_LEAST_SECONDS, _MOST_SECONDS, _TIMES_ITS_WORK = 1.0, 10.0, 5.0  # between two loads, whoever asks how often
 
 
 class LiveConfig:
@@ -62,42 +63,77 @@ class LiveConfig:
         self._ok = True
         self._loaded_at = time.time()
         self._stamp = self._file_stamp()
+        self._complaint = ""
+        self._next: asyncio.Task[UsageError | None] | None = None
+        self._loading = asyncio.Lock()
+        self._rests_until = 0.0
 
-    def reload(self) -> None:
-        """Load the file again and put it in force.
+    async def reload(self) -> None:
+        """Load the file as it is now and put it in force.
 
         Raises:
             UsageError: The file is not good; the old config stays.
         """
-        if self._path is None:
-            raise UsageError("there is no config file to reload; start the exporter with --config PATH")
-        self._stamp = self._file_stamp()
-        try:
-            new = check(self._path)
-        except UsageError as error:
-            self._ok = False
-            log.error("config not reloaded, the old one stays", error=str(error))
-            raise
-        self._ok = True
+        if (error := await asyncio.shield(self.ask())) is not None:  # who asked first may leave
+            raise error
+
+    def ask(self) -> asyncio.Task[UsageError | None]:
+        """Have the file loaded soon: those who ask until that begins share it.
+
+        Returns:
+            What is wrong with the file, once that is known.
+        """
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._load())
+        return self._next
+
+    async def _load(self) -> UsageError | None:
+        """Load it in a thread: a file of many probes takes a third of a second."""
+        async with self._loading:
+            await asyncio.sleep(self._rests_until - time.monotonic())
+            self._next = None  # whoever asks from now on may have changed the file since
+            begin = time.monotonic()
+            self._stamp = self._file_stamp()
+            try:
+                if self._path is None:
+                    raise UsageError(
+                        "there is no config file to reload; start the exporter with --config PATH"
+                    )
+                self._put_in_force(await asyncio.to_thread(check, self._path))
+            except UsageError as error:
+                self._ok = self._path is None and self._ok
+                if str(error) != self._complaint:
+                    log.error("config not reloaded, the old one stays", error=str(error))
+                self._complaint = str(error)
+                return error
+            finally:
+                now = time.monotonic()
+                self._rests_until = now + min(
+                    _MOST_SECONDS, max(_LEAST_SECONDS, _TIMES_ITS_WORK * (now - begin))
+                )
+            return None
+
+    def _put_in_force(self, new: ExporterConfig) -> None:
+        was_ok, self._ok, self._complaint = self._ok, True, ""
         self._loaded_at = time.time()
         of_file = [key for key in self._fixed if key not in self._given]
         if unapplied := [key for key in of_file if getattr(new, key) != getattr(self.current, key)]:
             log.warning("restart the exporter to apply these settings", keys=", ".join(unapplied))
-        self.current = msgspec.structs.replace(
-            new, **{key: getattr(self.current, key) for key in self._fixed}
-        )
-        log.info("config reloaded")
-        self._changed(self.current)
+        new = msgspec.structs.replace(new, **{key: getattr(self.current, key) for key in self._fixed})
+        # Each file has a type of its own, by which discoveries there are.
+        is_new = msgspec.structs.asdict(new) != msgspec.structs.asdict(self.current)
+        if is_new or not was_ok:
+            log.info("config reloaded")
+        if is_new:
+            self.current = new
+            self._changed(new)
 
     async def watch(self) -> None:
         """Reload whenever the file becomes another one."""
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             if self._file_stamp() != self._stamp:
-                try:
-                    self.reload()
-                except UsageError:
-                    continue  # logged, and shown by the metric
+                await asyncio.shield(self.ask())  # what is wrong is logged, and shown by the metric
 
     def families(self) -> list[Family]:
         """Whether the last load worked, and when one last did.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from structlog.testing import capture_logs
 
-from infercanary.exporter.config import check
+from infercanary.exporter import reload
+from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.reload import LiveConfig
 
 TEMPLATE = """
@@ -119,15 +123,56 @@ async def test_another_sites_page_may_not_ask_for_a_reload(exporter: Any, tmp_pa
         assert await asked(**{"Sec-Fetch-Site": "cross-site"}) == 403
 
 
-def test_what_the_command_line_sets_is_no_change_of_the_file(tmp_path: Path) -> None:
+async def test_what_the_command_line_sets_is_no_change_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "exporter.yaml"
     write(path)
     config = msgspec.structs.replace(check(path), store="given.sqlite")
     live = LiveConfig(config, path, lambda _config: None, ["listen", "store"], ["store"])
     with capture_logs() as logs:
-        live.reload()
-        assert [line["event"] for line in logs] == ["config reloaded"]
-        path.write_text(path.read_text() + "listen: 127.0.0.1:1\n")
-        live.reload()
-    assert [line.get("keys") for line in logs] == [None, "listen", None]
+        await live.reload()
+        assert logs == [], "nothing changed"
+        path.write_text(path.read_text().replace("0.1", "3") + "listen: 127.0.0.1:1\n")
+        await live.reload()
+    assert [(line["event"], line.get("keys")) for line in logs] == [
+        ("restart the exporter to apply these settings", "listen"),
+        ("config reloaded", None),
+    ]
     assert live.current.store == "given.sqlite"
+
+
+async def test_however_many_ask_at_once_the_file_is_loaded_twice_and_none_sees_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    loads: list[int] = []
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(of: Path) -> ExporterConfig:
+        loads.append(threading.get_ident())
+        config = check(of)
+        began.set()
+        may_end.wait(20)
+        return config
+
+    monkeypatch.setattr(reload, "check", slow)
+    monkeypatch.setattr(reload, "_LEAST_SECONDS", 0.1)
+    monkeypatch.setattr(reload, "_TIMES_ITS_WORK", 0.0)
+    seen: list[ExporterConfig] = []
+    live = LiveConfig(check(path), path, seen.append, [])
+    first = asyncio.create_task(live.reload())
+    await asyncio.to_thread(began.wait, 20)
+    path.write_text(path.read_text().replace("0.1", "3"))
+    storm = [asyncio.create_task(live.reload()) for _ in range(500)]
+    await asyncio.sleep(0)
+    storm[0].cancel()
+    may_end.set()
+    await first
+    assert live.current.poll_seconds != 3, "it read the file before"
+    assert {type(each) for each in await asyncio.gather(*storm, return_exceptions=True)} == {
+        asyncio.CancelledError,
+        type(None),
+    }
+    assert live.current.poll_seconds == 3
+    assert len(loads) == 2 and threading.get_ident() not in loads, "the event loop goes on meanwhile"
+    assert [each.poll_seconds for each in seen] == [3]

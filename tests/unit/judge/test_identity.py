@@ -401,7 +401,7 @@ def test_thousands_of_starts_that_report_nothing_are_not_compared_with_each_othe
     def counted(self: Generation) -> str:
         nonlocal asked
         asked += 1
-        return image_key.__get__(self)  # type: ignore[no-any-return]
+        return image_key.__get__(self)
 
     starts = [start(i, "file:1" if i % 2 else "", "x" if i % 2 else "", runs=0) for i in range(1000)]
     monkeypatch.setattr(Generation, "image_key", property(counted))
