@@ -296,7 +296,7 @@ class Store(Protocol):
         """Keep a document; of a service, canary and kind the last ``HISTORY`` are kept.
 
         Args:
-            service: What it is about; the documents go when the store no longer knows the service.
+            service: What it is about; the documents go when the store no longer knows the canary.
             canary: What it is about.
             kind: A name that its reader knows.
             at: A Unix time.

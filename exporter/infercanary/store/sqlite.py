@@ -280,10 +280,10 @@ class SqliteStore:
         records = (StartRecord(ServiceKey(namespace, name), *rest) for namespace, name, *rest in rows)
         if expired := retention.expired(records, self._age, self._keep):
             drop(db, expired)
-            db.execute(
-                "DELETE FROM document WHERE service != '' AND (namespace, service) NOT IN "
-                "(SELECT namespace, service FROM generation)"
-            )
+        db.execute(
+            "DELETE FROM document WHERE service != '' AND (namespace, service, canary) NOT IN "
+            "(SELECT g.namespace, g.service, s.canary FROM series s JOIN generation g ON g.id = s.generation)"
+        )
         db.execute(starts.DELETE_UNUSED_ENVIRONMENTS)
 
     def _count(self, db: sqlite3.Connection) -> None:

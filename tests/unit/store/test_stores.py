@@ -789,6 +789,24 @@ def test_documents(tmp_path: Path) -> None:
     store.close()
 
 
+def test_the_documents_of_a_canary_go_with_its_last_run(opened: Opened) -> None:
+    """A probe may invent names for months: its service stays, and the store must not grow for them."""
+    store, now = opened(SMALL), T
+    for number in range(12):
+        canary = f"invented-{number}"
+        start = generation(f"boot-{number:02}", started_at=now)
+        store.take(start, [msgspec.structs.replace(one, canary=canary) for one in samples(1, 5)])
+        store.save(SEARCH, canary, "state", now, b"{}")
+        for _ in range(3):
+            store.thin(now := now + DAY)
+    if isinstance(store, PostgresStore):
+        store._sweep(service_id(SEARCH), 0.0)
+    left = {canary for _, canary in store.canaries()}
+    assert 1 < len(left) <= SMALL.starts
+    documents = {f"invented-{n}" for n in range(12) if store.history(SEARCH, f"invented-{n}", "state")}
+    assert documents == left
+
+
 # Transactions ----------------------------------------------------------------------------------------------------
 
 

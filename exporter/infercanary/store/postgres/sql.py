@@ -199,8 +199,8 @@ DROP_UNUSED_ENVIRONMENTS = (
     "WHERE g.service = environment.service AND g.environment = environment.digest)"
 )
 DROP_DOCUMENTS = (
-    "DELETE FROM document WHERE service = %(service)s AND NOT EXISTS "
-    "(SELECT 1 FROM generation g WHERE g.service = document.service)"
+    "DELETE FROM document WHERE service = %(service)s AND NOT EXISTS (SELECT 1 FROM series s "
+    "WHERE s.service = document.service AND s.canary = document.canary)"
 )
 DROP_FINDINGS = (
     "DELETE FROM finding WHERE service = %(service)s AND NOT EXISTS (SELECT 1 FROM series s "

@@ -325,8 +325,8 @@ class PostgresStore:
             with self.transaction():
                 dropped.drop(expired[begin : begin + _DROPPED])
         with self.transaction():
+            self.session.run(sql.DROP_DOCUMENTS, service=service)
             if expired:
-                self.session.run(sql.DROP_DOCUMENTS, service=service)
                 self.session.run(sql.DROP_FINDINGS, service=service)
             self.session.run(sql.DROP_UNUSED_ENVIRONMENTS, service=service)
         return dropped.removed
