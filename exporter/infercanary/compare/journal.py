@@ -22,6 +22,7 @@ from infercanary.judge.profiles import Packed, merged, of_runs
 _MAX_LINES = 200_000  # three times what the two files of a probe's journal hold
 _MAX_LINE_BYTES = 1 << 20  # a probe's longest have a profile or an environment, 64 KiB
 _MAX_CANARIES = 1_000  # a probe has a few
+_MAX_STARTS = 20_000  # a start an hour for two years
 _MAX_COMPONENTS = 200_000  # of all environments; one has fewer than 100
 _NAMED = 5  # runs that are left out have a note of their own
 _DETAIL = 400  # characters, as a probe writes at most
@@ -120,6 +121,7 @@ def recording(
     components: dict[str, dict[str, str]] = {}
     outputs: dict[str, dict[str, tuple[float, ...]]] = {}
     known: Counter[str] = Counter()
+    boots: set[str] = set()
     unsound: list[str] = []
     described = 0
     for where, entry in lines:
@@ -136,6 +138,9 @@ def recording(
             continue
         boot_id = entry.run.boot_id or entry.boot_id
         known.update((entry.environment, boot_id))
+        boots.add(boot_id)
+        if len(boots) > _MAX_STARTS:
+            raise UsageError(f"{where}: more than {_MAX_STARTS:,} starts; give a part of the journal")
         if ids and not (entry.environment.startswith(tuple(ids)) or boot_id.startswith(tuple(ids))):
             continue
         runs = samples.setdefault(entry.run.canary, {}).setdefault(boot_id, {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -231,6 +232,11 @@ def test_a_journal_of_small_parts_has_bounds(journal, write, monkeypatch):
     assert len(read([write("two", b"".join(others))]).canaries) == 2
     with pytest.raises(UsageError, match=r"three:\d+: more than 2 canaries, each with its comparison"):
         read([write("three", b"".join(others) + whole)])
+    monkeypatch.setattr(journals, "_MAX_STARTS", 2)
+    boots = [re.sub(rb'"boot_id":"[^"]*"', b'"boot_id":"b%d"' % n, whole) for n in range(3)]
+    read([write("two-starts", b"".join(boots[:2]))])
+    with pytest.raises(UsageError, match=r"three-starts:\d+: more than 2 starts; give a part of the journal"):
+        read([write("three-starts", b"".join(boots))])
     monkeypatch.setattr(journals, "_MAX_LINES", 2)
     with pytest.raises(UsageError, match="more than 2 lines; give a part of them"):
         read([write("runs", whole)])
