@@ -106,8 +106,13 @@ class Policy:
     prior_services: int = 8
     """Services with restarts without which none is learned."""
 
-    prior_trimmed: float = 0.1
-    """Share of the services, at either end, that are winsorized; at least one."""
+    prior_trimmed: float = 0.25
+    """Share of the services, at either end, that are winsorized; at least one. With a tenth honest services teach the
+    same, but one in ten that lies makes the tail heavier (``benchmarks/results/2026-11-27-priors.md``)."""
+
+    prior_winsorized: float = 2.27
+    """What is left of a variance by winsorizing a tenth at either end of normal values, 0.68, over what is left by a
+    quarter, 0.30: the spread is what it was before."""
 
     prior_least_sd: float = 0.002
     """SD of logarithms. A service whose starts differ by less counts as if they did by so much."""

@@ -5,8 +5,8 @@ Each service that was restarted has a restart SD of its own. How these are distr
 section 6.2): service variances are taken for draws of a scaled inverse chi-square, which is the conjugate prior of a
 normal variance, so that a service's own restarts join it as they do the assumed one. Each service counts once, however
 often it was restarted, and extremes are winsorized (as in Phipson, Lee, Majewski, Alexander and Smyth, "Robust
-hyperparameter estimation protects against hypervariable genes", 2016): one odd or lying service does not widen all
-others' intervals.
+hyperparameter estimation protects against hypervariable genes", 2016): one in ten that is odd or lies does not change
+all others' intervals.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def learned(services: Iterable[Restarts], policy: Policy = LIVE) -> Prior | None
     logs = np.sort(np.log(variances) - psi(halves) + np.log(halves))
     cut = max(1, int(policy.prior_trimmed * len(known)))
     logs = logs.clip(logs[cut], logs[-1 - cut])
-    spread = float(logs.var(ddof=1))
+    spread = float(logs.var(ddof=1)) * policy.prior_winsorized
     half = _inverse_trigamma(spread - float(polygamma(1, halves).mean()))
     middle = float(logs.mean()) + math.sqrt(spread / len(known))
     if math.isfinite(half):

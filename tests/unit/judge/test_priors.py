@@ -97,3 +97,26 @@ def test_only_what_differs_is_another_prior() -> None:
     known = Prior(number=1, sd=0.01, df=4.0)
     assert not has_moved(known, Prior(sd=0.0105, df=4.0))
     assert has_moved(known, Prior(sd=0.012, df=4.0)) and has_moved(known, Prior(sd=0.01, df=3.0))
+
+
+def test_one_service_in_ten_that_lies_changes_nothing_of_others() -> None:
+    for seed in range(20):
+        honest = services(
+            seed, [0.0085 * math.sqrt(3 / x) for x in np.random.default_rng(seed).chisquare(3, 60)]
+        )
+        alone = learned(honest)
+        assert alone is not None
+        for claimed in (0.55, 0.0):
+            among = learned([*honest, *[Restarts(claimed, 5.0)] * 6])
+            assert among is not None
+            assert among.sd == pytest.approx(alone.sd, rel=0.25)
+            assert among.df >= 0.6 * alone.df
+
+
+def test_the_spread_is_what_it_was_before_a_quarter_was_winsorized() -> None:
+    normal = np.sort(np.random.default_rng(1).normal(size=200_000))
+    tenth, quarter = (
+        normal.clip(normal[int(share * normal.size)], normal[-int(share * normal.size)]).var()
+        for share in (0.1, 0.25)
+    )
+    assert tenth / quarter == pytest.approx(LIVE.prior_winsorized, rel=0.01)
