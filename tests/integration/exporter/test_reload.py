@@ -140,7 +140,7 @@ async def test_what_the_command_line_sets_is_no_change_of_the_file(tmp_path: Pat
     assert live.current.store == "given.sqlite"
 
 
-async def test_however_many_ask_at_once_the_file_is_loaded_twice_and_none_sees_an_older_one(
+async def test_however_many_ask_together_the_file_is_loaded_twice_and_none_sees_an_older_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "exporter.yaml"
