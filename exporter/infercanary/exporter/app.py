@@ -83,7 +83,7 @@ VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # the keys of the exporter's own series begin so: they have no service and no container
 _TICK_SECONDS = 0.1
-_REFRESH_SECONDS = 0.02  # many scrapes at a time, as of an attack, share what is the same for all
+_REFRESH_SECONDS = 0.1  # many scrapes at a time, as of an attack, share what is the same for all
 _TICKS = 300
 
 _SECURITY_HEADERS = {
@@ -136,6 +136,7 @@ class Exporter:
         self._process = ProcessCollector(registry=None)
         self._own = Signals(OWN)
         self._refreshed_at = -math.inf
+        self._of_process: dict[bool, bytes] = {}  # its text, by whether it is OpenMetrics
         self._ready = False
         self.page = SharedAnswer(self._page)
         """What people read: HTML."""
@@ -183,9 +184,11 @@ class Exporter:
             self._own.take(own, now)
             for family in own:
                 self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
-        last = expose.text(self._process.collect(), in_openmetrics=in_openmetrics).encode()
-        if in_openmetrics:
-            last += b"# EOF\n"
+            self._of_process.clear()  # it reads files of /proc: not for each of many who ask
+        if in_openmetrics not in self._of_process:
+            text = expose.text(self._process.collect(), in_openmetrics=in_openmetrics)
+            self._of_process[in_openmetrics] = (text + "# EOF\n" * in_openmetrics).encode()
+        last = self._of_process[in_openmetrics]
         yield from self.exposition.families(in_openmetrics=in_openmetrics)
         yield Pieces([last], len(last))
 
