@@ -125,6 +125,7 @@ ATTACKS: dict[str, tuple[Attack, int, int]] = {
     "slow_readers": (slow_reader, 400, 4096),
     "slow_scrapers": (slow_scraper, 400, 4096),
     "silent": (silent, 1600, 0),
+    "silent_in_clear": (silent, 1600, 0),
     "half_hellos": (half_hello, 1600, 0),
     "slow_headers": (slow_header, 400, 0),
     "idle": (idle, 1100, 0),
