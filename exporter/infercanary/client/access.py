@@ -111,8 +111,9 @@ def _stamp(tls: ProbeTls) -> tuple[int, ...]:
 def _token(file: str) -> str:
     """Its text; empty where it cannot be read."""
     try:
-        text = Path(file).read_bytes()[:4096].decode("ascii").strip()
-    except (OSError, UnicodeDecodeError):
+        with open(file, "rb") as source:
+            text = source.read(4096).decode("ascii").strip()
+    except (OSError, ValueError):
         return ""
     if not text.isprintable():
         return ""

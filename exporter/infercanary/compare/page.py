@@ -173,9 +173,11 @@ def write(path: str, document: str) -> None:
     Raises:
         UsageError: ``path`` cannot be written.
     """
-    target = Path(path)
-    if os.path.isdir(path):
+    target = Path(os.path.realpath(path))  # a link stays one
+    if target.is_dir():
         raise UsageError(f"--html {path}: is a folder; name a file in it")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"--html {path}: is a device or a pipe; name a file")
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     except OSError as error:

@@ -99,7 +99,7 @@ def listen_on(host: str, port: int, place: str) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::", backlog=128)
-    except (OSError, ValueError) as error:  # ValueError: a host without IPv6 cannot listen on both at `::`
+    except (OSError, ValueError, TypeError) as error:  # TypeError: a host that is no text for an address
         reason = str(getattr(error, "strerror", None) or error).partition(" (")[
             0
         ]  # Python appends the address

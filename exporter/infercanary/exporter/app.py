@@ -83,7 +83,8 @@ VERSION = infercanary.__version__
 _RESERVED = frozenset(base_name(metric.name, metric.kind) for metric in METRICS)
 _SELF = ("", "", "")  # the keys of the exporter's own series begin so: they have no service and no container
 _TICK_SECONDS = 0.1
-_REFRESH_SECONDS = 0.1  # many scrapes at a time, as of an attack, share what is the same for all
+_PROCESS_SECONDS = 0.2  # files of /proc are not read for each of many who ask
+_REFRESH_SECONDS = 0.02  # many scrapes at a time, as of an attack, share what is the same for all
 _TICKS = 300
 
 _SECURITY_HEADERS = {
@@ -136,6 +137,7 @@ class Exporter:
         self._process = ProcessCollector(registry=None)
         self._own = Signals(OWN)
         self._refreshed_at = -math.inf
+        self._process_read_at = -math.inf
         self._of_process: dict[bool, bytes] = {}  # its text, by whether it is OpenMetrics
         self._ready = False
         self.page = SharedAnswer(self._page)
@@ -184,7 +186,9 @@ class Exporter:
             self._own.take(own, now)
             for family in own:
                 self.exposition.put((*_SELF, *family.labels), expose.write(family, {}))
-            self._of_process.clear()  # it reads files of /proc: not for each of many who ask
+        if now - self._process_read_at >= _PROCESS_SECONDS:
+            self._process_read_at = now
+            self._of_process.clear()
         if in_openmetrics not in self._of_process:
             text = expose.text(self._process.collect(), in_openmetrics=in_openmetrics)
             self._of_process[in_openmetrics] = (text + "# EOF\n" * in_openmetrics).encode()

@@ -192,12 +192,15 @@ def listen_address(listen: str | int, place: str) -> tuple[str, int]:
     Raises:
         UsageError: It is neither.
     """
+    if isinstance(listen, int):
+        listen = min(max(listen, -1), 10**9)  # one of thousands of digits takes seconds to write
     text = f":{listen}" if str(listen).isdecimal() else str(listen)
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if (
         not colon
         or not (port.isascii() and port.isdigit())
+        or len(port) > 5
         or int(port) > 65_535
         or (":" in bare and bare == host)
     ):

@@ -111,7 +111,6 @@ class _Shown:
         self.layout = layout  # the first holder's: it decides the header
         self.texts: dict[Key, bytes] = {}
         self.size = 0
-        self._headers: dict[bool, tuple[Layout, bytes]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -125,12 +124,7 @@ class _Shown:
 
     def header(self, *, in_openmetrics: bool) -> bytes:
         """Of all its lines."""
-        layout, header = self._headers.get(in_openmetrics, (None, b""))
-        if layout is not self.layout:
-            layout = self.layout
-            header = _header(layout.name, layout.kind, layout.help, in_openmetrics)
-            self._headers[in_openmetrics] = layout, header
-        return header
+        return _header(self.layout, in_openmetrics=in_openmetrics)
 
     def slices(self) -> Iterator[bytes]:
         """All texts, in whole lines of 32 KiB at most; who asks slowly may be shown texts that were replaced meanwhile.
@@ -342,10 +336,13 @@ def text(metrics: Iterable[Metric], *, in_openmetrics: bool) -> str:
     return _write_openmetrics(_Given(metrics)).decode().removesuffix("# EOF\n")
 
 
-@lru_cache(maxsize=1024)
-def _header(name: str, kind: Kind, documentation: str, in_openmetrics: bool) -> bytes:
-    metric = _metric(Family(name, kind, documentation, (), ()), {})
-    return text([metric], in_openmetrics=in_openmetrics).encode()
+def _header(layout: Layout, *, in_openmetrics: bool) -> bytes:
+    """As prometheus_client writes it, in a thirtieth of its time: there may be 30,000, too many to keep."""
+    documentation = layout.help.replace("\\", r"\\").replace("\n", r"\n")
+    name = layout.name
+    if in_openmetrics:
+        documentation, name = documentation.replace('"', r"\""), layout.base
+    return f"# HELP {name} {documentation}\n# TYPE {name} {layout.kind}\n".encode()
 
 
 def _template(family: Family, names: Iterable[str]) -> bytes:

@@ -83,7 +83,7 @@ def _check_users(users: Mapping[str, str], path: Path) -> None:
     for user, hashed in users.items():
         if not user or ":" in user:
             raise UsageError(f"{path}: basic_auth_users: `{user}` is no name; leave the `:` out")
-        cost = re.match(r"\$2[aby]\$(\d\d)\$", hashed)
+        cost = re.match(r"\$2[abxy]\$(\d\d)\$", hashed)
         if cost is not None and int(cost[1]) > _MOST_COST:
             raise UsageError(
                 f"{path}: basic_auth_users.{user}: a hash of cost {cost[1]} takes too long at each login; 10 is usual"

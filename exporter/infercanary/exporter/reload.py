@@ -99,8 +99,11 @@ class LiveConfig:
                     raise UsageError(
                         "there is no config file to reload; start the exporter with --config PATH"
                     )
+                if self._path.exists() and not self._path.is_file():  # a pipe may never end
+                    raise UsageError(f"{self._path}: is no file any more; put one in its place")
                 self._put_in_force(await asyncio.to_thread(check, self._path))
-            except UsageError as error:
+            except Exception as caught:  # a fault of ours must not end the watch
+                error = caught if isinstance(caught, UsageError) else UsageError(f"{self._path}: {caught!r}")
                 self._ok = self._path is None and self._ok
                 if str(error) != self._complaint:
                     log.error("config not reloaded, the old one stays", error=str(error))

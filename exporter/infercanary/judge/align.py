@@ -148,7 +148,7 @@ def _pair(
     beside: list[Concurrent] = []
     until = max(s.samples[-1].started_at for s in after)
     awaited = False  # by one that goes on, and will soon have them
-    for start in _longest_meanwhile(before, after, policy.concurrent_starts):
+    for start in _longest_beside(before, after, policy):
         found = _concurrent(start, after, policy)
         if found is None:
             continue
@@ -167,13 +167,28 @@ def _pair(
     return Pair([start.latest(policy.baseline_runs) for start in left], after, beside)
 
 
-def _longest_meanwhile(before: Sequence[Start], after: Sequence[Start], most: int) -> Sequence[Start]:
-    """Those of ``before`` that have most runs since ``after`` began, in the order that they have."""
-    if len(before) <= most:
+def _longest_beside(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> Sequence[Start]:
+    """Those of ``before`` that ran on beside ``after`` for longest, in the order that they have.
+
+    First those with enough runs before and meanwhile. What comes after the last run of ``after`` does not count, so a
+    look stays as it was.
+    """
+    if len(before) <= policy.concurrent_starts:
         return before
     began = min(s.samples[0].started_at for s in after)
-    since = [start.times.size - int(np.searchsorted(start.times, began)) for start in before]
-    chosen = sorted(range(len(before)), key=since.__getitem__, reverse=True)[:most]
+    until = max(s.samples[-1].started_at for s in after)
+
+    def rank(place: int) -> tuple[bool, bool, float]:
+        times = before[place].times
+        first, end = np.searchsorted(times, began), np.searchsorted(times, until, "right")
+        meanwhile = float(times[end - 1] - began) if end > first else 0.0
+        return (
+            bool(first >= max(policy.fewest_runs, 2)),
+            bool(end - first >= policy.fewest_concurrent_runs),
+            meanwhile,
+        )
+
+    chosen = sorted(range(len(before)), key=rank, reverse=True)[: policy.concurrent_starts]
     return [before[place] for place in sorted(chosen)]
 
 

@@ -80,7 +80,7 @@ class Policy:
     fewer, they have no scatter. Until one has so many, the judge waits."""
 
     concurrent_starts: int = 16
-    """Of replicas that stay on the old image, as many as a new start is compared with: those with most runs meanwhile.
+    """Of replicas that stay on the old image, as many as a new start is compared with: those that ran on for longest.
     What the one in the middle of 16 moved by is known three times as well as what one moved by, and 150 took 11 s."""
 
     concurrent_seconds: float = 30.0

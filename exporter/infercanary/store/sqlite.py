@@ -24,7 +24,7 @@ from typing import Any
 from infercanary.judge.model import Generation, Sample, ServiceKey
 from infercanary.judge.policy import Policy
 from infercanary.store import database, retention, starts, thinning
-from infercanary.store.base import HISTORY, Document, Fleet, LastRun
+from infercanary.store.base import HISTORY, Document, Fleet, LastRun, StoreError
 from infercanary.store.kinds import DEFAULT_SCHEME, register
 from infercanary.store.reading import StartSize, ends, fair, first_that_fits
 from infercanary.store.records import MAX_BYTES, ContainerKey, by_canary, decode, encode, key_of, tier_of
@@ -364,4 +364,11 @@ def _open(location: str | None) -> SqliteStore:
     return SqliteStore.open(None if location is None else Path(location.removeprefix(f"{DEFAULT_SCHEME}://")))
 
 
-register(DEFAULT_SCHEME, _open)
+def _check(location: str) -> None:
+    if not location or "\0" in location:
+        raise StoreError(f"{location!r} is no name of a file")
+    if Path(location).is_dir():
+        raise StoreError(f"{location}: is a folder; name a file in it")
+
+
+register(DEFAULT_SCHEME, _open, _check)

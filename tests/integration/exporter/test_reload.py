@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from infercanary.command.settings import UsageError
 from infercanary.exporter import reload
 from infercanary.exporter.config import ExporterConfig, check
 from infercanary.exporter.reload import LiveConfig
@@ -176,3 +178,45 @@ async def test_however_many_ask_together_the_file_is_loaded_twice_and_none_sees_
     assert live.current.poll_seconds == 3
     assert len(loads) == 2 and threading.get_ident() not in loads, "the event loop goes on meanwhile"
     assert [each.poll_seconds for each in seen] == [3]
+
+
+@pytest.mark.parametrize(
+    "odd", ["store: 'postgresql://u@[h/db'", "listen: " + "9" * 4000, "probes: [{url: 'http://['}]"]
+)
+async def test_whatever_is_in_the_file_the_next_one_is_followed(odd: str, tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    live = LiveConfig(check(path), path, lambda _config: None, [])
+    path.write_text(odd)
+    with pytest.raises(UsageError, match=re.escape(str(path))):
+        await live.reload()
+    [ok, _] = live.families()
+    assert [point.value for point in ok.points] == [0.0]
+    write(path)
+    await live.reload()
+    [ok, _] = live.families()
+    assert [point.value for point in ok.points] == [1.0]
+
+
+async def test_a_fault_of_ours_in_reading_it_is_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(_path: Path) -> ExporterConfig:
+        raise ZeroDivisionError("odd")
+
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    live = LiveConfig(check(path), path, lambda _config: None, [])
+    monkeypatch.setattr(reload, "check", faulty)
+    with pytest.raises(UsageError, match="ZeroDivisionError"):
+        await live.reload()
+
+
+async def test_a_pipe_in_its_place_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "exporter.yaml"
+    write(path)
+    live = LiveConfig(check(path), path, lambda _config: None, [])
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match="is no file any more"):
+        await asyncio.wait_for(live.reload(), 10)

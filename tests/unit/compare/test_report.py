@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import sys
@@ -14,6 +15,8 @@ import pytest
 from jsonschema import validate
 
 from infercanary.command import cli as cli
+from infercanary.command.settings import UsageError
+from infercanary.compare import page
 from infercanary.compare.overview import _kind
 from infercanary.judge.model import Generation, Sample
 from infercanary.store.sqlite import SqliteStore
@@ -170,3 +173,14 @@ def test_what_is_wrong_is_one_line(run: Run, tmp_path: Path, arguments: list[str
     (tmp_path / "words.txt").write_text("nothing of the kind, but long enough")
     SqliteStore.open(tmp_path / "empty.sqlite").close()
     assert run(*arguments, code=2) == f"infercanary: {line}\n"
+
+
+def test_a_page_goes_through_a_link_and_replaces_no_pipe(tmp_path: Path) -> None:
+    real, link, pipe = tmp_path / "real.html", tmp_path / "link.html", tmp_path / "pipe"
+    link.symlink_to(real)
+    page.write(str(link), "text")
+    assert link.is_symlink() and real.read_text() == "text"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is a device or a pipe; name a file"):
+        page.write(str(pipe), "text")
+    assert pipe.is_fifo()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -666,3 +667,14 @@ def test_who_ran_is_charged_for_what_was_judged_and_nobody_after_a_change_of_set
     judging.reconfigure(replace(LIVE, smallest_effect=0.07))
     judging.turn()
     assert [judging.charge(S, container) for container in ("a", "b")] == [0.0, 0.0]
+
+
+def test_nobody_is_charged_for_a_store_that_fails_nor_remembered_once_it_is_gone(judging: Judging) -> None:
+    charges = judging._fairness
+    with suppress(StoreError), charges.counted(S, ["a"]):
+        raise StoreError("the disk is full")
+    assert charges.charge(S, "a") < 0.5, "the second that puts the service behind the others is not its own"
+    with charges.counted(S, ["a", "b"]):
+        pass
+    charges.forget({(S, "b")})
+    assert [*charges._charged] == [(S, "b")]

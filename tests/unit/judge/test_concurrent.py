@@ -217,10 +217,46 @@ def test_of_a_hundred_replicas_that_stay_16_are_compared_with_and_no_baseline_re
         [host.start("r0", "old", 9000.0, 60), *old[1:]], [host.start("r0", "new", UPGRADE, 60)], LIVE
     )
     assert len(of_name.concurrent) == LIVE.concurrent_starts == 16
-    assert {c.before.generation.container for c in of_name.concurrent} == {f"r{i}" for i in range(84, 100)}
+    assert {c.before.generation.container for c in of_name.concurrent} == {f"r{i}" for i in range(1, 17)}
     [renamed] = pairs(old, [host.start("new", "new", UPGRADE, 60)], LIVE)
     assert len(renamed.concurrent) == 16 and len(renamed.before) == 100
     assert max(s.samples[-1].started_at for s in renamed.before) < UPGRADE
     judgement = judged(host, 40)
     assert judgement.state not in CHANGED and judgement.concurrent_shift == pytest.approx(0.1, abs=0.01)
     assert judgement.concurrent == 16
+
+
+def test_replicas_that_are_started_after_the_upgrade_take_the_place_of_none_that_was_there_before() -> None:
+    """They have most runs meanwhile and none before, so nothing can be compared with them."""
+    host = Host(0.1)
+    old = host.earlier(11)
+    for i in range(3):  # those that are upgraded end
+        old = [
+            start.first(int(start.times.searchsorted(UPGRADE)))
+            if start.generation.container == f"r{i}"
+            else start
+            for start in old
+        ]
+    new = [host.start(f"r{i}", "new", UPGRADE + 0.1 * i, 48) for i in range(3)]
+    young = [host.start(f"y{i}", "old", UPGRADE + 5 + i, 90, every=5.0) for i in range(24)]
+    cut = judge([*old, *new, *young], [], "c")
+    whole = judge([*old, *new, *young], [], "c", replace(LIVE, concurrent_starts=1000))
+    assert cut.concurrent == whole.concurrent == 8
+    assert cut.state == whole.state not in CHANGED
+    assert cut.shift == whole.shift
+
+
+def test_a_look_has_the_same_replicas_beside_it_when_more_runs_came() -> None:
+    host = Host()
+    fast = [
+        host.start(f"f{i}", "old", 9000.0, 240, every=5.0) for i in range(16)
+    ]  # until 200 s after the upgrade
+    slow = [host.start(f"s{i}", "old", 9000.0, 200, every=10.0) for i in range(16)]
+    new = host.start("f0", "new", UPGRADE, 12)
+
+    def beside(until: float) -> set[str]:
+        known = [start.first(int(start.times.searchsorted(until))) for start in [*fast[1:], *slow]]
+        [pair] = pairs([fast[0].first(100), *known], [new], LIVE)
+        return {each.before.generation.container for each in pair.concurrent}
+
+    assert beside(UPGRADE + 150) == beside(UPGRADE + 900)

@@ -187,9 +187,12 @@ def _journal(path: str) -> bytes | None:
         if not os.path.exists(path) or os.path.isdir(path):
             return None
         if os.path.isfile(path) and not unreadable(path):  # the beginning of a pipe can be read once only
-            with file.open("rb") as head:
-                if head.read(16).startswith(stores.MAGIC):
-                    return None
+            try:
+                with file.open("rb") as head:
+                    if head.read(16).startswith(stores.MAGIC):
+                        return None
+            except OSError:
+                return None  # what opens it next says why
     found = content(path)
     return found if is_journal(found) else None
 

@@ -245,6 +245,6 @@ class NodePods:
     def _decoded(self, raw: msgspec.Raw) -> Pod | None:
         try:
             return _pod.decode(raw)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.left_out["malformed"] += 1
             return None

@@ -57,15 +57,15 @@ class Fairness:
         """
         return self._charged.pop((service, container), 0.0)
 
-    def forget(self, services: Collection[ServiceKey]) -> None:
+    def forget(self, known: Collection[tuple[ServiceKey, str]]) -> None:
         """Charge nobody else any more.
 
         Args:
-            services: Those that have containers here.
+            known: Service and stable name of the containers that still report.
         """
-        for service, container in [*self._charged]:
-            if service not in services:
-                self._charged.pop((service, container), None)
+        for one in [*self._charged]:
+            if one not in known:
+                self._charged.pop(one, None)
 
     @contextmanager
     def counted(self, service: ServiceKey, containers: Collection[str]) -> Iterator[None]:
@@ -86,8 +86,10 @@ class Fairness:
             failed = _FAILURE_SECONDS
             raise
         finally:
-            seconds = time.thread_time() - begin + failed
-            self._taken[service] = self._taken.get(service, 0.0) + seconds
+            seconds = time.thread_time() - begin
+            self._taken[service] = self._taken.get(service, 0.0) + seconds + failed
             for container in containers:
-                to_pay = self._charged.get((service, container), 0.0)
+                to_pay = self._charged.pop(
+                    (service, container), 0.0
+                )  # the event loop may ask at this very moment
                 self._charged[service, container] = to_pay + seconds / len(containers)

@@ -435,7 +435,6 @@ class Judging:
         Names may come and go for years, and what was found of a removed one must not stay on dashboards for ever.
         """
         removed = self._silence.removed()
-        self._fairness.forget(self.watched)
         known: dict[ServiceKey, set[str]] = defaultdict(set)
         mine = None if store.fleet is None else self.ownership.held | self.watched | self.ownership.asked
         for service, canary in store.canaries(mine):
@@ -449,6 +448,9 @@ class Judging:
             for service, starts in self._reported.items()
             if known[service]
         }
+        self._fairness.forget(
+            {(service, name) for service, starts in self._reported.items() for name in starts}
+        )
         for service, found in [*self.findings.items()]:
             self._holding.forget(service, known[service])
             if not known[service]:

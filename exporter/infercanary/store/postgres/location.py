@@ -49,7 +49,12 @@ class Location(msgspec.Struct, frozen=True):
         Raises:
             StoreError: It has a password in it, or is no such URL.
         """
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise StoreError(
+                f"a postgresql:// URL that cannot be read ({error}); percent-encode what is special"
+            ) from None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         authority = parts.netloc.rpartition("@")[0]
         shown = urlunsplit(("postgresql", parts.netloc.rpartition("@")[2], parts.path, "", ""))
