@@ -43,6 +43,7 @@ class Session:
         self._rolled_back = rolled_back
         self._db: sqlite3.Connection | None = None
         self._opened = (0, 0)
+        self._log: tuple[int, int] | None = None  # of the write-ahead log, once it was seen
         self._closed = False
         self._within = False
 
@@ -132,15 +133,20 @@ class Session:
             raise
         if self._path:
             self.set_aside_at = database.set_aside_at(self._path)
-            self._opened = _inode(self._path)
+            self._opened, self._log = _inode(self._path), None
         return db
 
     def _is_gone(self) -> bool:
-        """Whether the file lies at its path no more: what is written to it then is lost with the process."""
+        """Whether the file or its log lies at its path no more: what is written to it then is lost with the process."""
         if self._path is None:
             return False
         try:
-            return _inode(self._path) != self._opened
+            if _inode(self._path) != self._opened:
+                return True
+            log = Path(f"{self._path}-wal")
+            if self._log is None:
+                self._log = _inode(log) if log.exists() else None
+            return self._log is not None and _inode(log) != self._log
         except OSError:
             return True
 

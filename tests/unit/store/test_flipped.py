@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -133,3 +134,21 @@ def test_a_file_that_was_removed_is_an_error_and_is_begun_anew(path: Path) -> No
     assert store.take(start(), RUNS) == 20
     assert path.exists()
     store.close()
+
+
+def test_a_log_that_was_removed_is_an_error_and_nothing_is_lost(path: Path) -> None:
+    """What lies in the log alone is written into the file when it is closed, and the next write makes a new log."""
+    store = SqliteStore.open(path)
+    assert store.take(start("new"), RUNS[:10]) == 10
+    assert store.take(start("new"), RUNS[10:15]) == 5
+    Path(f"{path}-wal").unlink()
+    with pytest.raises(StoreError, match="was removed while in use"):
+        store.take(start("new"), RUNS[15:])
+    assert store.take(start("new"), RUNS[15:]) == 5
+    copy = path.with_name("copy")  # as a crash would leave it
+    for end in ("", "-wal"):
+        shutil.copy(f"{path}{end}", f"{copy}{end}")
+    store.close()
+    with closing(SqliteStore.open(copy)) as after:
+        [kept] = [runs for begun, runs in after.generations(SEARCH, "resnet18") if begun.container == "new"]
+        assert len(kept) == 20
