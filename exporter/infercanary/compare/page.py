@@ -174,9 +174,9 @@ def write(path: str, document: str) -> None:
         UsageError: ``path`` cannot be written.
     """
     target = Path(os.path.realpath(path))  # a link stays one
-    if target.is_dir():
+    if os.path.isdir(target):
         raise UsageError(f"--html {path}: is a folder; name a file in it")
-    if target.exists() and not target.is_file():
+    if os.path.exists(target) and not os.path.isfile(target):
         raise UsageError(f"--html {path}: is a device or a pipe; name a file")
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -367,7 +368,7 @@ def _open(location: str | None) -> SqliteStore:
 def _check(location: str) -> None:
     if not location or "\0" in location:
         raise StoreError(f"{location!r} is no name of a file")
-    if Path(location).is_dir():
+    if os.path.isdir(location):
         raise StoreError(f"{location}: is a folder; name a file in it")
 
 
