@@ -145,26 +145,30 @@ def _pair(
 
     Those of the same minutes are compared with first: None while there are too few of them yet.
     """
-    beside: list[Concurrent] = []
-    until = max(s.samples[-1].started_at for s in after)
-    awaited = False  # by one that goes on, and will soon have them
-    for start in _longest_beside(before, after, policy):
-        found = _concurrent(start, after, policy)
-        if found is None:
-            continue
-        if len(found.during.samples) >= policy.fewest_concurrent_runs:
-            beside.append(found)
-        every = float(np.ptp(found.before.times)) / (found.before.times.size - 1)
-        goes_on = start.times[-1] + policy.gone_runs * every >= until
-        awaited = awaited or (goes_on and every <= policy.concurrent_seconds)
-    if awaited and not beside:
+    near = _longest_beside(before, after, policy)
+    starts = {start.boot: start for start in (*near, *baseline)}
+    found = {
+        boot: each
+        for boot, start in starts.items()
+        if (each := _concurrent(start, after, policy)) is not None
+    }
+    enough = {
+        boot for boot, each in found.items() if len(each.during.samples) >= policy.fewest_concurrent_runs
+    }
+    beside = [found[start.boot] for start in near if start.boot in enough]
+    if not beside and any(
+        _awaited(start, found[start.boot], after, policy) for start in near if start.boot in found
+    ):
         return None
-    left = []
-    for start in baseline:
-        found = _concurrent(start, after, policy)
-        went_on = found is not None and len(found.during.samples) >= policy.fewest_concurrent_runs
-        left.append(found.before if found is not None and went_on else start)
+    left = [found[start.boot].before if start.boot in enough else start for start in baseline]
     return Pair([start.latest(policy.baseline_runs) for start in left], after, beside)
+
+
+def _awaited(start: Start, found: Concurrent, after: Sequence[Start], policy: Policy) -> bool:
+    """Whether ``start`` goes on beside ``after``, and will soon have enough runs."""
+    every = float(np.ptp(found.before.times)) / (found.before.times.size - 1)
+    goes_on = start.times[-1] + policy.gone_runs * every >= max(s.samples[-1].started_at for s in after)
+    return bool(goes_on) and every <= policy.concurrent_seconds
 
 
 def _longest_beside(before: Sequence[Start], after: Sequence[Start], policy: Policy) -> Sequence[Start]:
