@@ -58,6 +58,13 @@ _SENTENCE = re.compile(
     r'\{\{ \. \| first \| label "sentence" \}\}'
 )
 """How it reads the judge's sentence."""
+_IMAGES = re.compile(
+    r'\{\{- with printf "topk\(1, timestamp\((?P<metric>infercanary_upgrade_info)\{'
+    r'(?P<by>\w+=%q(?:,\w+=%q)*)[^}]*\}\)\)" (?:\$labels\.\w+ )+\| query \}\}'
+    r'(?P<text>[^{]*)\{\{ \. \| first \| label "baseline_image" \}\}'
+    r'(?P<arrow>[^{]*)\{\{ \. \| first \| label "candidate_image" \}\}'
+)
+"""And the images of an upgrade, after the sentence."""
 _SINCE = re.compile(
     r'\{\{ with printf "1000 \* \(max\((?P<metric>\w+)\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\) - (?P<before>\d+)\)" '
     r'(?:\$labels\.\w+ )+\| query \}\}&from=\{\{ \. \| first \| value \| printf "%\.0f" \}\}'
@@ -206,6 +213,11 @@ def template(text: str, name: str) -> str:
         raise ValueError(f"{name}: Grafana reads ${{ in an annotation as a variable of its environment")
     text = _LINK.sub(r"{{ with $values.L }}{{ .Labels.\g<name> }}", text)
     text = _SENTENCE.sub("{{ with $values.S }}{{ .Labels.sentence }}", text)
+    text = _IMAGES.sub(
+        r"{{- with $values.S }}{{ if ne .Labels.baseline_image .Labels.candidate_image }}\g<text>"
+        r"{{ .Labels.baseline_image }}\g<arrow>{{ .Labels.candidate_image }}{{ end }}",
+        text,
+    )
     text = _SINCE.sub('{{ with $values.T }}&from={{ printf "%.0f" .Value }}', text)
     return re.sub(r"(?<=[\s{(|])\$value\b", "$values.A.Value", text).strip()
 
@@ -220,7 +232,7 @@ def _data(expression: str, texts: Mapping[str, str]) -> Iterator[Rule]:
     if _LINK.search(every):
         yield _query("L", linked(expression))
     if found := _SENTENCE.search(every):
-        yield _query("S", said(expression, found))
+        yield _query("S", said(expression, found, _IMAGES.search(every)))
     if times := {found[0]: found for found in _SINCE.finditer(every)}:
         yield _query("T", since(expression, [*times.values()]))
 
@@ -235,16 +247,22 @@ def linked(expression: str) -> str:
     return f"(\n{expression}\n) * on () group_left (grafana, runbooks) {links}"
 
 
-def said(expression: str, found: re.Match[str]) -> str:
-    """The alert's own series with the judge's sentence as one more label.
+def said(expression: str, found: re.Match[str], images: re.Match[str] | None = None) -> str:
+    """The alert's own series with the judge's sentence as one more label, and with the images of the upgrade.
 
     Args:
         expression: The alert's, as PromQL.
-        found: How an annotation reads it.
+        found: How an annotation reads the sentence.
+        images: How it reads the images; None where it does not.
     """
     by = ", ".join(_labels(found))
     newest = f"topk by ({by}) (1, timestamp({found['metric']}){found['found'] or ''}) ^ 0"
-    return f"(\n{expression}\n) * on ({by}) group_left (sentence) {newest}"
+    asked = f"(\n{expression}\n) * on ({by}) group_left (sentence) {newest}"
+    if images is None:
+        return asked
+    by = ", ".join(_labels(images))
+    newest = f"topk by ({by}) (1, timestamp({images['metric']})) ^ 0"
+    return f"{asked}\n  * on ({by}) group_left (baseline_image, candidate_image) {newest}"
 
 
 def since(expression: str, times: Sequence[re.Match[str]]) -> str:

@@ -120,6 +120,7 @@ class Collector:
         spread = min(self.config.poll_seconds, 0.005 * len(wanted))
         for key, container in wanted.items():
             probe = self.probes.get(key)
+            said = probe.container.notes if probe is not None else ()
             if probe is None:
                 probe = self.probes[key] = PolledProbe(container)
                 if container.watched_id and key in replaced:
@@ -129,6 +130,9 @@ class Collector:
             elif probe.container.url != container.url:
                 self._stop_polling(key)
             probe.container = container
+            for note in container.notes:
+                if note not in said:
+                    log.warning(note, **probe.identity)
             if container.url is None:
                 if probe.trouble != container.url_missing:
                     log.warning("probe cannot be reached", **probe.identity, error=container.url_missing)

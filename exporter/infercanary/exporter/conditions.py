@@ -7,7 +7,7 @@ policy's, the windows those of the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from infercanary.exporter.signals import Row, Signals
@@ -45,6 +45,8 @@ class Known(NamedTuple):
     """A Unix time."""
     ended_at: float | None = None
     """When the kernel last ended it for memory; a Unix time."""
+    old: Collection[str] = ()
+    """Canaries of which it still runs what the last upgrade replaced: what that did is not this container's."""
 
     def age(self, name: str, labels: Mapping[str, str]) -> float | None:
         """Seconds since the time that a series has.
@@ -370,7 +372,9 @@ _CONTAINERS: tuple[Callable[[Known], Iterator[Condition]], ...] = (
 
 
 def _recent(view: Known, labels: Mapping[str, str]) -> bool:
-    """Whether the upgrade is so recent that what it brought is an alert."""
+    """Whether the upgrade is so recent that what it brought is an alert, and is this container's."""
+    if labels["canary"] in view.old:
+        return False
     age = view.age("infercanary_upgrade_timestamp_seconds", {"canary": labels["canary"]})
     return age is not None and age < view.policy.finding_seconds
 
@@ -384,4 +388,5 @@ def _largest(rows: Iterable[Row], least: float = 0.0) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    """With as many digits as Prometheus' ``humanizePercentage`` has, which the alert is written with."""
+    return f"{100 * share:.4g} %"

@@ -75,21 +75,23 @@ def waiting_share(runs: Sequence[RunSummary], policy: Policy = LIVE) -> float | 
     return min(1.0, sum(waited for waited, _ in known) / sum(latency for _, latency in known))
 
 
-def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE) -> str:
+def baseline(runs: Sequence[RunSummary], policy: Policy = LIVE, judged: int = 0) -> str:
     """How far the baseline of a canary is that was not upgraded yet.
 
     Args:
-        runs: Of one canary, in order of time.
+        runs: Of one canary and start, in order of time.
         policy: How many runs a baseline has.
+        judged: So many runs the judge knows, those of earlier starts and of other replicas among them.
 
     Returns:
         Such as ``baseline 11 of 24 runs, about 2 min left``, by the pace of the latest runs.
     """
     times = [run.started_at for run in runs if run.outcome == "ok"]
-    missing = policy.full_baseline_runs - len(times)
+    count = max(len(times), judged)
+    missing = policy.full_baseline_runs - count
     if missing <= 0:
         return f"baseline complete: {policy.full_baseline_runs} runs or more; an upgrade can be judged"
-    text = f"baseline {len(times)} of {policy.full_baseline_runs} runs"
+    text = f"baseline {count} of {policy.full_baseline_runs} runs"
     gaps = [after - before for before, after in pairwise(times[-policy.pace_runs :])]
     if not gaps:
         return text

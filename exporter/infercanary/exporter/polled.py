@@ -6,6 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -21,6 +22,7 @@ from infercanary.exporter.expose import Lines
 from infercanary.exporter.history import History, RunSummary, waiting_share
 from infercanary.exporter.judging import metrics
 from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.sharing import (
     SHARED,
     SHARED_GPU,
@@ -34,6 +36,7 @@ from infercanary.exporter.signals import OWN, REPORTED, Signals
 from infercanary.judge.model import Generation
 from infercanary.judge.policy import LIVE, Policy
 from infercanary.judge.profiles import Packed, merged
+from infercanary.judge.upgrade import image_name
 
 UP = Metric(
     "infercanary_up",
@@ -139,6 +142,8 @@ METRICS = (
     UNKNOWN_PROCESSES,
     *metrics.METRICS,
 )
+
+Side = Literal["old", "new", "unjudged"]
 
 _TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
 _COLD_START_BYTES = 8 << 10  # of the names of canaries in one family
@@ -308,6 +313,26 @@ class PolledProbe:
         self.generations[boot_id] = generation, cold_start
         return generation, cold_start
 
+    def side(self, canary: str) -> Side:
+        """Which side of a canary's last upgrade it runs.
+
+        Args:
+            canary: Its name.
+
+        Returns:
+            ``old`` where the service was upgraded and this container was not; ``unjudged`` where it runs an image of
+            which the judge has no run yet; else ``new``, also where nothing was upgraded.
+        """
+        found, start = self.findings, self.start
+        if found is None or start is None or canary not in found.judgements:
+            return "new"
+        sides, judgement = found.sides.get(canary, Sides()), found.judgements[canary]
+        boot = start.container, start.boot_id
+        if boot in sides.old:
+            return "old"
+        names = judgement.baseline_image, judgement.candidate_image
+        return "new" if any(boot in side for side in sides) or image_name(start) in names else "unjudged"
+
     def conditions(self, policy: Policy, now: float, ended_at: float | None) -> list[Condition]:
         """What alerts are about, as it is now.
 
@@ -320,7 +345,9 @@ class PolledProbe:
             The worst first.
         """
         reported = self.reported if self.up else Signals(REPORTED)
-        return conditions(Known(reported, self.own, policy, now, ended_at))
+        judged = self.findings.judgements if self.findings is not None else ()
+        old = [canary for canary in judged if self.side(canary) == "old"]
+        return conditions(Known(reported, self.own, policy, now, ended_at, old))
 
     def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
         """Note that its container is no more.

@@ -52,6 +52,7 @@ _TURN_SECONDS = 0.005
 _MOST_BYTES = 16 << 20  # of the page, but for what each card has in any case
 _LEAST_CARD_BYTES, _MOST_CARD_BYTES = 16 << 10, 256 << 10  # an honest one has some 10 KiB
 _MAX_EARLIER = 8  # upgrades
+_MOST_STATES = 8  # of canaries before their first run
 
 _HEAD = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>InferCanary</title>
@@ -213,14 +214,14 @@ def card(
     findings = probe.findings or NOTHING
     place = _text("/".join(map(str, probe.key)), 600)
     each = (
-        _canary(name, container.replica, list(runs), findings, policy)
+        _canary(name, probe, list(runs), findings, policy)
         + _earlier(findings.answers.get(name, ()), findings.judgements.get(name), f"{place}/{_text(name)}")
         for name, runs in sorted(probe.history.canaries.items())
     )
     of_environment = most // 4
     canaries, left_out = _fitting(each, len(probe.history.canaries), most - of_environment)
     of_environment = max(of_environment, most - _size(canaries))
-    canaries += _more(left_out, "canaries")
+    canaries += _more(left_out, "canaries") or ("" if canaries else _no_run(probe))
     style = _STATES[_state(probe, conditions)].style
     return (
         f'<article class="{style}"><header class="name"><h2>{_text(container.replica)}</h2>'
@@ -263,7 +264,7 @@ class _State(NamedTuple):
 
 _STATES = (  # the worst first
     _State("down", "down"),
-    _State("down", "without address"),
+    _State("down", "not polled"),
     _State("critical", "to act on now"),
     _State("failing", "with a failing canary"),
     _State("failing", "in trouble"),
@@ -287,8 +288,9 @@ def _state(probe: PolledProbe, conditions: Sequence[Condition]) -> int:
         return 3
     if conditions:
         return _IN_TROUBLE
-    judged = probe.findings.judgements.values() if probe.findings is not None else ()
-    return 5 if any(judgement.state == "regressed" for judgement in judged) else 6
+    judged = probe.findings.judgements.items() if probe.findings is not None else ()
+    slower = (name for name, judgement in judged if judgement.state == "regressed")
+    return 5 if any(probe.side(name) != "old" for name in slower) else 6
 
 
 def _top(states: Iterable[int]) -> str:
@@ -317,14 +319,34 @@ def _condition(condition: Condition) -> str:
     return f'<p class="condition {condition.severity}">{link}</p>'
 
 
-def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Findings, policy: Policy) -> str:
+def _no_run(probe: PolledProbe) -> str:
+    """What a start does before its first run: a model may take minutes to load."""
+    if not probe.up:
+        return ""
+    states = probe.reported.rows("infercanary_canary_state")
+    now = [f"{_text(labels['canary'], 120)} is {_text(labels['state'])}" for labels, on in states if on]
+    what = ", ".join(now[:_MOST_STATES]) or "it reports no canary"
+    return _note(f"no run yet: {what}")
+
+
+def _canary(
+    name: str, probe: PolledProbe, runs: Sequence[RunSummary], findings: Findings, policy: Policy
+) -> str:
     last = runs[-1]
     shown = next((run for run in reversed(runs) if run.median is not None), last)
-    judgement, drift = findings.judgements.get(name), findings.drifts.get((container, name))
-    verdict = _verdict(judgement, findings.sentences[name]) if judgement is not None else ""
-    if judgement is None or judgement.state == "no_baseline":
-        verdict += f'<p class="collected soft">{baseline(runs, policy)}</p>'
-    measures = _measures(findings.measures.get(name, {}))
+    judgement, drift = findings.judgements.get(name), findings.drifts.get((probe.container.replica, name))
+    side = probe.side(name)
+    if judgement is None:
+        verdict = _note(baseline(runs, policy))
+    elif side == "old":
+        verdict = _note("runs the old image: the verdict is on the cards of the containers with the new one")
+    elif side == "unjudged":
+        verdict = _note("runs an image that the judge has no run of yet")
+    else:
+        verdict = _verdict(judgement, findings.sentences[name])
+        if judgement.state == "no_baseline":
+            verdict += _note(baseline(runs, policy, judgement.runs))
+        verdict += _measures(findings.measures.get(name, {}))
     trouble = ""
     if last.outcome != "ok":
         detail = f": {_text(last.detail, 300)}" if last.detail else ""
@@ -334,8 +356,12 @@ def _canary(name: str, container: str, runs: Sequence[RunSummary], findings: Fin
         f'<span class="now">{milliseconds(shown.median)} <small>ms</small></span>'
         f'<span class="spread"><span><small>min </small>{milliseconds(shown.low)}</span>'
         f"<span><small>max </small>{milliseconds(shown.high)}</span></span>{sparkline(runs)}{trouble}"
-        f"{verdict}{measures}{_drift(drift) if drift is not None else ''}</div>"
+        f"{verdict}{_drift(drift) if drift is not None else ''}</div>"
     )
+
+
+def _note(words: str) -> str:
+    return f'<p class="collected soft">{words}</p>'
 
 
 def _verdict(judgement: Judgement, sentence: str) -> str:

@@ -20,14 +20,17 @@ def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
     data = {node["refId"]: node["model"] for node in rules["infercanary-image-regressed-warning"]["data"]}
     shown = yaml.safe_load((ROOT / "prometheus/tests/upgrades.yml").read_text(encoding="utf-8"))
     [scenario] = [test for test in shown["tests"] if test["name"] == "a slower image, rolled back"]
-    [sentence] = {
+    [description] = {
         alert["exp_annotations"]["description"]
         for case in scenario["alert_rule_test"]
         for alert in case["exp_alerts"]
         if case["alertname"] == "InferCanaryImageRegressed"
     }
+    sentence, images = description.split(". Images: ")
+    old, new = images.split(" → ")
     alert = '{service="search",canary="resnet"}'
-    with_sentence = alert.replace("}", f',sentence="{sentence}"}}')
+    said = f',sentence="{sentence}",baseline_image="{old}",candidate_image="{new}"}}'
+    with_sentence = alert.replace("}", said)
     links = 'grafana="http://127.0.0.1:3000",runbooks="http://127.0.0.1:9797/runbooks"'
     with_links = alert.replace("}", f",{links}}}")
     tests = [

@@ -263,6 +263,30 @@ def test_enable_with_another_word_is_found_and_said(enable: str) -> None:
     )
 
 
+@pytest.mark.parametrize("given", ["enabled", "enalbe", "service", "port"])
+def test_labels_of_ours_without_enable_are_found_and_said(given: str) -> None:
+    """`infercanary.enabled=true` was silent: neither the page nor the log knew of the container."""
+    entry = listed()
+    entry["Labels"] = {f"infercanary.{given}": "true"}
+    [container] = seen(entry, exporter())
+    assert container.url is None
+    assert container.url_missing == (
+        "label infercanary.enable is missing, so the probe is not polled; write true, or false if no probe is meant"
+    )
+    meant = given.startswith("en")
+    assert ("did you mean infercanary.enable?" in "".join(container.notes)) == meant
+
+
+def test_a_server_that_is_watched_and_labels_that_an_image_brings_ask_for_nothing() -> None:
+    server = {**listed(), "Labels": {"infercanary.watched-by": "side"}}
+    assert seen(server, exporter()) == []
+    entry = {**listed(), "Labels": {"infercanary.port": "8000"}}
+    listing = msgspec.convert([entry], list[ListedContainer])
+    assert containers(listing, [ListedImage(IMAGE, None, entry["Labels"])], []) == []
+    assert containers(listing, [], []) == [], "whether the image brings it is not known"
+    assert len(containers(listing, [ListedImage(IMAGE, None, None)], [])) == 1
+
+
 @pytest.mark.parametrize("enable", ["no", "False", "off", "0", ""])
 def test_enable_that_says_no_is_no(enable: str) -> None:
     assert seen(listed(enable=enable), exporter()) == []

@@ -159,6 +159,36 @@ def test_who_asks_for_it_by_annotation_or_label() -> None:
     assert containers(pod(annotations=no, labels=ENABLED)) == (), "the annotation is nearer"
 
 
+@pytest.mark.parametrize(
+    ("annotations", "missing", "note"),
+    [
+        (
+            {"infercanary.io/enabled": "true"},
+            "annotation infercanary.io/enable is missing, so the probe is not polled",
+            "annotation infercanary.io/enabled: not known; did you mean infercanary.io/enable?",
+        ),
+        (
+            {"infercanary.io/service": "search"},
+            "annotation infercanary.io/enable is missing, so the probe is not polled",
+            "",
+        ),
+        (
+            {"infercanary.io/enable": "yes"},
+            "annotation infercanary.io/enable: 'yes' is neither true nor false; write true",
+            "",
+        ),
+    ],
+)
+def test_a_mistake_in_who_asks_is_found_and_said(
+    annotations: dict[str, str], missing: str, note: str
+) -> None:
+    metadata = msgspec.structs.replace(pod().metadata, annotations=annotations)
+    found = only(msgspec.structs.replace(pod(), metadata=metadata))
+    assert found.url is None
+    assert found.url_missing.startswith(missing)
+    assert found.notes == ((note,) if note else ())
+
+
 PORT = [{"name": "http", "containerPort": 80}, {"name": "infercanary", "containerPort": 9101}]
 
 

@@ -17,11 +17,13 @@ from infercanary.exporter.conditions import Condition
 from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.drawing import before_and_after, sparkline
 from infercanary.exporter.history import RunSummary, baseline
+from infercanary.exporter.judging.findings import Findings
+from infercanary.exporter.judging.sides import Sides
 from infercanary.exporter.polled import PolledProbe
 from infercanary.exporter.status import _measures, _verdict
 from infercanary.exporter.tags import tag_moves
 from infercanary.judge.measures import MeasureVerdict
-from infercanary.judge.model import Judgement, State
+from infercanary.judge.model import Generation, Judgement, State
 from infercanary.judge.origin import Origin
 
 
@@ -303,3 +305,69 @@ def test_a_card_has_a_bound_and_counts_what_it_leaves_out(monkeypatch: pytest.Mo
     whole = page(probes)
     assert len(whole) < 12 * 40_000 and whole.count("<article") == 12
     assert len(re.findall(r"and \d+ canaries more", whole)) == 12
+
+
+def judged(image_id: str, sides: Sides, judgement: Judgement) -> PolledProbe:
+    """A container that runs an image, in a service with a verdict."""
+    probe = Reported().probe
+    start = Generation(
+        service="search",
+        container="search-1",
+        boot_id="b",
+        started_at=0.0,
+        image="search:1",
+        image_id=image_id,
+    )
+    probe.generations["b"] = start, []
+    probe.history.take(runs(1))
+    probe.findings = Findings(
+        judgements={"resnet": judgement}, sentences={"resnet": "what the judge says"}, sides={"resnet": sides}
+    )
+    shift = Family("infercanary_shift_ratio", "gauge", "", ("canary",), (Point(("resnet",), 3.0),))
+    cause = ("infercanary_shift_cause", ("canary", "cause", "changed"), ("resnet", "image", "image"), 1.0)
+    verdict = ("infercanary_verdict", ("canary", "verdict"), ("resnet", "regressed"), 1.0)
+    at = ("infercanary_upgrade_timestamp_seconds", ("canary",), ("resnet",), time.time())
+    rows = [
+        Family(n, "gauge", "", labels, (Point(values, v),)) for n, labels, values, v in (cause, verdict, at)
+    ]
+    probe.own.take([*probe.families(0.0), shift, *rows], 0.0)
+    return probe
+
+
+REGRESSED = Judgement(
+    state="regressed", upgraded_at=1.0, shift=3.0, low=2.0, high=4.0, baseline_image="search:1 (1)",
+    candidate_image="search:1 (2)",
+)  # fmt: skip
+MINE = frozenset({("search-1", "b")})
+
+
+def test_a_replica_that_was_not_upgraded_is_not_called_slower() -> None:
+    new = page([judged("2", Sides(new=MINE), REGRESSED)])
+    assert "what the judge says" in new and "resnet is 300 % slower since the upgrade" in new
+    old = page([judged("1", Sides(old=MINE), REGRESSED)])
+    assert "what the judge says" not in old and "slower" not in old
+    assert "runs the old image: the verdict is on the cards of the containers with the new one" in old
+    assert '<article class="up">' in old
+
+
+def test_an_image_of_which_the_judge_has_no_run_is_not_the_only_one_that_was_seen() -> None:
+    alone = Judgement(state="no_baseline", candidate_image="search:1 (1)", runs=40)
+    shown = page([judged("2", Sides(), alone)])
+    assert "runs an image that the judge has no run of yet" in shown and "baseline 1" not in shown
+
+
+def test_a_container_that_was_created_again_keeps_its_services_baseline() -> None:
+    alone = Judgement(state="no_baseline", candidate_image="search:1 (1)", runs=11)
+    assert "baseline 11 of 24 runs" in page([judged("1", Sides(), alone)])
+    assert "baseline 1 of 24 runs" in page(
+        [judged("1", Sides(others=MINE), Judgement(state="no_baseline", runs=0))]
+    ), "its own are counted before the judge has them"
+
+
+def test_a_start_without_a_run_says_what_its_canaries_do() -> None:
+    shown = Reported(family("infercanary_canary_state", canary="<b>", state="opening")).page()
+    assert "no run yet: &lt;b&gt; is opening" in shown
+    assert "no run yet: it reports no canary" in Reported().page()
+    down = Reported().probe
+    down.up, down.trouble = False, "connection refused"
+    assert "no run yet" not in page([down])

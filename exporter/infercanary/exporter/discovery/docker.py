@@ -28,6 +28,7 @@ import structlog
 from infercanary.client.docker_api import DirectClient
 from infercanary.contract.report import Family
 from infercanary.contract.vocabulary import ENABLE_LABEL, SERVICE_LABEL, WATCHES_LABEL
+from infercanary.exporter.discovery.asking import label_text
 from infercanary.exporter.discovery.base import FOUND, UP, Container, DiscoveryKind, register
 from infercanary.exporter.discovery.docker_ends import DIED, Ends
 from infercanary.exporter.discovery.docker_listing import (
@@ -35,7 +36,6 @@ from infercanary.exporter.discovery.docker_listing import (
     ListedImage,
     ambiguous,
     containers,
-    label_text,
     own_ids,
 )
 from infercanary.exporter.discovery.kills import MemoryKill
@@ -225,11 +225,6 @@ class DockerDiscovery:
         if not self.up:
             log.info("docker answers", containers=len(found))
         self.up = self.tried = True
-        known = {(container.key, note) for container in self.containers for note in container.notes}
-        for container in found:
-            for note in container.notes:
-                if (container.key, note) not in known:
-                    log.warning(note, service=container.service, container=container.name)
         self.containers = tuple(found)
         self._kills += kills
         self._changed()

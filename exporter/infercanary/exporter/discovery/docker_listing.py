@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import NamedTuple
 
 import msgspec
 
 from infercanary.contract.report import DEFAULT_PORT
-from infercanary.contract.text import printable
 from infercanary.contract.vocabulary import (
     ENABLE_LABEL,
     PORT_LABEL,
@@ -19,6 +17,7 @@ from infercanary.contract.vocabulary import (
     WATCHED_BY_LABEL,
     WATCHES_LABEL,
 )
+from infercanary.exporter.discovery.asking import is_off, label_text, mistake, unknown
 from infercanary.exporter.discovery.base import Container, as_port, url_mistake
 from infercanary.judge.origin import Origin
 
@@ -26,11 +25,9 @@ _COMPOSE_SERVICE = "com.docker.compose.service"
 _COMPOSE_PROJECT = "com.docker.compose.project"
 _COMPOSE_HASH = "com.docker.compose.config-hash"
 """Compose gives it to each container that it starts, and to no image that it builds."""
-_OFF = ("", "false", "no", "off", "0")
 _PREFIX = "infercanary."
 _LOCAL = "localhost/"
 """Before the names of images that Podman has from no registry; Docker names them without."""
-_MOST_NOTES = 8
 _LABELS = (ENABLE_LABEL, SERVICE_LABEL, PORT_LABEL, SOCKET_LABEL, WATCHES_LABEL, WATCHED_BY_LABEL)
 _IDENTITY = (SERVICE_LABEL, SOCKET_LABEL, WATCHES_LABEL)
 """Who a container is: whoever built its image is not asked."""
@@ -82,7 +79,7 @@ class ListedImage(msgspec.Struct, rename="pascal"):
 def containers(
     listing: Sequence[ListedContainer], images: Iterable[ListedImage], own_ids: Sequence[str]
 ) -> list[Container]:
-    """The containers that ask for it by label.
+    """The containers that ask for it by label, or seem to: one with other labels of ours has no URL, and says why.
 
     Args:
         listing: GET /containers/json.
@@ -98,7 +95,7 @@ def containers(
     docker = _Docker(listing, by_id, {image.id: image for image in images}, own)
     found = []
     for listed in listing:
-        if (listed.labels or {}).get(ENABLE_LABEL, "").lower() not in _OFF:
+        if _asks(listed, docker.by_image.get(listed.image_id)):
             try:
                 found.append(_container(listed, docker))
             except Exception as error:  # a fault of ours must cost this container only
@@ -118,10 +115,26 @@ class _Docker(NamedTuple):
     """The exporter's own container."""
 
 
+def _asks(listed: ListedContainer, image: ListedImage | None) -> bool:
+    """Whether it has the label, or others of ours without it: ``infercanary.enabled=true`` must not go unnoticed.
+
+    A label that its image brings is no sign that somebody meant this container, and a server that is watched has one
+    without a probe of its own.
+    """
+    labels = listed.labels or {}
+    if ENABLE_LABEL in labels or image is None:
+        return not is_off(labels.get(ENABLE_LABEL, ""))
+    brought = image.labels or {}
+    return any(
+        name.startswith(_PREFIX) and name != WATCHED_BY_LABEL and value != brought.get(name)
+        for name, value in labels.items()
+    )
+
+
 def _container(listed: ListedContainer, docker: _Docker) -> Container:
     """One that asks for it."""
     labels = listed.labels or {}
-    enable = labels.get(ENABLE_LABEL, "").lower()
+    wrong = mistake("label", ENABLE_LABEL, labels.get(ENABLE_LABEL))
     name = _name(listed)
     own_image = docker.by_image.get(listed.image_id)
     labels, brought = _given(labels, (own_image.labels if own_image else None) or {})
@@ -129,9 +142,8 @@ def _container(listed: ListedContainer, docker: _Docker) -> Container:
     if url is not None and (writers := _writers(url, listed, docker.own, docker.listing)) - {name}:
         several = ", ".join(map(label_text, sorted(writers)))
         url, missing = None, f"its socket's volume is writable for {several}; give each its own"
-    if enable != "true":
-        wrong = label_text(labels[ENABLE_LABEL])
-        url, missing = None, f"label {ENABLE_LABEL}: {wrong!r} is neither true nor false; write true"
+    if wrong:
+        url, missing = None, wrong
     watched: ListedContainer | None = listed
     if server := labels.get(WATCHES_LABEL):
         running = next((each for each in docker.listing if _name(each) == server), None)
@@ -153,7 +165,11 @@ def _container(listed: ListedContainer, docker: _Docker) -> Container:
     composed, notes = _compose_service(labels, (own_image.labels if own_image else None) or {})
     return Container(
         service=label_text(labels.get(SERVICE_LABEL) or composed or name),
-        notes=(*_unknown(labels), *brought, *(notes if not labels.get(SERVICE_LABEL) else ())),
+        notes=(
+            *unknown("label", _PREFIX, labels, _LABELS),
+            *brought,
+            *(notes if not labels.get(SERVICE_LABEL) else ()),
+        ),
         name=name,
         id=listed.id,
         image=described.image.removeprefix(_LOCAL),
@@ -239,18 +255,6 @@ def _compose_service(labels: Mapping[str, str], image: Mapping[str, str]) -> tup
     )
 
 
-def _unknown(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """A note for each label with our prefix that means nothing."""
-    notes = []
-    for label in sorted(labels):
-        if label.startswith(_PREFIX) and label not in _LABELS:
-            known = [each.removeprefix(_PREFIX) for each in _LABELS]
-            near = get_close_matches(label.removeprefix(_PREFIX), known, 1)
-            remedy = f"did you mean {_PREFIX}{near[0]}?" if near else f"the labels are {', '.join(_LABELS)}"
-            notes.append(f"label {label_text(label)}: not known; {remedy}")
-    return tuple(notes[:_MOST_NOTES])
-
-
 def ambiguous(listing: Sequence[ListedContainer], images: Iterable[ListedImage]) -> dict[str, list[str]]:
     """Compose services that several projects have → those projects.
 
@@ -292,15 +296,6 @@ def own_ids(hostname: str, mountinfo: str) -> list[str]:
 def _name(listed: ListedContainer) -> str:
     """Its own name: ``/name``. Legacy links add others, such as ``/other/alias``."""
     return next((name[1:] for name in listed.names if name.count("/") == 1), listed.id[:12])
-
-
-def label_text(text: str) -> str:
-    """``text`` as a label's value: printable and bounded.
-
-    Args:
-        text: Anything.
-    """
-    return printable(text, 256)
 
 
 def _digest(reference: str, digests: Sequence[str]) -> str:

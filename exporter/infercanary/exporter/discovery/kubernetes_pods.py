@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from infercanary.contract.report import DEFAULT_PORT
-from infercanary.contract.text import printable
+from infercanary.exporter.discovery.asking import is_off, label_text, mistake, unknown
 from infercanary.exporter.discovery.base import Container, as_port
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.judge.model import ImageForm
@@ -22,6 +22,8 @@ ENABLE = "infercanary.io/enable"
 SERVICE = "infercanary.io/service"
 PORT = "infercanary.io/port"
 WATCHES = "infercanary.io/watches"
+_PREFIX = "infercanary.io/"
+_ANNOTATIONS = (ENABLE, SERVICE, PORT, WATCHES)
 PORT_NAME = "infercanary"
 """Of a container's port: there its probe answers."""
 
@@ -117,15 +119,26 @@ class Pod(msgspec.Struct):
         return _unix(self.metadata.creation_timestamp)
 
 
-def is_enabled(pod: Pod) -> bool:
-    """Whether it asks for it, by annotation or label; an annotation that says no counts more.
+def asks(pod: Pod) -> bool:
+    """Whether it asks for it, by annotation or label, or seems to: other annotations of ours without it are a mistake.
 
     Args:
         pod: Any.
     """
-    metadata = pod.metadata
-    value = (metadata.annotations or {}).get(ENABLE) or (metadata.labels or {}).get(ENABLE, "")
-    return value.lower() == "true"
+    value = _enable(pod)
+    if value is None:
+        return any(name.startswith(_PREFIX) for name in pod.metadata.annotations or {})
+    return not is_off(value)
+
+
+def _enable(pod: Pod) -> str | None:
+    """What it asks; an annotation counts more than a label. None where it has neither."""
+    both = [
+        given[ENABLE]
+        for given in (pod.metadata.annotations, pod.metadata.labels)
+        if given and ENABLE in given
+    ]
+    return next(filter(None, both), both[0] if both else None)
 
 
 def containers(pod: Pod) -> tuple[Container, ...]:
@@ -138,7 +151,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
         One for each container that has a port with the name, or else for the one that the annotation's port is in;
         none where the pod does not ask for it, or where they do not run.
     """
-    if not is_enabled(pod):
+    if not asks(pod):
         return ()
     annotations = pod.metadata.annotations or {}
     statuses = {
@@ -147,6 +160,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
         for status in each or ()
     }
     listed = {each.name: each for each in (*(pod.spec.init_containers or ()), *pod.spec.containers)}
+    notes = unknown("annotation", _PREFIX, annotations, _ANNOTATIONS)
     found = []
     for name, port, missing in _probes(pod, annotations):
         status = statuses.get(name)
@@ -179,6 +193,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
                 url=_url(pod.status.pod_ip, port),
                 url_missing=missing or ("" if pod.status.pod_ip else "the pod has no address yet"),
                 server_gone=watched is None,
+                notes=notes,
             )
         )
     return tuple(found)
@@ -186,12 +201,14 @@ def containers(pod: Pod) -> tuple[Container, ...]:
 
 def _probes(pod: Pod, annotations: Mapping[str, str]) -> list[tuple[str, int, str]]:
     """Name, port and what is wrong of each container with a probe; the port is 0 where it is not known."""
+    if wrong := mistake("annotation", ENABLE, _enable(pod)):
+        return [(each.name, 0, wrong) for each in pod.spec.containers[:1]]
     candidates = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     given = annotations.get(PORT, "")
     number = as_port(given or str(DEFAULT_PORT))
     if number is None:
-        mistake = f"annotation {PORT}: {label_text(given)!r} is not a port; write a number from 1 to 65535, in quotes"
-        return [(each.name, 0, mistake) for each in pod.spec.containers[:1]]
+        wrong = f"annotation {PORT}: {label_text(given)!r} is not a port; write a number from 1 to 65535, in quotes"
+        return [(each.name, 0, wrong) for each in pod.spec.containers[:1]]
     if not given:
         named = [
             (each.name, port.container_port, "")
@@ -333,15 +350,6 @@ def memory_kills(pod: Pod, found: Sequence[Container]) -> list[MemoryKill]:
         for name in (container.id, container.watched_id)
         if name and name in ends
     ]
-
-
-def label_text(text: str) -> str:
-    """``text`` as a label's value: printable and bounded.
-
-    Args:
-        text: Anything.
-    """
-    return printable(text, 256)
 
 
 def _url(address: str, port: int) -> str | None:

@@ -15,8 +15,8 @@ from infercanary.exporter.discovery.base import Container
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.exporter.discovery.kubernetes_pods import (
     Pod,
+    asks,
     containers,
-    is_enabled,
     memory_kills,
     reachable,
 )
@@ -175,7 +175,7 @@ class NodePods:
         """
         page = _list.decode(body)
         for raw in page.items or ():
-            if (pod := self._decoded(raw)) is not None and is_enabled(pod):
+            if (pod := self._decoded(raw)) is not None and asks(pod):
                 if len(self._listed) < MAX_PODS:
                     self._listed[pod.key] = self._known(pod, self._pods.get(pod.key))
                 else:
@@ -219,7 +219,7 @@ class NodePods:
 
     def _take(self, pod: Pod, *, is_gone: bool) -> None:
         before = self._pods.get(pod.key)
-        if is_gone or not is_enabled(pod):
+        if is_gone or not asks(pod):
             if before is not None:
                 del self._pods[pod.key]
                 self.changed = self.changed or bool(before.containers)
