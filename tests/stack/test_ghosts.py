@@ -241,7 +241,7 @@ def test_a_a_slower_image(ghosts: Ghosts, upgrades: float, request: pytest.Fixtu
     # At the first look its interval may still reach down to less than severe.
     alert = stack.alert("InferCanaryImageRegressed", "classify", severity="critical")
     # On a slow machine with few cores its neighbours feel how much it computes, and that is the host's part.
-    assert re.search(r"classify: resnet18 is [\d.]+% slower since the upgrade", alert.text), alert.text
+    assert re.search(r"classify: resnet18 is [\d.]+ % slower since the upgrade", alert.text), alert.text
     assert re.search(r"\]: (host [^,]+, [^,]+, )?image", alert.text), alert.text
     changed = r"regressed \+[\d.]+ % \[\+[\d.]+, \+[\d.]+\]: (image;|host \+.* image \+)"
     assert re.search(changed, alert.text), alert.text
