@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, get_args
 
 from markdown_it import MarkdownIt
+from markdown_it.token import Token
 
 import infercanary.exporter
 import infercanary.probe
@@ -543,7 +544,8 @@ def web_page(markdown: str) -> str:
     """A page of the docs as the exporter serves it: HTML, with ids as GitHub makes them, and links that lead out of it.
 
     Args:
-        markdown: With links to headings, to web addresses, and to other pages of the docs, of which the words stay.
+        markdown: With links to headings, to web addresses, and to other pages of the docs; those are not served, so
+            their files are named.
     """
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
@@ -552,15 +554,19 @@ def web_page(markdown: str) -> str:
             name = re.sub(r"[^\w\s-]", "", content.content.lower())
             heading.attrSet("id", re.sub(r"\s", "-", name))
     for token in tokens:
-        inside = token.children or []
-        keeps = True
-        for child in inside:
+        inside, elsewhere = [], ""
+        for child in token.children or []:
             if child.type == "link_open":
-                keeps = str(child.attrGet("href")).startswith(("#", "https://", "http://"))
-            if child.type in ("link_open", "link_close") and not keeps:
-                child.hidden = True
-            keeps = keeps or child.type == "link_close"
-        token.children = [child for child in inside if not child.hidden] or token.children
+                target = str(child.attrGet("href"))
+                elsewhere = (
+                    "" if target.startswith(("#", "https://", "http://")) else target.partition("#")[0]
+                )
+            if elsewhere and child.type == "link_close":
+                inside.append(Token("text", "", 0, content=f" (docs/{elsewhere})"))
+            elif not (elsewhere and child.type == "link_open"):
+                inside.append(child)
+        if token.children:
+            token.children = inside
     html = parser.renderer.render(tokens, parser.options, {})
     return "\n".join(line.rstrip() for line in html.splitlines()) + "\n"
 

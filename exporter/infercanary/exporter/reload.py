@@ -13,7 +13,7 @@ import structlog
 
 from infercanary.command.settings import UsageError
 from infercanary.contract.report import Family, Metric
-from infercanary.exporter.config import ExporterConfig, check
+from infercanary.exporter.config import ExporterConfig, check, remarks
 
 log = structlog.get_logger(__name__)
 
@@ -128,6 +128,9 @@ class LiveConfig:
         if is_new or not was_ok:
             log.info("config reloaded")
         if is_new:
+            for remark in remarks(new):
+                if remark not in remarks(self.current):
+                    log.warning(remark)
             self.current = new
             self._changed(new)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import accumulate, pairwise, takewhile
 from statistics import median
 from typing import Any
 
@@ -365,7 +365,12 @@ def _bottlenecks(causes: Causes, policy: Policy) -> str:
     named = {limit: share for limit, share in causes.bottlenecks.items() if share >= policy.phase_share}
     if not named.keys() - {"unknown"}:
         return ""
-    return " and ".join(f"{limit} {100 * share:.0f} %" for limit, share in named.items()) + " of the change"
+    # Sums are rounded, not shares: so what adds up to the whole change is never 101 %.
+    sums = [0, *(round(100 * total) for total in accumulate(named.values()))]
+    parts = (
+        f"{limit} {after - before} %" for limit, (before, after) in zip(named, pairwise(sums), strict=True)
+    )
+    return " and ".join(parts) + " of the change"
 
 
 def _phases(causes: Causes) -> str:

@@ -85,6 +85,20 @@ async def test_reload_by_request_answers_with_the_mistake(
         assert status == 405
 
 
+async def test_what_a_changed_file_leaves_out_is_said_once(tmp_path: Path) -> None:
+    """A file that was emptied lost the links of all alerts, and nothing said so before the next start."""
+    path = tmp_path / "exporter.yaml"
+    path.write_text("links: {runbooks: 'http://gpu-1:9797/runbooks'}\npoll_seconds: 2\n")
+    live = LiveConfig(check(path), path, lambda config: None, ())
+    with capture_logs() as lines:
+        for text in ("", "poll_seconds: 3\n"):
+            path.write_text(text)
+            live._rests_until = 0.0
+            await live.reload()
+    said = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert len(said) == 1 and said[0].startswith("links.runbooks is empty")
+
+
 async def test_without_a_file_there_is_nothing_to_reload(exporter: Any, config: Any) -> None:
     async with exporter(config()) as run:
         status, line = await run.post("/-/reload")

@@ -169,6 +169,11 @@ def worded(causes: Causes) -> str:
     return sentence(Judgement(state="regressed", shift=1.0, low=0.9, high=1.1, causes=causes))
 
 
+def test_parts_of_a_change_never_add_up_to_more_than_all_of_it() -> None:
+    three = Causes(bottlenecks={"scheduling": 0.336, "compute": 0.336, "memory": 0.328})
+    assert "scheduling 34 % and compute 33 % and memory 33 % of the change" in worded(three)
+
+
 def test_phases_stand_beside_it_where_they_say_more() -> None:
     both = Causes(bottlenecks={"scheduling": 0.7, "compute": 0.3}, phases={"launch": 0.7, "compute": 0.3})
     assert worded(both).endswith(
