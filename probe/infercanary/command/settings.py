@@ -15,13 +15,15 @@ import yaml
 T = TypeVar("T")
 
 _MAX_BYTES = 1_000_000
+_HEAD, _TAIL = 1_500, 500  # of an error: where it is, and the fix; between them may be all of a value
 
 
 class UsageError(Exception):
     """A mistake in what a person wrote. Its text is one line: the place, what is wrong, and the fix."""
 
     def __str__(self) -> str:
-        return " ".join(super().__str__().split())
+        text = " ".join(super().__str__().split())
+        return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]} … {text[-_TAIL:]}"
 
 
 def load(path: str | os.PathLike[str], kind: type[T]) -> T:

@@ -116,3 +116,9 @@ def test_convert_without_a_place() -> None:
 
 def test_a_mistake_is_one_line_whatever_is_in_it() -> None:
     assert str(UsageError("two\nlines \t of  text")) == "two lines of text"
+
+
+def test_a_huge_value_leaves_room_for_the_place_and_the_fix() -> None:
+    line = str(UsageError(f"f.yaml: host: `{'x' * 600_000}` is no host; give a name"))
+    assert line.startswith("f.yaml: host: `xxx") and line.endswith("` is no host; give a name")
+    assert len(line) < 2_100
