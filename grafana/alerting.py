@@ -5,10 +5,11 @@ is there, also where its value is 0; and no series is no alert. Off by default, 
 mounted by default only takes away what was there, if they were on.
 
 A text of Grafana cannot ask Prometheus. So what the annotations read is an instant query of the rule: L has the links
-as labels, S the judge's sentence, T is when to begin to look. Grafana gives an alert the values of all queries whose
-labels contain the alert's own, and only of those (pkg/services/ngalert/eval/eval.go, "matching labels"): each of them
-is the alert's own expression with something added. Without data there are no values, and an annotation is expanded all
-the same; so each stands within ``with $values.A``, and then says nothing instead of failing.
+as labels, S the judge's sentence, I the images of its upgrade, T is when to begin to look. Grafana gives an alert the
+values of all queries whose labels contain the alert's own, and only of those (pkg/services/ngalert/eval/eval.go,
+"matching labels"): each of them is the alert's own expression with something added. Without data there are no values,
+and an annotation is expanded all the same; so each stands within ``with $values.A``, and then says nothing instead of
+failing.
 """
 
 from __future__ import annotations
@@ -59,12 +60,13 @@ _SENTENCE = re.compile(
 )
 """How it reads the judge's sentence."""
 _IMAGES = re.compile(
-    r'\{\{- with printf "topk\(1, timestamp\((?P<metric>infercanary_upgrade_info)\{'
-    r'(?P<by>\w+=%q(?:,\w+=%q)*)[^}]*\}\)\)" (?:\$labels\.\w+ )+\| query \}\}'
+    r'\{\{- with printf "topk\(1, timestamp\((?P<metric>infercanary_upgrade_info)'
+    r'\{(?P<by>\w+=%q(?:,\w+=%q)*)(?P<which>[^}]*)\}\)(?P<found> and on \([\w, ]+\) [\w:]+)(?:\{cause[^}]+\})?\)" '
+    r"(?:\$labels\.\w+ )+\| query \}\}"
     r'(?P<text>[^{]*)\{\{ \. \| first \| label "baseline_image" \}\}'
     r'(?P<arrow>[^{]*)\{\{ \. \| first \| label "candidate_image" \}\}'
 )
-"""And the images of an upgrade, after the sentence."""
+"""And the images of its upgrade."""
 _SINCE = re.compile(
     r'\{\{ with printf "1000 \* \(max\((?P<metric>\w+)\{(?P<by>\w+=%q(?:,\w+=%q)*)\}\) - (?P<before>\d+)\)" '
     r'(?:\$labels\.\w+ )+\| query \}\}&from=\{\{ \. \| first \| value \| printf "%\.0f" \}\}'
@@ -214,8 +216,7 @@ def template(text: str, name: str) -> str:
     text = _LINK.sub(r"{{ with $values.L }}{{ .Labels.\g<name> }}", text)
     text = _SENTENCE.sub("{{ with $values.S }}{{ .Labels.sentence }}", text)
     text = _IMAGES.sub(
-        r"{{- with $values.S }}{{ if ne .Labels.baseline_image .Labels.candidate_image }}\g<text>"
-        r"{{ .Labels.baseline_image }}\g<arrow>{{ .Labels.candidate_image }}{{ end }}",
+        r"{{- with $values.I }}\g<text>{{ .Labels.baseline_image }}\g<arrow>{{ .Labels.candidate_image }}",
         text,
     )
     text = _SINCE.sub('{{ with $values.T }}&from={{ printf "%.0f" .Value }}', text)
@@ -232,7 +233,9 @@ def _data(expression: str, texts: Mapping[str, str]) -> Iterator[Rule]:
     if _LINK.search(every):
         yield _query("L", linked(expression))
     if found := _SENTENCE.search(every):
-        yield _query("S", said(expression, found, _IMAGES.search(every)))
+        yield _query("S", labelled(expression, found, "sentence"))
+    if found := _IMAGES.search(every):
+        yield _query("I", labelled(expression, found, "baseline_image, candidate_image"))
     if times := {found[0]: found for found in _SINCE.finditer(every)}:
         yield _query("T", since(expression, [*times.values()]))
 
@@ -247,22 +250,19 @@ def linked(expression: str) -> str:
     return f"(\n{expression}\n) * on () group_left (grafana, runbooks) {links}"
 
 
-def said(expression: str, found: re.Match[str], images: re.Match[str] | None = None) -> str:
-    """The alert's own series with the judge's sentence as one more label, and with the images of the upgrade.
+def labelled(expression: str, found: re.Match[str], labels: str) -> str:
+    """The alert's own series with labels of the judge's: its sentence, or the images that it is about.
 
     Args:
         expression: The alert's, as PromQL.
-        found: How an annotation reads the sentence.
-        images: How it reads the images; None where it does not.
+        found: How an annotation reads them.
+        labels: Their names.
     """
-    by = ", ".join(_labels(found))
-    newest = f"topk by ({by}) (1, timestamp({found['metric']}){found['found'] or ''}) ^ 0"
-    asked = f"(\n{expression}\n) * on ({by}) group_left (sentence) {newest}"
-    if images is None:
-        return asked
-    by = ", ".join(_labels(images))
-    newest = f"topk by ({by}) (1, timestamp({images['metric']})) ^ 0"
-    return f"{asked}\n  * on ({by}) group_left (baseline_image, candidate_image) {newest}"
+    by, parts = ", ".join(_labels(found)), found.groupdict()
+    which = (parts.get("which") or "").replace("\\", "").lstrip(",")
+    metric = f"{parts['metric']}{{{which}}}" if which else parts["metric"]
+    newest = f"topk by ({by}) (1, timestamp({metric}){parts['found'] or ''}) ^ 0"
+    return f"(\n{expression}\n) * on ({by}) group_left ({labels}) {newest}"
 
 
 def since(expression: str, times: Sequence[re.Match[str]]) -> str:

@@ -64,6 +64,21 @@ def test_the_overlay_names_what_images_are_built_on_by_its_digest() -> None:
     assert all(made[name]["build"] == {"additional_contexts": contexts} for name in built)
 
 
+@pytest.mark.parametrize("overlays", [[], ["compose.gpu.yml"]])
+def test_each_image_of_ours_is_built_by_one_service(overlays: list[str]) -> None:
+    """Of two that build one tag, the image of the first loses its name; one that nobody builds cannot be started."""
+    services = {name: dict(service) for name, service in COMPOSE["services"].items()}
+    for overlay in overlays:
+        for name, more in yaml.safe_load((ROOT / overlay).read_text(encoding="utf-8"))["services"].items():
+            build = {**services[name].get("build", {}), **more.get("build", {})}
+            services[name] |= more | ({"build": build} if build else {})
+    built = [service["image"] for service in services.values() if "build" in service]
+    assert sorted(built) == sorted(
+        {each["image"] for each in services.values() if "infercanary-" in each["image"]}
+    )
+    assert all("dockerfile" in service["build"] for service in services.values() if "build" in service)
+
+
 def test_the_compose_file_itself_has_exact_tags() -> None:
     for image in pin.pulled(COMPOSE).values():
         assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+(\.\d+)?(-[a-z]+)?", image), image

@@ -45,8 +45,8 @@ class Known(NamedTuple):
     """A Unix time."""
     ended_at: float | None = None
     """When the kernel last ended it for memory; a Unix time."""
-    old: Collection[str] = ()
-    """Canaries of which it still runs what the last upgrade replaced: what that did is not this container's."""
+    others: Collection[str] = ()
+    """Canaries of which it runs another image than the verdict is about: what that one did is not this container's."""
 
     def age(self, name: str, labels: Mapping[str, str]) -> float | None:
         """Seconds since the time that a series has.
@@ -373,7 +373,7 @@ _CONTAINERS: tuple[Callable[[Known], Iterator[Condition]], ...] = (
 
 def _recent(view: Known, labels: Mapping[str, str]) -> bool:
     """Whether the upgrade is so recent that what it brought is an alert, and is this container's."""
-    if labels["canary"] in view.old:
+    if labels["canary"] in view.others:
         return False
     age = view.age("infercanary_upgrade_timestamp_seconds", {"canary": labels["canary"]})
     return age is not None and age < view.policy.finding_seconds

@@ -43,8 +43,8 @@ UP = Metric(
     "gauge",
     "1 if the last poll of the container's probe gave a valid report, else 0.",
     reading="`infercanary_up == 0` for some minutes is an alert: everything that the probe reports is missing during "
-    "that time. The status page has the reason, and `infercanary_poll_failures_total` has its kind. A container that "
-    "is gone has no series at all.",
+    "that time. The status page has the reason, and `infercanary_poll_failures_total` has its kind. Missing for a "
+    "container that is gone, and for one that has a label of InferCanary, but not `infercanary.enable`.",
 )
 AGE = Metric(
     "infercanary_report_age_seconds",
@@ -143,7 +143,7 @@ METRICS = (
     *metrics.METRICS,
 )
 
-Side = Literal["old", "new", "unjudged"]
+Side = Literal["old", "new", "other"]
 
 _TOGETHER_SECONDS = 60.0  # within which a sidecar and its server are started, in any order
 _COLD_START_BYTES = 8 << 10  # of the names of canaries in one family
@@ -320,18 +320,24 @@ class PolledProbe:
             canary: Its name.
 
         Returns:
-            ``old`` where the service was upgraded and this container was not; ``unjudged`` where it runs an image of
-            which the judge has no run yet; else ``new``, also where nothing was upgraded.
+            ``new`` where the verdict is about its image, also where nothing was upgraded; ``old`` where it runs what
+            that one replaced; else ``other``, such as for an image of which the judge has no run yet.
         """
-        found, start = self.findings, self.start
-        if found is None or start is None or canary not in found.judgements:
+        judgement = self.findings.judgements.get(canary) if self.findings is not None else None
+        if self.findings is None or judgement is None:
             return "new"
-        sides, judgement = found.sides.get(canary, Sides()), found.judgements[canary]
-        boot = start.container, start.boot_id
-        if boot in sides.old:
-            return "old"
-        names = judgement.baseline_image, judgement.candidate_image
-        return "new" if any(boot in side for side in sides) or image_name(start) in names else "unjudged"
+        if self.start is None:
+            return "other"
+        sides = self.findings.sides.get(canary, Sides())
+        boot, name = (self.start.container, self.start.boot_id), image_name(self.start)
+        if judgement.upgraded_at is None:
+            return "new" if boot in sides.others or name == judgement.candidate_image else "other"
+        # By its start, else by its image: the judge may not know the start yet, or another host's of that name.
+        if boot in sides.new or boot in sides.old:
+            return "new" if boot in sides.new else "old"
+        if name == judgement.candidate_image:
+            return "new"
+        return "old" if name == judgement.baseline_image else "other"
 
     def conditions(self, policy: Policy, now: float, ended_at: float | None) -> list[Condition]:
         """What alerts are about, as it is now.
@@ -346,8 +352,8 @@ class PolledProbe:
         """
         reported = self.reported if self.up else Signals(REPORTED)
         judged = self.findings.judgements if self.findings is not None else ()
-        old = [canary for canary in judged if self.side(canary) == "old"]
-        return conditions(Known(reported, self.own, policy, now, ended_at, old))
+        others = [canary for canary in judged if self.side(canary) != "new"]
+        return conditions(Known(reported, self.own, policy, now, ended_at, others))
 
     def gone(self, at: float) -> tuple[Generation, list[Family]] | None:
         """Note that its container is no more.
@@ -376,7 +382,7 @@ class PolledProbe:
         c = self.container
         shares = self.shared_gpus if self.up else {}
         return [
-            UP.family(float(self.up)),
+            UP.family({(): float(self.up)} if c.is_asked else {}),
             AGE.family({(): now - self.reported_at} if self.reported_at is not None else {}),
             INFO.family({(c.image, c.image_key, c.image_digest, c.id): 1.0}),
             POLL_DURATION.family({(): self.duration} if self.duration is not None else {}),

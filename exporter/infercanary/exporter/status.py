@@ -290,7 +290,7 @@ def _state(probe: PolledProbe, conditions: Sequence[Condition]) -> int:
         return _IN_TROUBLE
     judged = probe.findings.judgements.items() if probe.findings is not None else ()
     slower = (name for name, judgement in judged if judgement.state == "regressed")
-    return 5 if any(probe.side(name) != "old" for name in slower) else 6
+    return 5 if any(probe.side(name) == "new" for name in slower) else 6
 
 
 def _top(states: Iterable[int]) -> str:
@@ -339,9 +339,14 @@ def _canary(
     if judgement is None:
         verdict = _note(baseline(runs, policy))
     elif side == "old":
-        verdict = _note("runs the old image: the verdict is on the cards of the containers with the new one")
-    elif side == "unjudged":
-        verdict = _note("runs an image that the judge has no run of yet")
+        what = "model" if judgement.changed == "model" else "image"
+        verdict = _note(f"runs the old {what}; the verdict is about containers with the new one")
+    elif side == "other":
+        verdict = _note(
+            "runs an image that the judge has no run of yet"
+            if judgement.upgraded_at is None
+            else "runs another image than the last verdict is about"
+        )
     else:
         verdict = _verdict(judgement, findings.sentences[name])
         if judgement.state == "no_baseline":

@@ -61,13 +61,14 @@ def word(attribution: Attribution, policy: Policy) -> Judgement:
         else {}
     )
     if upgrade is None:
-        last = next((start.generation for start in reversed(live)), None)
+        last = next(reversed(live), None)
         return Judgement(
             state=decision.state,
-            candidate_image=image_name(last),
+            candidate_image=image_name(last.generation if last else None),
             restart_sd=restarts.sd,
             prior=policy.prior_number,
-            runs=_count(runs.selection.starts),
+            # Of one that was withdrawn they are no part of the next baseline.
+            runs=_count(each for each in runs.selection.starts if last and each.identity == last.identity),
             **edited,
         )
     old, new = (side[-1].generation if side else None for side in (upgrade.before, upgrade.after))

@@ -29,8 +29,8 @@ def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
     sentence, images = description.split(". Images: ")
     old, new = images.split(" → ")
     alert = '{service="search",canary="resnet"}'
-    said = f',sentence="{sentence}",baseline_image="{old}",candidate_image="{new}"}}'
-    with_sentence = alert.replace("}", said)
+    with_sentence = alert.replace("}", f',sentence="{sentence}"}}')
+    with_images = alert.replace("}", f',baseline_image="{old}",candidate_image="{new}"}}')
     links = 'grafana="http://127.0.0.1:3000",runbooks="http://127.0.0.1:9797/runbooks"'
     with_links = alert.replace("}", f",{links}}}")
     tests = [
@@ -43,6 +43,7 @@ def test_what_texts_read_has_the_labels_of_its_alert(tmp_path: Path) -> None:
             ("A", alert, 0.1243),
             ("L", with_links, 0.1243),
             ("S", with_sentence, 0.1243),
+            ("I", with_images, 0.1243),
             ("T", alert, 1000 * (3570 - 3600)),  # an hour before the upgrade
         )
     ]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -269,7 +270,7 @@ def test_labels_of_ours_without_enable_are_found_and_said(given: str) -> None:
     entry = listed()
     entry["Labels"] = {f"infercanary.{given}": "true"}
     [container] = seen(entry, exporter())
-    assert container.url is None
+    assert container.url is None and not container.is_asked
     assert container.url_missing == (
         "label infercanary.enable is missing, so the probe is not polled; write true, or false if no probe is meant"
     )
@@ -278,13 +279,26 @@ def test_labels_of_ours_without_enable_are_found_and_said(given: str) -> None:
 
 
 def test_a_server_that_is_watched_and_labels_that_an_image_brings_ask_for_nothing() -> None:
-    server = {**listed(), "Labels": {"infercanary.watched-by": "side"}}
-    assert seen(server, exporter()) == []
+    for others in ({}, {"infercanary.service": "search"}):
+        server = {**listed(), "Labels": {"infercanary.watched-by": "side", **others}}
+        assert seen(server, exporter()) == []
+    assert seen({**listed(), "Labels": {"infercanary.team": "search"}}, exporter()) == [], "a label of theirs"
     entry = {**listed(), "Labels": {"infercanary.port": "8000"}}
     listing = msgspec.convert([entry], list[ListedContainer])
     assert containers(listing, [ListedImage(IMAGE, None, entry["Labels"])], []) == []
     assert containers(listing, [], []) == [], "whether the image brings it is not known"
     assert len(containers(listing, [ListedImage(IMAGE, None, None)], [])) == 1
+
+
+def test_thousands_of_names_take_no_time() -> None:
+    """Whoever writes them would take the time of all: 60,000 took a second of each listing."""
+    entry = listed()
+    entry["Labels"] = {f"infercanary.{number}{'x' * 200}": "" for number in range(60_000)}
+    began = time.process_time()
+    assert seen(entry, exporter()) == []
+    entry["Labels"]["infercanary.enable"] = "true"
+    [container] = seen(entry, exporter())
+    assert len(container.notes) == 8 and time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize("enable", ["no", "False", "off", "0", ""])

@@ -184,6 +184,12 @@ def test_a_mistake_in_who_asks_is_found_and_said(
 ) -> None:
     metadata = msgspec.structs.replace(pod().metadata, annotations=annotations)
     found = only(msgspec.structs.replace(pod(), metadata=metadata))
+    assert found.is_asked == ("infercanary.io/enable" in annotations)
+    as_labels = msgspec.structs.replace(pod().metadata, annotations=None, labels=annotations)
+    by_label = only(msgspec.structs.replace(pod(), metadata=as_labels))
+    assert by_label.url_missing.startswith(
+        missing.replace("annotation", "label") if found.is_asked else missing
+    )
     assert found.url is None
     assert found.url_missing.startswith(missing)
     assert found.notes == ((note,) if note else ())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -341,13 +342,48 @@ REGRESSED = Judgement(
 MINE = frozenset({("search-1", "b")})
 
 
-def test_a_replica_that_was_not_upgraded_is_not_called_slower() -> None:
-    new = page([judged("2", Sides(new=MINE), REGRESSED)])
+@pytest.mark.parametrize("sides", [Sides(new=MINE), Sides()])
+def test_a_container_of_the_new_image_has_the_verdict(sides: Sides) -> None:
+    new = page([judged("2", sides, REGRESSED)])
     assert "what the judge says" in new and "resnet is 300 % slower since the upgrade" in new
-    old = page([judged("1", Sides(old=MINE), REGRESSED)])
-    assert "what the judge says" not in old and "slower" not in old
-    assert "runs the old image: the verdict is on the cards of the containers with the new one" in old
-    assert '<article class="up">' in old
+
+
+@pytest.mark.parametrize(
+    ("image", "sides", "words"),
+    [
+        ("1", Sides(old=MINE), "runs the old image; the verdict is about containers with the new one"),
+        # Rolled back, or started again: the judge has no run of it yet, or knows another host's of that name.
+        ("1", Sides(new=frozenset({("search-1", "a")})), "runs the old image"),
+        ("3", Sides(others=MINE), "runs another image than the last verdict is about"),
+        ("3", Sides(), "runs another image than the last verdict is about"),
+    ],
+)
+def test_a_container_that_was_not_upgraded_is_not_called_slower(image: str, sides: Sides, words: str) -> None:
+    shown = page([judged(image, sides, REGRESSED)])
+    assert "what the judge says" not in shown and "slower since" not in shown
+    assert words in shown
+    assert '<article class="up">' in shown
+
+
+def test_a_replica_with_the_old_model_of_one_image() -> None:
+    image = "search:1 (1)"
+    model = msgspec.structs.replace(REGRESSED, changed="model", baseline_image=image, candidate_image=image)
+    assert "runs the old model; the verdict" in page([judged("1", Sides(old=MINE), model)])
+    assert "what the judge says" in page([judged("1", Sides(new=MINE), model)])
+
+
+def test_a_label_without_enable_is_a_card_and_no_alert() -> None:
+    container = Container(
+        service="s", name="s-1", url_missing="label infercanary.enable is missing", is_asked=False
+    )
+    probe = PolledProbe(container)
+    probe.trouble = container.url_missing
+    assert not [
+        point for each in probe.families(0.0) if each.name == "infercanary_up" for point in each.points
+    ]
+    probe.own.take(probe.families(0.0), 0.0)
+    shown = page([probe])
+    assert "<b>1</b> not polled" in shown and "label infercanary.enable is missing" in shown
 
 
 def test_an_image_of_which_the_judge_has_no_run_is_not_the_only_one_that_was_seen() -> None:

@@ -177,9 +177,9 @@ def test_what_texts_read_decides_nothing() -> None:
     for rule in MADE:
         deciding, read = rule["data"][:3], rule["data"][3:]
         assert [node["refId"] for node in deciding] == ["A", "B", "C"]
-        assert not any("verdict_info" in str(node) or re.search(r"\$[LST]", str(node)) for node in deciding)
+        assert not any("verdict_info" in str(node) or re.search(r"\$[LSIT]", str(node)) for node in deciding)
         assert all(node["model"]["instant"] for node in read)
-        used = set(re.findall(r"\$values\.([LST])", str(rule["annotations"])))
+        used = set(re.findall(r"\$values\.([LSIT])", str(rule["annotations"])))
         assert {node["refId"] for node in read} == used, rule["title"]
     reading = {rule["title"] for rule in MADE if any(node["refId"] == "S" for node in rule["data"])}
     assert reading == {

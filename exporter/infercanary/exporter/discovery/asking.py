@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from infercanary.contract.text import printable
 
 _OFF = ("", "false", "no", "off", "0")
-_MOST_NOTES = 8
+_ENABLE = "enable"
+_MOST_NOTES, _LONGEST = 8, 64  # whoever writes names must not take our time by how many they are, or how long
 
 
 def label_text(text: str) -> str:
@@ -46,6 +47,21 @@ def mistake(kind: str, name: str, value: str | None) -> str:
     return f"{kind} {name}: {label_text(value)!r} is neither true nor false; write true"
 
 
+def is_meant(given: Iterable[str], enable: str, known: Sequence[str]) -> bool:
+    """Whether somebody meant to ask, and did not: a name that we know is there, or a typo of the one that asks.
+
+    Args:
+        given: Names of any labels, without the one that asks.
+        enable: The name that asks.
+        known: Names that are of no use without it.
+    """
+    prefix = enable.removesuffix(_ENABLE)
+    ours = [name for name in given if name.startswith(prefix)]
+    return any(name in known for name in ours) or any(
+        get_close_matches(name.removeprefix(prefix)[:_LONGEST], [_ENABLE], 1) for name in ours[:_LONGEST]
+    )
+
+
 def unknown(kind: str, prefix: str, given: Iterable[str], known: Sequence[str]) -> tuple[str, ...]:
     """A note for each name with our prefix that means nothing, with the one that may be meant.
 
@@ -59,9 +75,9 @@ def unknown(kind: str, prefix: str, given: Iterable[str], known: Sequence[str]) 
         The first few, in order of the names.
     """
     notes = []
-    for name in sorted(given):
-        if name.startswith(prefix) and name not in known:
-            near = get_close_matches(name.removeprefix(prefix), [k.removeprefix(prefix) for k in known], 1)
-            remedy = f"did you mean {prefix}{near[0]}?" if near else f"the {kind}s are {', '.join(known)}"
-            notes.append(f"{kind} {label_text(name)}: not known; {remedy}")
-    return tuple(notes[:_MOST_NOTES])
+    for name in sorted(each for each in given if each.startswith(prefix) and each not in known)[:_MOST_NOTES]:
+        bare = name.removeprefix(prefix)[:_LONGEST]
+        near = get_close_matches(bare, [each.removeprefix(prefix) for each in known], 1)
+        remedy = f"did you mean {prefix}{near[0]}?" if near else f"the {kind}s are {', '.join(known)}"
+        notes.append(f"{kind} {label_text(name)}: not known; {remedy}")
+    return tuple(notes)

@@ -85,6 +85,8 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no URL, and how to fix it."""
     notes: tuple[str, ...] = ()
     """Mistakes in its labels that stop nothing: what was ignored, and what to write."""
+    is_asked: bool = True
+    """Whether somebody asked for it by name; else another label of ours is there, which is mostly a mistake."""
     server_gone: bool = False
     """The server that it watches does not run; its probe is not polled either."""
 

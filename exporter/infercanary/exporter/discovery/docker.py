@@ -107,7 +107,10 @@ class DockerDiscovery:
 
     def families(self) -> list[Family]:
         """Whether Docker answers, and how many containers it lists."""
-        return [UP.family(float(self.up)), FOUND.family(len(self.containers))]
+        return [
+            UP.family(float(self.up)),
+            FOUND.family(sum(container.is_asked for container in self.containers)),
+        ]
 
     def new_kills(self) -> list[MemoryKill]:
         """The containers that the kernel ended for memory since it was last asked."""

@@ -17,7 +17,7 @@ from infercanary.contract.vocabulary import (
     WATCHED_BY_LABEL,
     WATCHES_LABEL,
 )
-from infercanary.exporter.discovery.asking import is_off, label_text, mistake, unknown
+from infercanary.exporter.discovery.asking import is_meant, is_off, label_text, mistake, unknown
 from infercanary.exporter.discovery.base import Container, as_port, url_mistake
 from infercanary.judge.origin import Origin
 
@@ -125,10 +125,8 @@ def _asks(listed: ListedContainer, image: ListedImage | None) -> bool:
     if ENABLE_LABEL in labels or image is None:
         return not is_off(labels.get(ENABLE_LABEL, ""))
     brought = image.labels or {}
-    return any(
-        name.startswith(_PREFIX) and name != WATCHED_BY_LABEL and value != brought.get(name)
-        for name, value in labels.items()
-    )
+    given = [name for name, value in labels.items() if value != brought.get(name)]
+    return WATCHED_BY_LABEL not in given and is_meant(given, ENABLE_LABEL, _LABELS)
 
 
 def _container(listed: ListedContainer, docker: _Docker) -> Container:
@@ -181,6 +179,7 @@ def _container(listed: ListedContainer, docker: _Docker) -> Container:
         watched_since=0.0 if described is listed else described.created,
         url=url,
         url_missing=missing,
+        is_asked=ENABLE_LABEL in (listed.labels or {}),
         server_gone=watched is None,
     )
 

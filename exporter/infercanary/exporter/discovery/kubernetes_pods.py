@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from infercanary.contract.report import DEFAULT_PORT
-from infercanary.exporter.discovery.asking import is_off, label_text, mistake, unknown
+from infercanary.exporter.discovery.asking import is_meant, is_off, label_text, mistake, unknown
 from infercanary.exporter.discovery.base import Container, as_port
 from infercanary.exporter.discovery.kills import MemoryKill
 from infercanary.judge.model import ImageForm
@@ -120,25 +120,26 @@ class Pod(msgspec.Struct):
 
 
 def asks(pod: Pod) -> bool:
-    """Whether it asks for it, by annotation or label, or seems to: other annotations of ours without it are a mistake.
+    """Whether it asks for it, by annotation or label, or seems to: others of ours without that one are a mistake.
 
     Args:
         pod: Any.
     """
-    value = _enable(pod)
+    _, value = _enable(pod)
     if value is None:
-        return any(name.startswith(_PREFIX) for name in pod.metadata.annotations or {})
+        given = (*(pod.metadata.annotations or ()), *(pod.metadata.labels or ()))
+        return is_meant(given, ENABLE, _ANNOTATIONS)
     return not is_off(value)
 
 
-def _enable(pod: Pod) -> str | None:
-    """What it asks; an annotation counts more than a label. None where it has neither."""
+def _enable(pod: Pod) -> tuple[str, str | None]:
+    """By what it asks, and with which value; an annotation counts more than a label. None where it has neither."""
     both = [
-        given[ENABLE]
-        for given in (pod.metadata.annotations, pod.metadata.labels)
+        (kind, given[ENABLE])
+        for kind, given in (("annotation", pod.metadata.annotations), ("label", pod.metadata.labels))
         if given and ENABLE in given
     ]
-    return next(filter(None, both), both[0] if both else None)
+    return next((each for each in both if each[1]), both[0] if both else ("annotation", None))
 
 
 def containers(pod: Pod) -> tuple[Container, ...]:
@@ -160,7 +161,10 @@ def containers(pod: Pod) -> tuple[Container, ...]:
         for status in each or ()
     }
     listed = {each.name: each for each in (*(pod.spec.init_containers or ()), *pod.spec.containers)}
-    notes = unknown("annotation", _PREFIX, annotations, _ANNOTATIONS)
+    notes = (
+        *unknown("annotation", _PREFIX, annotations, _ANNOTATIONS),
+        *unknown("label", _PREFIX, pod.metadata.labels or (), (ENABLE,)),
+    )
     found = []
     for name, port, missing in _probes(pod, annotations):
         status = statuses.get(name)
@@ -193,6 +197,7 @@ def containers(pod: Pod) -> tuple[Container, ...]:
                 url=_url(pod.status.pod_ip, port),
                 url_missing=missing or ("" if pod.status.pod_ip else "the pod has no address yet"),
                 server_gone=watched is None,
+                is_asked=_enable(pod)[1] is not None,
                 notes=notes,
             )
         )
@@ -201,7 +206,8 @@ def containers(pod: Pod) -> tuple[Container, ...]:
 
 def _probes(pod: Pod, annotations: Mapping[str, str]) -> list[tuple[str, int, str]]:
     """Name, port and what is wrong of each container with a probe; the port is 0 where it is not known."""
-    if wrong := mistake("annotation", ENABLE, _enable(pod)):
+    kind, value = _enable(pod)
+    if wrong := mistake(kind, ENABLE, value):
         return [(each.name, 0, wrong) for each in pod.spec.containers[:1]]
     candidates = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     given = annotations.get(PORT, "")
