@@ -146,7 +146,8 @@ class Collector:
                 self.show(probe)
         services: defaultdict[ServiceKey, list[PolledProbe]] = defaultdict(list)
         for probe in self.probes.values():
-            services[probe.container.service_key].append(probe)
+            if probe.container.is_asked:  # another's label must not make a service wait for it
+                services[probe.container.service_key].append(probe)
         self.services = dict(services)
 
     def note_end(self, kill: MemoryKill) -> None:

@@ -146,7 +146,7 @@ class KubernetesDiscovery:
         left_out = self._pods.left_out + Counter(too_large=self._too_large)
         return [
             UP.family(float(self.up)),
-            FOUND.family(len(self.containers)),
+            FOUND.family(sum(container.is_asked for container in self.containers)),
             PODS.family({(): self._pods.count} if self._lists else {}),
             EVENTS.family({(kind,): float(n) for kind, n in sorted(self._pods.events.items())}),
             LISTS.family(float(self._lists)),
