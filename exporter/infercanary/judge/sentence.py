@@ -358,7 +358,7 @@ def _explanations(causes: Causes, policy: Policy) -> Iterator[str]:
     if causes.clock is not None and abs(causes.clock.shift) >= policy.clear_zone:
         yield f"the SM clock explains {percent(causes.clock.shift)}"
     for tag, (before, after) in causes.tags.items():
-        yield f"{tag} in {before:.0%} → {after:.0%} of runs"
+        yield f"{tag} in {100 * before:.0f} → {100 * after:.0f} % of runs"
 
 
 def _bottlenecks(causes: Causes, policy: Policy) -> str:

@@ -556,7 +556,7 @@ def test_tags_that_appeared_are_named() -> None:
         history("old", "old", "old", "old", "new", seconds=0.026, tags=("cgroup_throttled",))
     )
     assert found.causes.tags == {"cgroup_throttled": (0.0, 1.0)}
-    assert "cgroup_throttled in 0% → 100% of runs" in sentence(found)
+    assert "cgroup_throttled in 0 → 100 % of runs" in sentence(found)
 
 
 def beside_of(starts: list[Start], factor: float) -> list[Start]:
@@ -577,7 +577,7 @@ def test_a_gpu_that_others_use_now_is_no_fault_of_the_image(beside: float | None
     found = judgement_of(starts, beside_of(starts, beside) if beside is not None else [])
     assert (found.state, found.causes.cause) == ("regressed", cause), sentence(found)
     assert (found.causes.image is None) == (cause == "unknown")
-    assert "gpu_busy in 0% → 100% of runs" in sentence(found)
+    assert "gpu_busy in 0 → 100 % of runs" in sentence(found)
 
 
 def test_waiting_for_a_cpu_explains_no_more_beside_others_on_the_gpu() -> None:
@@ -604,7 +604,7 @@ def test_the_image_is_not_credited_for_a_neighbour_that_left_the_gpu() -> None:
     assert judgement_of(faster).causes.cause == "image"
     found = judgement_of(busy_before(faster))
     assert (found.state, found.causes.cause) == ("improved", "unknown"), sentence(found)
-    assert "gpu_busy in 100% → 0% of runs" in sentence(found)
+    assert "gpu_busy in 100 → 0 % of runs" in sentence(found)
     slower = busy_before(history(*["old"] * 4, "new", seconds=0.026))
     assert judgement_of(slower).causes.cause == "image", "a neighbour that left makes nothing slower"
 
