@@ -1,6 +1,7 @@
-"""A real stack on two cores: a slow image was taken back beside a busy neighbour, and rolled out again when it was quiet.
+"""A real stack on two cores: a slow image, taken back beside a busy neighbour, and rolled out again when it was quiet.
 
-Recorded on 2026-11-27. The old replica went on at 43 to 46 ms, the new one at 104 to 110 ms. What stands here as expected to fail is a defect.
+Recorded on 2026-11-27. The old replica went on at 43 to 46 ms, the new one at 104 to 110 ms. What is expected to fail
+here is a defect.
 """
 
 from __future__ import annotations
