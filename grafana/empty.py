@@ -49,6 +49,7 @@ EMPTY: Mapping[str, Sequence[str]] = {
         "recording instance_service_canary_measure:infercanary_measure_shift_ratio:regressed",
         "recording instance:infercanary_store_set_aside_timestamp_seconds:max",
         "recording instance:infercanary_unjudged_runs:increase15m",
+        "recording instance:alertmanager_notifications_failed:increase15m",
         "recording instance_service_container_gpu:infercanary_gpu_uncorrected_errors:increase1h",
         "recording instance_service_container_gpu:infercanary_gpu_xid_events:increase15m",
     ),
