@@ -128,8 +128,9 @@ class LiveConfig:
         if is_new or not was_ok:
             log.info("config reloaded")
         if is_new:
+            known = remarks(self.current)
             for remark in remarks(new):
-                if remark not in remarks(self.current):
+                if remark not in known:
                     log.warning(remark)
             self.current = new
             self._changed(new)

@@ -264,7 +264,9 @@ def _beside(judgement: Judgement, policy: Policy) -> str:
 def _no_baseline(judgement: Judgement) -> str:
     """Why there is nothing to compare with."""
     if judgement.settings_changed_at is None:
-        text = "no upgrade to judge yet: no other image ran for long enough before the one that runs now"
+        if judgement.upgraded_at is None:
+            return "no upgrade to judge yet: no other image ran for long enough before the one that runs now"
+        text = "no upgrade to judge yet: the image before has too few runs"
         return f"{text} on {judgement.hardware[0]}" if len(judgement.hardware) == 1 else text
     when = _utc(judgement.settings_changed_at)
     text = f"no baseline yet: the canary's settings changed{when}, and runs before are not comparable"

@@ -166,7 +166,8 @@ def containers(pod: Pod) -> tuple[Container, ...]:
         *unknown("label", _PREFIX, pod.metadata.labels or (), (ENABLE,)),
     )
     found = []
-    for name, port, missing in _probes(pod, annotations):
+    kind, value = _enable(pod)
+    for name, port, missing in _probes(pod, annotations, mistake(kind, ENABLE, value)):
         status = statuses.get(name)
         if status is None or status.state.running is None:
             continue
@@ -197,17 +198,19 @@ def containers(pod: Pod) -> tuple[Container, ...]:
                 url=_url(pod.status.pod_ip, port),
                 url_missing=missing or ("" if pod.status.pod_ip else "the pod has no address yet"),
                 server_gone=watched is None,
-                is_asked=_enable(pod)[1] is not None,
+                is_asked=value is not None,
                 notes=notes,
             )
         )
     return tuple(found)
 
 
-def _probes(pod: Pod, annotations: Mapping[str, str]) -> list[tuple[str, int, str]]:
-    """Name, port and what is wrong of each container with a probe; the port is 0 where it is not known."""
-    kind, value = _enable(pod)
-    if wrong := mistake(kind, ENABLE, value):
+def _probes(pod: Pod, annotations: Mapping[str, str], wrong: str) -> list[tuple[str, int, str]]:
+    """Name, port and what is wrong of each container with a probe; the port is 0 where it is not known.
+
+    ``wrong`` is what is wrong with how the pod asks, or empty.
+    """
+    if wrong:
         return [(each.name, 0, wrong) for each in pod.spec.containers[:1]]
     candidates = [*(pod.spec.init_containers or ()), *pod.spec.containers]
     given = annotations.get(PORT, "")
