@@ -368,8 +368,8 @@ def _bottlenecks(causes: Causes, policy: Policy) -> str:
     named = {limit: share for limit, share in causes.bottlenecks.items() if share >= policy.phase_share}
     if not named.keys() - {"unknown"}:
         return ""
-    # Sums are rounded, not shares: so what adds up to the whole change is never 101 %.
-    sums = [0, *(round(100 * total) for total in accumulate(named.values()))]
+    # Sums are rounded, not shares, and where another resource took less now they may be above all: never 101 %.
+    sums = [0, *(min(100, round(100 * total)) for total in accumulate(named.values()))]
     parts = (
         f"{limit} {after - before} %" for limit, (before, after) in zip(named, pairwise(sums), strict=True)
     )

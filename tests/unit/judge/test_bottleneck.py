@@ -172,6 +172,8 @@ def worded(causes: Causes) -> str:
 def test_parts_of_a_change_never_add_up_to_more_than_all_of_it() -> None:
     three = Causes(bottlenecks={"scheduling": 0.336, "compute": 0.336, "memory": 0.328})
     assert "scheduling 34 % and compute 33 % and memory 33 % of the change" in worded(three)
+    less = Causes(bottlenecks={"compute": 1.012, "io": -0.012})
+    assert "compute 100 % of the change" in worded(less), "the demo's own verdict had 101 %"
 
 
 def test_phases_stand_beside_it_where_they_say_more() -> None:
